@@ -1,0 +1,16 @@
+"""The policy-optimisation algorithms, one small file each.
+
+To add one: write a module with `Params` (a frozen dataclass whose defaults are the published setting), `advantage`,
+`denominator` and `loss`, and name it below. The signatures are pinned in `contract.py`; `grpo.py` is the template, and
+`diff grpo.py gspo.py` is the GSPO paper. Nothing in this package knows of models, files or devices.
+"""
+
+from gspo_cli.algorithms import grpo, gspo
+from gspo_cli.algorithms.contract import Algorithm, LossOutput
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "grpo": grpo,
+    "gspo": gspo,
+}
+
+__all__ = ["ALGORITHMS", "Algorithm", "LossOutput"]

@@ -1,0 +1,29 @@
+"""Errors for users, in three parts, and the exit codes of the command line."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process tells the shell."""
+
+    OK = 0
+    UNEXPECTED = 1
+    USER_ERROR = 2
+    CHECK_FAILED = 3
+    GUARD = 4
+    ENGINE = 5
+    STORAGE = 6
+
+
+class GspoError(Exception):
+    """Something the user can mend: what happened, why, and what to do about it."""
+
+    def __init__(self, message: str, why: str, hint: str, code: ExitCode = ExitCode.USER_ERROR) -> None:
+        super().__init__(message)
+        self.message = message
+        self.why = why
+        self.hint = hint
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"error: {self.message}\nwhy:   {self.why}\ndo:    {self.hint}"

@@ -1,0 +1,87 @@
+"""Tiny Qwen3 models from a configuration, with tokenizers, as ordinary Hugging Face folders.
+
+They need no download, and every engine loads them like any other model.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from gspo_cli.config import TinyModel
+
+CHARACTERS = [chr(c) for c in range(32, 127)] + ["\n"]
+SPECIAL = ["<pad>", "<eos>", "<unk>"]
+
+
+def character_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character: printable ASCII, newline, `<pad>`, `<eos>`, `<unk>` (99 tokens)."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: i for i, token in enumerate(SPECIAL + CHARACTERS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, for any text: 256 byte symbols, `<pad>`, `<eos>`, `<unk>` (259 tokens)."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate(SPECIAL + symbols)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+TOKENIZERS = {"characters": character_tokenizer, "bytes": byte_tokenizer}
+
+
+def build_tiny(tiny: TinyModel, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """A freshly initialised model of `tiny`'s shape and its tokenizer; the same seed gives the same weights."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    tokenizer = TOKENIZERS[tiny.tokenizer]()
+    shape = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": tiny.hidden,
+        "num_hidden_layers": tiny.layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": tiny.hidden // 4,
+        "intermediate_size": 2 * tiny.hidden,
+        "max_position_embeddings": 4096,
+        # a short base lets a tiny model tell near positions apart
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        "tie_word_embeddings": True,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if tiny.kind == "qwen3":
+            return Qwen3ForCausalLM(Qwen3Config(**shape)), tokenizer
+        config = Qwen3MoeConfig(
+            **shape,
+            moe_intermediate_size=tiny.expert_width or tiny.hidden,
+            num_experts=tiny.experts,
+            num_experts_per_tok=tiny.top_k,
+            norm_topk_prob=True,
+        )
+        return Qwen3MoeForCausalLM(config), tokenizer

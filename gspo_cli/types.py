@@ -1,0 +1,180 @@
+"""The nouns: Problem -> Sample -> Group -> RolloutBatch -> MiniBatch.
+
+B = responses, T = token positions, L = MoE layers, K = experts per token
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One question with its reference answer."""
+
+    id: str
+    """Unique in its data set; keys of samples and seeds contain it."""
+    prompt: str
+    """What the model is given, as text."""
+    answer: str
+    """What a reward compares the response with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a reward function says of one response."""
+
+    value: float | None
+    """The reward, or None when the grader failed: an unscored response is left out, it is not wrong."""
+    reason: str
+    """One or two words: `correct`, `wrong`, `no_answer`, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A problem's prompt as token ids."""
+
+    problem_id: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample. Training knows temperature and length alone: anything that cuts the distribution's support
+    (top-p, top-k, min-p) would make every importance ratio wrong."""
+
+    temperature: float
+    """0 is greedy (evaluation only)."""
+    max_new_tokens: int
+    """Tokens a response may have, EOS included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One response, as the engine drew it."""
+
+    problem_id: str
+    index: int
+    """Which of the group's samples this is; (problem_id, index) is the sample's key."""
+    seed: int
+    token_ids: tuple[int, ...]
+    """The response's tokens, with the EOS token if one was drawn. Never re-tokenised text."""
+    log_probs: tuple[float, ...]
+    """Log-probability in nats of each drawn token under the distribution it was drawn from (temperature applied)."""
+    finish: FinishReason
+    weight_version: int
+    """The trainer's rollout batch whose weights drew this sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The samples of one prompt with their scores."""
+
+    problem: Problem
+    prompt: Prompt
+    samples: tuple[Sample, ...]
+    texts: tuple[str, ...]
+    """The responses decoded, for scoring and reading; training never uses them."""
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBatch:
+    """Everything that was sampled between two weight synchronisations."""
+
+    step: int
+    """1-based rollout batch."""
+    groups: tuple[Group, ...]
+
+
+@dataclass(slots=True)
+class MicroBatch:
+    """Rows of one forward and backward pass, padded on the right to the longest of them."""
+
+    input_ids_BT: Tensor
+    """Prompt, then response, then padding; int64."""
+    mask_BT: Tensor
+    """True where a position is a loss token (the response, its EOS included)."""
+    advantages_B: Tensor
+    """float32."""
+    sampler_log_probs_BT: Tensor
+    """The engine's log-probability of each loss token, 0 elsewhere; float32."""
+    old_log_probs_BT: Tensor | None = None
+    """The trainer's, before the first update on the rollout batch; None until computed."""
+    old_routes_LBTK: Tensor | None = None
+    """The trainer's expert choices before the first update; None until computed, and for dense models."""
+
+
+@dataclass(slots=True)
+class MiniBatch:
+    """The rows of one optimizer step: whole groups of the rollout batch."""
+
+    micro_batches: list[MicroBatch]
+    """Rows without advantage are left out (their gradient is 0) ..."""
+    mask_BT: Tensor
+    """... but stay here: the loss tokens of all responses, for denominators."""
+    num_skipped: int
+    """Rows left out of the micro-batches."""
+
+
+class Mean(NamedTuple):
+    """A mean that stays exact over micro-batches, ranks and mini-batches: divided once, at the end."""
+
+    numerator: Tensor | float
+    denominator: Tensor | float
+
+    def merge(self, other: Mean) -> Mean:
+        """Both together."""
+        return Mean(self.numerator + other.numerator, self.denominator + other.denominator)
+
+
+class Extreme(NamedTuple):
+    """The largest (sign = 1) or smallest (sign = -1) of some numbers."""
+
+    value: Tensor | float
+    sign: int
+
+    def merge(self, other: Extreme) -> Extreme:
+        """The more extreme of both."""
+        return max(self, other, key=lambda e: float(e.value) * self.sign)
+
+
+class Spread(NamedTuple):
+    """Mean and sum of squared deviations of some numbers, in float64 (Chan, Golub and LeVeque 1979)."""
+
+    count: Tensor | float
+    mean: Tensor | float
+    squares: Tensor | float
+
+    def merge(self, other: Spread) -> Spread:
+        """Both together."""
+        count = self.count + other.count
+        gap, share = other.mean - self.mean, other.count / max(float(count), 1.0)
+        squares = self.squares + other.squares + gap * gap * self.count * share
+        return Spread(count, self.mean + gap * share, squares)
+
+
+Reduced = Mean | Extreme | Spread
+
+
+@dataclass(slots=True)
+class StepMetrics:
+    """What one log line holds: values with their denominators."""
+
+    values: dict[str, float | None] = field(default_factory=dict)
+    """None means that the metric has no meaning here; a non-finite value is kept as it is."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """The denominator of each ratio."""
+
+    def update(self, other: StepMetrics) -> None:
+        """Takes over another's values and counts."""
+        self.values.update(other.values)
+        self.counts.update(other.counts)
+
+
