@@ -1,0 +1,221 @@
+"""A recipe as typed tables. Defaults are the vetted setting; an unknown key is an error.
+
+`recipe.py` reads and merges the files; `[algo]` is checked against the parameters of the algorithm it names once that
+is known (`check_params`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class Table(BaseModel):
+    """A table of a recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TinyModel(Table):
+    """The shape of a model to build instead of loading one."""
+
+    kind: Literal["qwen3", "qwen3_moe"] = "qwen3_moe"
+    tokenizer: Literal["characters", "bytes"] = "characters"
+    hidden: Annotated[int, Field(ge=8, multiple_of=8)] = 64
+    layers: PositiveInt = 3
+    experts: PositiveInt = 8
+    top_k: PositiveInt = 2
+    expert_width: PositiveInt | None = None
+    """Inner width of an expert; absent = `hidden`."""
+
+    @model_validator(mode="after")
+    def _top_k_fits(self) -> Self:
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k = {self.top_k} is more than experts = {self.experts}")
+        return self
+
+
+class ModelConfig(Table):
+    """Which model to train."""
+
+    path: str | None = None
+    """A Hugging Face folder or hub name; or `tiny` instead."""
+    revision: str | None = None
+    tiny: TinyModel | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the parameters; log-probabilities and ratios are float32 whatever this says."""
+    device: str = "auto"
+    """`auto` = cuda where there is one, else cpu."""
+    threads: PositiveInt | None = None
+    """CPU threads of torch, part of what makes a run repeatable; absent = all cores."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.tiny is None):
+            raise ValueError("give either path or tiny")
+        return self
+
+
+class ColdStart(Table):
+    """A short supervised stage before reinforcement learning, built once and cached."""
+
+    steps: PositiveInt = 1000
+    batch: PositiveInt = 64
+    lr: PositiveFloat = 3e-3
+    seed: int = 0
+    """Its own, so that every run of every study starts from the same model."""
+    path: str | None = None
+    """Demonstrations of one's own (json, jsonl, parquet); absent = the task's."""
+    columns: dict[Literal["prompt", "response"], str] = {}
+
+
+class TaskConfig(Table):
+    """What the model is asked, and how an answer is rewarded."""
+
+    name: str = "arithmetic"
+    path: str | None = None
+    """A data file (json, jsonl, parquet) in place of the task's own source."""
+    revision: str | None = None
+    split: str = "train"
+    columns: dict[Literal["prompt", "answer"], str] = {}
+    """Column names of that file."""
+
+
+class RolloutConfig(Table):
+    """How a rollout batch is sampled."""
+
+    engine: Literal["transformers"] = "transformers"
+    prompts: PositiveInt = 32
+    samples: Annotated[int, Field(ge=2)] = 16
+    """Responses per prompt: the group size G."""
+    temperature: PositiveFloat = 1.0
+    max_new_tokens: PositiveInt = 64
+    kv_budget_gb: PositiveFloat = 1.0
+    """Memory for keys and values while sampling; prompts beyond it wait their turn."""
+    deadline_s: PositiveFloat = 600.0
+    """Longest time that sampling one batch may take."""
+    store: Annotated[int, Field(ge=0)] = 0
+    """Keep every k-th scored batch as parquet; 0 = none."""
+
+
+class Optimizer(Table):
+    """AdamW's settings."""
+
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+
+
+class TrainConfig(Table):
+    """The training loop."""
+
+    steps: PositiveInt = 60
+    """Rollout batches."""
+    minibatches: PositiveInt = 4
+    """Optimizer steps per rollout batch."""
+    lr: PositiveFloat = 1e-4
+    """Constant after warm-up; an arm's `algo.lr` replaces it."""
+    warmup: Annotated[int, Field(ge=0)] = 5
+    """Rollout batches over which the learning rate rises from 0."""
+    grad_clip: PositiveFloat = 1.0
+    micro_batch_tokens: PositiveInt = 8192
+    """Most padded tokens of one forward and backward pass."""
+    optimizer: Optimizer = Optimizer()
+
+
+class AlgoConfig(Table):
+    """What two arms of a study may differ in. Keys beyond these belong to the algorithm named and are checked with
+    its `Params`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    name: str = "gspo"
+    lr: PositiveFloat | None = None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The keys that belong to the algorithm."""
+        return dict(self.model_extra or {})
+
+
+class EvalConfig(Table):
+    """Evaluation during training."""
+
+    every: Annotated[int, Field(ge=0)] = 0
+    """Rollout batches between evaluations, the first before any update; 0 = only at the end."""
+    bench: tuple[str, ...] = ("arithmetic",)
+    samples: PositiveInt = 4
+
+
+class ReportConfig(Table):
+    """What the study will be judged by, fixed before it runs."""
+
+    metric: str = "reward/mean:area@steps"
+    baseline: str = "grpo"
+    treatment: str = "gspo"
+    margin: PositiveFloat = 2.0
+    """Difference below which two arms count as equal, in points of the metric."""
+    checkpoint: Literal["last"] = "last"
+
+
+class Recipe(Table):
+    """A whole recipe; a run's `config.json` is one with a single arm and seed filled in."""
+
+    name: Name
+    seed: int = 0
+    model: ModelConfig
+    cold_start: ColdStart | None = None
+    task: TaskConfig = TaskConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    train: TrainConfig = TrainConfig()
+    algo: AlgoConfig = AlgoConfig()
+    arms: dict[Name, dict[str, Any]] = {}
+    eval: EvalConfig = EvalConfig()
+    report: ReportConfig = ReportConfig()
+
+    @model_validator(mode="after")
+    def _minibatches_fit(self) -> Self:
+        if self.train.minibatches > self.rollout.prompts:
+            raise ValueError(
+                f"train.minibatches = {self.train.minibatches} is more than rollout.prompts = {self.rollout.prompts}; "
+                "a mini-batch holds whole groups"
+            )
+        return self
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `over` laid on top, table by table."""
+    out = dict(base)
+    for key, value in over.items():
+        old = out.get(key)
+        out[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return out
+
+
+def check_params(params_class: type[Any], table: dict[str, Any]) -> Any:
+    """An algorithm's parameters: the class defaults with `table` on top.
+
+    Errors: pydantic.ValidationError on an unknown key or a wrong value.
+    """
+    defaults = params_class()
+    unknown = list(unknown_keys(defaults, table, ()))
+    if unknown:
+        raise ValidationError.from_exception_data(
+            params_class.__name__, [{"type": "extra_forbidden", "loc": loc, "input": None} for loc in unknown]
+        )
+    return TypeAdapter(params_class).validate_python(merge(dataclasses.asdict(defaults), table))
+
+
+def unknown_keys(defaults: Any, table: dict[str, Any], loc: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths in `table` that the dataclass instance `defaults` has no field for."""
+    for key, value in table.items():
+        if key not in {f.name for f in dataclasses.fields(defaults)}:
+            yield (*loc, key)
+        elif isinstance(value, dict) and dataclasses.is_dataclass(getattr(defaults, key)):
+            yield from unknown_keys(getattr(defaults, key), value, (*loc, key))

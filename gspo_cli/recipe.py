@@ -1,0 +1,147 @@
+"""Recipes: found by name or path, merged along `extends`, changed by `--set`, checked before anything else happens.
+
+Precedence: class defaults < `extends` chain < the recipe < named options < `--set`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from gspo_cli.config import Recipe, merge
+from gspo_cli.errors import GspoError
+
+FOLDERS = [Path(__file__).parent / "recipes", Path(__file__).parent.parent / "recipes"]
+"""The recipes shipped in the wheel; in a source tree they lie beside the package."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One source of keys, kept apart so that an error can name it."""
+
+    source: str
+    table: dict[str, Any]
+
+
+def names() -> list[str]:
+    """The shipped recipes, by the name that finds them (`claims/x` for one in a folder)."""
+    return sorted({p.relative_to(f).with_suffix("").as_posix() for f in FOLDERS for p in f.rglob("*.toml")})
+
+
+def find(name: str) -> Path:
+    """The file of a recipe given by path or by name.
+
+    Errors: GspoError with the nearest name.
+    """
+    candidates = [Path(name)] if name.endswith(".toml") else [f / f"{name}.toml" for f in FOLDERS]
+    for path in candidates:
+        if path.is_file():
+            return path
+    near = difflib.get_close_matches(name, names(), n=1)
+    raise GspoError(
+        f"no recipe {name!r}",
+        "it is neither a .toml file nor a shipped recipe",
+        f"did you mean {near[0]!r}? `gspo recipes ls` lists all" if near else "`gspo recipes ls` lists the shipped ones",
+    )
+
+
+def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
+    """A recipe file and what it extends, the base first."""
+    path = path.resolve()
+    if path in seen:
+        chain = " -> ".join(p.name for p in (*seen, path))
+        raise GspoError(f"recipe {path.name} extends itself", f"the chain is {chain}", "remove one `extends`")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise GspoError(f"{path} is not valid TOML", str(error), "mend the line named") from error
+    parent = table.pop("extends", None)
+    if parent is None:
+        return [Layer(str(path), _plain(table))]
+    beside = path.parent / f"{parent}.toml"
+    return [*read_layers(beside if beside.is_file() else find(str(parent)), (*seen, path)), Layer(str(path), _plain(table))]
+
+
+def parse_set(assignment: str) -> Layer:
+    """One `--set a.b=c`. The value is read as TOML, and as text where it is not (dates are text too)."""
+    key, equals, text = assignment.partition("=")
+    keys = [k.strip() for k in key.split(".")]
+    if not equals or not all(keys):
+        raise GspoError(f"--set {assignment} has no key and value", "the form is KEY=VALUE", "e.g. --set train.lr=2e-4")
+    try:
+        value = _plain(tomllib.loads(f"value = {text}"))["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    for part in reversed(keys):
+        value = {part: value}
+    return Layer(f"--set {assignment}", value)
+
+
+def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] = ()) -> Recipe:
+    """The checked recipe `name`, with named options and `--set` assignments laid on top."""
+    layers = [*read_layers(find(name)), Layer("the command line", options or {}), *map(parse_set, sets)]
+    table: dict[str, Any] = {}
+    for layer in layers:
+        table = merge(table, layer.table)
+    try:
+        return Recipe.model_validate(table)
+    except ValidationError as error:
+        raise user_error(error, layers, Recipe) from error
+
+
+def user_error(error: ValidationError, layers: list[Layer], model: type[Any], prefix: tuple[str, ...] = ()) -> GspoError:
+    """The first complaint of a validation as an error that names the source, the key and the nearest right key."""
+    first = error.errors(include_url=False)[0]
+    loc = (*prefix, *map(str, first["loc"]))
+    key = ".".join(loc) or "the recipe"
+    source = next((layer.source for layer in reversed(layers) if _holds(layer.table, loc)), layers[0].source)
+    if first["type"] != "extra_forbidden":
+        value = f" (given: {first['input']!r})" if first["type"] != "missing" and loc else ""
+        return GspoError(f"{source}: {key}: {first['msg'].removeprefix('Value error, ')}{value}",
+                         "the recipe is checked before anything is loaded or written", f"mend {key}")  # fmt: skip
+    known = _keys(model, tuple(map(str, first["loc"][:-1])))
+    near = difflib.get_close_matches(loc[-1], known, n=1)
+    table = f"[{'.'.join(loc[:-1])}]" if loc[:-1] else "the top level"
+    return GspoError(
+        f"{source}: unknown key {key!r}",
+        f"{table} knows {', '.join(known)}",
+        f"did you mean {near[0]!r}?" if near else "remove it, or see `gspo recipes show quickstart`",
+    )
+
+
+def _holds(table: Any, loc: tuple[str, ...]) -> bool:
+    for part in loc:
+        if not isinstance(table, dict) or part not in table:
+            return False
+        table = table[part]
+    return True
+
+
+def _keys(model: Any, loc: tuple[str, ...]) -> list[str]:
+    """The keys that the table at `loc` may hold."""
+    for part in loc:
+        annotation = _fields(model)[part]
+        options = [annotation, *getattr(annotation, "__args__", ())]
+        model = next((o for o in options if isinstance(o, type) and _fields(o)), None)
+    return list(_fields(model))
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return {name: f.annotation for name, f in model.model_fields.items()}
+    return {name: f.type for name, f in getattr(model, "__dataclass_fields__", {}).items()}
+
+
+def _plain(table: dict[str, Any]) -> dict[str, Any]:
+    """TOML dates as the text they were written as."""
+    return {
+        k: _plain(v) if isinstance(v, dict) else str(v) if isinstance(v, date | datetime | time) else v
+        for k, v in table.items()
+    }

@@ -1,0 +1,116 @@
+"""Every metric that may be logged: the one source of the glossary, the axis labels and the log's checks.
+
+Each value is a mean, an extreme or a spread over the whole of its line (all micro-batches, ranks and, on `step`
+lines, mini-batches), never a mean of means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gspo_cli.errors import GspoError
+
+Better = Literal["higher", "lower", "neither"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One entry of the glossary."""
+
+    unit: str
+    definition: str
+    """What it is, as `numerator / denominator` for a ratio."""
+    lines: str
+    """The log lines that hold it: `rollout`, `update` (one a mini-batch), `step` (pooled), `eval`."""
+    better: Better = "neither"
+    reduction: str = "mean"
+    """`mean` = summed numerators over summed denominators; `std`, `max`, `min`, `last`, `sum`."""
+
+
+TRAINED = "rows with an advantage; the others are skipped"
+
+METRICS: dict[str, Metric] = {
+    "reward/mean": Metric("reward", "sum of rewards / scored responses", "rollout", "higher"),
+    "reward/std": Metric("reward", "standard deviation of the reward over responses (n - 1)", "rollout", reduction="std"),
+    "reward/group_std": Metric("reward", "sum of the groups' standard deviations / groups", "rollout"),
+    "group/zero_std_frac": Metric("frac", "groups whose rewards are all equal / groups", "rollout", "lower"),
+    "group/all_best_frac": Metric("frac", "groups whose rewards all equal the batch's highest / groups", "rollout"),
+    "group/all_worst_frac": Metric("frac", "groups whose rewards all equal the batch's lowest / groups", "rollout"),
+    "adv/abs_mean": Metric("1", "sum of |advantage| / responses", "rollout"),
+    "adv/abs_max": Metric("1", "largest |advantage|", "rollout", reduction="max"),
+    "length/mean": Metric("tokens", "response tokens, EOS included / responses", "rollout"),
+    "length/std": Metric("tokens", "standard deviation of the response length (n - 1)", "rollout", reduction="std"),
+    "length/max": Metric("tokens", "longest response", "rollout", reduction="max"),
+    "length/mean_pos": Metric("tokens", "tokens / responses, over responses with a positive advantage", "rollout"),
+    "length/mean_neg": Metric("tokens", "tokens / responses, over responses with a negative advantage", "rollout"),
+    "length/truncated_frac": Metric("frac", "responses ended by the length limit / responses", "rollout", "lower"),
+    "kl/sampler_trainer_k1": Metric(
+        "nat", f"mean of m - o over loss tokens (sampler against trainer before any update; {TRAINED})", "rollout", "lower"
+    ),
+    "kl/sampler_trainer_k3": Metric("nat", "mean of exp(o - m) - 1 - (o - m) over the same tokens", "rollout", "lower"),
+    "mismatch/floor": Metric(
+        "nat", "root mean square over responses of the mean of o - m: the sequence log-ratio seen without any update",
+        "rollout", "lower", "rms",
+    ),
+    "compute/queries": Metric("prompts", "prompts sampled so far", "rollout", reduction="sum"),
+    "compute/responses": Metric("responses", "responses sampled so far", "rollout", reduction="sum"),
+    "compute/gen_tokens": Metric("tokens", "tokens sampled so far", "rollout", reduction="sum"),
+    "compute/train_tokens": Metric("tokens", "response tokens trained on so far", "step", reduction="sum"),
+    "compute/updates": Metric("updates", "optimizer steps made so far", "step", reduction="sum"),
+    "loss": Metric("1", "-J of this algorithm; not comparable between algorithms", "update, step"),
+    "lr": Metric("1", "learning rate", "update", reduction="last"),
+    "grad/norm": Metric("1", "global L2 norm of the gradient before clipping", "update, step"),
+    "grad/clipped_frac": Metric("frac", "updates whose gradient was clipped / updates", "update, step"),
+    "update/applied": Metric("frac", "optimizer steps made / mini-batches", "update, step", "higher"),
+    "update/skipped_rows_frac": Metric("frac", "responses left out because their advantage is 0 / responses", "update, step"),
+    "entropy/mean": Metric("nat", f"full-vocabulary entropy of the policy / loss tokens ({TRAINED})", "update, step"),
+    "clip/token_frac": Metric("frac", "loss tokens whose gradient the clip makes exactly zero / all loss tokens", "update, step"),
+    "clip/token_frac_active": Metric("frac", "the same / loss tokens with an advantage", "update, step"),
+    "clip/low_frac": Metric("frac", "clipped tokens with a negative advantage / all loss tokens", "update, step"),
+    "clip/high_frac": Metric("frac", "clipped tokens with a positive advantage / all loss tokens", "update, step"),
+    "clip/seq_frac": Metric("frac", "responses all of whose tokens are clipped / responses", "update, step"),
+    "clip/seq_any_frac": Metric("frac", "responses with at least one clipped token / responses", "update, step"),
+    "ratio/outside_frac": Metric(
+        "frac", f"loss tokens whose ratio lies outside the clip range, whatever the advantage / loss tokens ({TRAINED})",
+        "update, step",
+    ),
+    "ratio/token_log_mean": Metric("nat", "mean of log w over loss tokens", "update, step"),
+    "ratio/token_log_std": Metric("nat", "standard deviation of log w over loss tokens", "update, step", reduction="std"),
+    "ratio/token_log_absmax": Metric("nat", "largest |log w|", "update, step", reduction="max"),
+    "ratio/seq_log_mean": Metric("nat", "mean of log s over responses", "update, step"),
+    "ratio/seq_log_std": Metric("nat", "standard deviation of log s over responses", "update, step", reduction="std"),
+    "ratio/seq_min": Metric("1", "smallest sequence ratio s", "update, step", reduction="min"),
+    "ratio/seq_max": Metric("1", "largest sequence ratio s", "update, step", reduction="max"),
+    "ratio/saturated_frac": Metric("frac", "loss tokens with |log w| > 20 / loss tokens", "update, step", "lower"),
+    "ratio/within_seq_log_var": Metric("nat^2", "variance of log w within a response, mean over responses", "update, step"),
+    "weight/within_seq_cv": Metric(
+        "1", "standard deviation / |mean| of the gradient weights within a response, mean over responses", "update, step"
+    ),
+    "kl/old_k1": Metric("nat", "mean of o - l over loss tokens: how far the policy moved since it sampled", "update, step"),
+    "kl/old_k3": Metric("nat", "mean of w - 1 - log w over loss tokens", "update, step"),
+    "moe/slot_churn_step": Metric(
+        "frac", "expert slots that differ before and after one update, on the probe (16 responses, natural routing) / slots",
+        "update, step",
+    ),
+    "moe/slot_churn": Metric(
+        "frac", f"expert slots that differ between the old policy and the current one / slots ({TRAINED})", "update, step"
+    ),
+    "moe/load_max_violation": Metric(
+        "1", "mean over layers of (largest expert load - mean load) / mean load", "update, step", "lower"
+    ),
+    "arithmetic/avg@k": Metric("frac", "mean over problems of the share of right samples", "eval", "higher"),
+}  # fmt: skip
+
+
+def metric(name: str) -> Metric:
+    """The glossary entry of a logged name; `<bench>/avg@4` and `moe/.../layer_02` find their general form.
+
+    Errors: GspoError for a name that is not in the schema; nothing is logged without an entry.
+    """
+    for key in (name, name.rsplit("/layer_", 1)[0]):
+        if key in METRICS:
+            return METRICS[key]
+    if "/avg@" in name:
+        return METRICS["arithmetic/avg@k"]
+    raise GspoError(f"no metric {name!r}", "it is not in the schema", "`gspo report explain` lists all metrics")
