@@ -1,0 +1,76 @@
+"""Where output goes: results on stdout, everything else on stderr; colour only on a terminal without NO_COLOR."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+
+from gspo_cli.errors import ExitCode, GspoError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_force = "FORCE_COLOR" in os.environ and "NO_COLOR" not in os.environ
+out = Console(highlight=False, markup=False, force_terminal=_force or None, soft_wrap=True)
+err = Console(stderr=True, highlight=False, markup=False, force_terminal=_force or None)
+
+settings = {"debug": False, "quiet": False, "verbose": False}
+
+
+def note(text: str) -> None:
+    """A line for the reader, on stderr, unless `-q`."""
+    if not settings["quiet"]:
+        err.print(text, soft_wrap=True)
+
+
+def print_json(value: dict[str, Any] | Iterable[dict[str, Any]]) -> None:
+    """One object, or one object a line for a list."""
+    for item in [value] if isinstance(value, dict) else value:
+        sys.stdout.write(json.dumps(item, allow_nan=False, default=str) + "\n")
+
+
+def fail(error: GspoError, as_json: bool) -> typer.Exit:
+    """Prints an error in its three parts (or as one JSON object) on stderr and gives the exit to raise."""
+    if as_json:
+        parts = {"error": error.message, "why": error.why, "do": error.hint, "exit": int(error.code)}
+        sys.stderr.write(json.dumps(parts) + "\n")
+    else:
+        err.print(str(error), soft_wrap=True)
+    return typer.Exit(int(error.code))
+
+
+def command(function: Callable[P, R]) -> Callable[P, R]:
+    """Turns what a command raises into the message and exit code that the conventions promise."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except GspoError as error:
+            if settings["debug"]:
+                raise
+            raise fail(error, bool(kwargs.get("json_", False))) from error
+        except KeyboardInterrupt as error:
+            note("interrupted")
+            raise typer.Exit(130) from error
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            if settings["debug"]:
+                raise
+            unexpected = GspoError(
+                f"unexpected {type(error).__name__}: {error}",
+                "this is a defect of gspo or of a library under it",
+                "run again with `gspo --debug ...` and report the traceback",
+                ExitCode.UNEXPECTED,
+            )
+            raise fail(unexpected, bool(kwargs.get("json_", False))) from error
+
+    return run
