@@ -5,6 +5,7 @@ R = rows being decoded, P = prompts, T = positions, V = vocabulary
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.rollout.kv_cache import KVCache
 from gspo_cli.rollout.uniforms import uniforms
 
@@ -37,12 +39,14 @@ def sample(
     temperature: float,
     max_new_tokens: int,
     stop_ids: frozenset[int],
+    deadline: float,
 ) -> list[list[Drawn]]:
     """Draws len(seeds[p]) responses to each prompt, one for each seed.
 
     A response's tokens depend on the weights, its prompt and its seed alone, not on what else is in the batch (its
     log-probabilities move in the sixth digit with the batch's composition). Temperature 0 takes the likeliest token
     and gives its log-probability at temperature 1. The model must be in `eval` mode.
+    Errors: GspoError (exit code 5) when `time.monotonic()` passes the deadline.
     """
     assert not model.training
     device = model.device
@@ -79,6 +83,13 @@ def sample(
     pending: list[tuple[np.ndarray, Tensor, Tensor]] = []
     ended_R = torch.zeros(len(owner), dtype=torch.bool, device=device)
     for t in range(max_new_tokens):
+        if time.monotonic() > deadline:
+            raise GspoError(
+                f"sampling took too long: {t} of {max_new_tokens} tokens at the deadline",
+                "rollout.deadline_s bounds the time of one rollout batch",
+                "raise rollout.deadline_s, or lower rollout.max_new_tokens, prompts or samples",
+                ExitCode.ENGINE,
+            )
         if t % BLOCK == 0:
             block_RT = torch.from_numpy(uniforms(flat_seeds[live], t, BLOCK)).to(device)
         token_R, log_prob_R = draw(logits_RV, block_RT[:, t % BLOCK], temperature)

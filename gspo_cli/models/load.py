@@ -1,0 +1,132 @@
+"""Load a policy and its tokenizer from a Hugging Face folder or hub name, and identify them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from gspo_cli.errors import GspoError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from gspo_cli.config import ModelConfig
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is cuda where there is one, else cpu.
+
+    Errors: GspoError for a device that torch does not know or that is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise GspoError(f"cannot use device {name!r}", str(error).splitlines()[0], "model.device = 'auto'") from error
+    return device
+
+
+def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model and tokenizer in `path`, ready to train.
+
+    Errors: GspoError when the folder holds no model, no tokenizer, or a model without an end-of-sequence token.
+    """
+    source, local = str(path), Path(path).is_dir()
+    if (looks_local(source) or local) and not (Path(path) / "config.json").is_file():
+        raise GspoError(
+            f"no model in {source}",
+            "the folder does not exist" if not local else "it has no config.json",
+            "give a Hugging Face model folder, or a hub name such as Qwen/Qwen3-0.6B",
+        )
+    tokenizer = load_tokenizer(source, config.revision, local)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source, revision=config.revision, dtype=getattr(torch, config.dtype), use_safetensors=True,
+            attn_implementation="sdpa",
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise GspoError(f"cannot load the model {source}", _first_line(error), _hub_hint(local)) from error
+    device = pick_device(config.device)
+    if experts_on_cpu(model) and device.type == "cpu":
+        model.set_experts_implementation("eager")  # for small batches faster there than grouped_mm, and as exact
+    return model.to(device).eval(), tokenizer
+
+
+def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a model.
+
+    Errors: GspoError when there is none, or when it names no end-of-sequence token.
+    """
+    files = ("tokenizer.json", "tokenizer.model", "vocab.json")
+    if local and not any((Path(source) / f).is_file() for f in files):
+        raise GspoError(
+            f"no tokenizer in {source}",
+            f"the folder has none of {', '.join(files)}",
+            "save the tokenizer there too: tokenizer.save_pretrained(FOLDER)",
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+    except (OSError, ValueError) as error:
+        raise GspoError(f"cannot load the tokenizer of {source}", _first_line(error), _hub_hint(local)) from error
+    if tokenizer.eos_token_id is None:
+        raise GspoError(
+            f"the tokenizer of {source} names no end-of-sequence token",
+            "responses could then end by the length limit alone",
+            "set eos_token in its tokenizer_config.json",
+        )
+    return tokenizer
+
+
+def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Every token id that ends a response: the generation config's, the model config's and the tokenizer's."""
+    found: set[int] = {tokenizer.eos_token_id}
+    for config in (model.generation_config, model.config):
+        ids = getattr(config, "eos_token_id", None)
+        found.update(ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
+    return frozenset(found)
+
+
+def experts_on_cpu(model: PreTrainedModel) -> bool:
+    """Whether transformers can switch how this model computes its experts."""
+    return any(hasattr(module, "gate_up_proj") and module.gate_up_proj.dim() == 3 for module in model.modules()
+               if isinstance(getattr(module, "gate_up_proj", None), nn.Parameter))  # fmt: skip
+
+
+def weights_hash(model: PreTrainedModel) -> str:
+    """sha256 over the names and bytes of all parameters, in name order."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """sha256 over the vocabulary and the chat template."""
+    vocabulary = sorted((i, token) for token, i in tokenizer.get_vocab().items())
+    return hashlib.sha256(repr((vocabulary, tokenizer.chat_template)).encode()).hexdigest()
+
+
+def looks_local(source: str) -> bool:
+    """Whether a name can only be a path: a hub name has the form `owner/name` and exists nowhere on disk."""
+    return source.startswith((".", "/", "~")) or source.count("/") != 1 or os.sep + os.sep in source
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _hub_hint(local: bool) -> str:
+    return "check the files in the folder" if local else "check the name and the network, or give a local folder"

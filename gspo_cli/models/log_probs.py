@@ -1,0 +1,60 @@
+"""The policy's log-probabilities of given tokens.
+
+B = responses, T = token positions, N = loss tokens, H = hidden width, V = vocabulary
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+CHUNK_LOGITS = 1 << 24  # logits held at a time; more tokens than that are done in chunks and recomputed in backward
+
+
+class TokenScores(NamedTuple):
+    """Of each loss token, 0 elsewhere; float32."""
+
+    log_probs_BT: Tensor
+    entropy_BT: Tensor
+    """Of the whole distribution the token was drawn from, in nats; no gradient."""
+
+
+def token_scores(model: PreTrainedModel, input_ids_BT: Tensor, mask_BT: Tensor, temperature: float) -> TokenScores:
+    """log pi(y_t | y_<t) at temperature T, and the entropy there, for the tokens that `mask_BT` marks.
+
+    The token at t is predicted by the hidden state at t - 1; the language-model head runs on those positions alone,
+    never on prompt or padding. Rows are padded on the right, where causal attention cannot look, so there is no
+    attention mask.
+    """
+    # use_cache must be given: left at the configuration's default, packed rows would attend to each other silently
+    hidden_BTH = model.base_model(input_ids=input_ids_BT, attention_mask=None, use_cache=False).last_hidden_state
+    predicts_BT = mask_BT[:, 1:]
+    hidden_NH, target_N = hidden_BTH[:, :-1][predicts_BT], input_ids_BT[:, 1:][predicts_BT]
+    weight_VH = model.get_output_embeddings().weight
+    size = max(1, CHUNK_LOGITS // len(weight_VH))
+    if len(target_N) <= size:
+        scores = [_chunk(hidden_NH, target_N, weight_VH, temperature)]
+    else:
+        scores = [
+            checkpoint(_chunk, hidden, target, weight_VH, temperature, use_reentrant=False)
+            for hidden, target in zip(hidden_NH.split(size), target_N.split(size), strict=True)
+        ]
+    log_probs_BT, entropy_BT = (_place(torch.cat(parts), mask_BT) for parts in zip(*scores, strict=True))
+    return TokenScores(log_probs_BT, entropy_BT)
+
+
+def _chunk(hidden_NH: Tensor, target_N: Tensor, weight_VH: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    log_probs_NV = torch.log_softmax(F.linear(hidden_NH, weight_VH).float() / temperature, dim=-1)
+    with torch.no_grad():
+        entropy_N = -(log_probs_NV.exp() * log_probs_NV).sum(-1)
+    return log_probs_NV.gather(-1, target_N[:, None])[:, 0], entropy_N
+
+
+def _place(values_N: Tensor, mask_BT: Tensor) -> Tensor:
+    """The values at the marked positions, in order, 0 elsewhere: [B, T]."""
+    return torch.zeros(mask_BT.shape, dtype=values_N.dtype, device=values_N.device).masked_scatter(mask_BT, values_N)
