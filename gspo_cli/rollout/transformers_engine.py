@@ -33,7 +33,9 @@ class TransformersEngine:
 
     def generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
         """See `Engine.generate`."""
-        wanted = {p.problem_id: [key for key in seeds if key[0] == p.problem_id] for p in prompts}
+        wanted: dict[str, list[SampleKey]] = {p.problem_id: [] for p in prompts}
+        for key in seeds:
+            wanted[key[0]].append(key)
         deadline = time.monotonic() + self.deadline_s
         was_training = self.model.training
         self.model.eval()

@@ -1,0 +1,97 @@
+"""From problems to scored groups: the first half of a rollout batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gspo_cli.errors import GspoError
+from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
+from gspo_cli.seeds import derive_seed, permutation
+from gspo_cli.tasks.contract import Task
+from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sample, Sampling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class PromptStream:
+    """The order in which problems are consumed: a permutation for each epoch, from the run's seed alone.
+
+    A batch never crosses an epoch's end (the remainder waits for another epoch's order), so no problem stands in it
+    twice.
+    """
+
+    problems: list[Problem]
+    prompts: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if len(self.problems) < self.prompts:
+            raise GspoError(
+                f"{len(self.problems)} problems, but a rollout batch takes {self.prompts}",
+                "a problem stands in a batch once",
+                "lower rollout.prompts or give more data",
+            )
+
+    def batch(self, step: int) -> list[Problem]:
+        """The problems of rollout batch `step` (from 1)."""
+        epoch, position = divmod(step - 1, len(self.problems) // self.prompts)
+        order = permutation(len(self.problems), derive_seed(self.seed, "data", epoch))
+        return [self.problems[i] for i in order[position * self.prompts : (position + 1) * self.prompts]]
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> Prompt:
+    """The prompt's token ids, through the tokenizer's chat template where it has one."""
+    if tokenizer.chat_template:
+        messages = [{"role": "user", "content": problem.prompt}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    else:
+        ids = tokenizer(problem.prompt)["input_ids"]
+    if not ids:
+        raise GspoError(f"problem {problem.id!r} has an empty prompt", "it gives no tokens", "remove it from the data")
+    return Prompt(problem.id, tuple(ids))
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> str:
+    """A response as text, for scoring: without special tokens, so without its EOS."""
+    return str(tokenizer.decode(list(sample.token_ids), skip_special_tokens=True))
+
+
+def collect(
+    engine: Engine,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    problems: list[Problem],
+    num_samples: int,
+    sampling: Sampling,
+    seed_keys: tuple[int, str, int],
+    version: int,
+) -> RolloutBatch:
+    """Samples and scores `num_samples` responses to each problem.
+
+    `seed_keys` = (run seed, stream, step): each sample's seed is derived from them, its problem and its index, so it
+    does not depend on what else is sampled.
+    """
+    run_seed, stream, step = seed_keys
+    seeds: dict[SampleKey, int] = {
+        (p.id, i): derive_seed(run_seed, stream, step, p.id, i) for p in problems for i in range(num_samples)
+    }
+    prompts = {p.id: encode(tokenizer, p) for p in problems}
+    drawn = generate_checked(engine, list(prompts.values()), sampling, seeds, version)
+    groups = []
+    for problem in problems:
+        samples = tuple(drawn[problem.id, i] for i in range(num_samples))
+        texts = tuple(decode(tokenizer, s) for s in samples)
+        scores = tuple(task.reward(problem, text) for text in texts)
+        groups.append(Group(problem, prompts[problem.id], samples, texts, scores))
+    return RolloutBatch(step, tuple(groups))
+
+
+def problems_hash(problems: list[Problem]) -> str:
+    """sha256 over the problems in their order."""
+    text = json.dumps([[p.id, p.prompt, p.answer] for p in problems])
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,80 @@
+"""A run's logs: `metrics.jsonl` (deterministic, chained), `perf.jsonl` (clock and machine), `events.jsonl`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gspo_cli.runlog.fs import append_lines
+from gspo_cli.runlog.schema import metric
+from gspo_cli.types import StepMetrics
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, ASCII, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def short_hash(text: str) -> str:
+    """The first 32 hex digits of sha256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class RunLog:
+    """Appends to the logs of one run folder.
+
+    `metrics.jsonl` holds only what the seed determines, so that two runs with one seed have equal bytes; each line
+    carries the hash of the line before (the first one that of the configuration). Lines of one rollout batch are
+    written together by `flush`, so the file always ends at a batch's end.
+    """
+
+    def __init__(self, folder: Path, config_hash: str) -> None:
+        self.folder = folder
+        self.seq = 0
+        self.head = config_hash
+        self._metrics: list[str] = []
+        self._perf: list[str] = []
+
+    def line(self, kind: str, step: int, metrics: StepMetrics, mini_batch: int | None = None,
+             perf: dict[str, float] | None = None) -> None:  # fmt: skip
+        """Queues one line. A None value means "not applicable"; a non-finite one becomes null with its name kept.
+
+        Errors: GspoError for a metric that is not in the schema.
+        """
+        for name in metrics.values:
+            metric(name)
+        values, nonfinite = {}, {}
+        for name, value in metrics.values.items():
+            if value is not None and not math.isfinite(value):
+                nonfinite[name] = "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+                value = None
+            values[name] = value
+        key = {"seq": self.seq, "step": step, "kind": kind, "mini_batch": mini_batch}
+        text = canonical(
+            key | {"metrics": values, "counts": metrics.counts, "nonfinite": nonfinite, "prev": self.head}
+        )
+        self._metrics.append(text)
+        self._perf.append(canonical(key | {"time": now()} | (perf or {})))
+        self.head = short_hash(text)
+        self.seq += 1
+
+    def flush(self) -> None:
+        """Writes what is queued."""
+        metrics, perf = self._metrics, self._perf
+        self._metrics, self._perf = [], []
+        if metrics:
+            append_lines(self.folder / "metrics.jsonl", metrics)
+            append_lines(self.folder / "perf.jsonl", perf)
+
+    def event(self, name: str, **details: Any) -> None:
+        """Something that happened: starts, ends, interruptions, errors."""
+        append_lines(self.folder / "events.jsonl", [canonical({"event": name, "time": now()} | details)])

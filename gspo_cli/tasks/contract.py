@@ -1,0 +1,26 @@
+"""What a task is: problems with prompts, and a reward."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from gspo_cli.types import Problem, Score
+
+
+@runtime_checkable
+class Task(Protocol):
+    """The seam for one's own task."""
+
+    def problems(self, split: str) -> list[Problem]:
+        """The problems of a split, always the same ones in the same order; at least one."""
+
+    def reward(self, problem: Problem, text: str) -> Score:
+        """The score of one response. It must be deterministic and must not trust the text."""
+
+
+@runtime_checkable
+class Demonstrated(Protocol):
+    """A task that can also show how it is done, for a cold start."""
+
+    def demonstrations(self, seed: int, size: int) -> list[tuple[str, str]]:
+        """`size` pairs of prompt and response."""

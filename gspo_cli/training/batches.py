@@ -1,0 +1,103 @@
+"""From a scored rollout batch to mini-batches: advantages once, whole groups, rows sorted and trimmed.
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms import Algorithm
+from gspo_cli.types import Group, MicroBatch, MiniBatch, RolloutBatch, Sample
+
+
+@dataclass(frozen=True)
+class Row:
+    """One response on its way into a mini-batch."""
+
+    prompt_ids: tuple[int, ...]
+    sample: Sample
+    advantage: float
+
+    @property
+    def length(self) -> int:
+        """Prompt and response tokens."""
+        return len(self.prompt_ids) + len(self.sample.token_ids)
+
+
+def rewards_and_groups(batch: RolloutBatch) -> tuple[Tensor, Tensor]:
+    """Rewards [B] in float64, NaN where unscored, and each response's group [B], in batch order."""
+    values = [s.value for g in batch.groups for s in g.scores]
+    rewards_B = torch.tensor([float("nan") if v is None else v for v in values], dtype=torch.float64)
+    groups_B = torch.tensor([i for i, g in enumerate(batch.groups) for _ in g.samples])
+    return rewards_B, groups_B
+
+
+def split(groups: tuple[Group, ...], parts: int) -> list[list[int]]:
+    """Group indices of each mini-batch: whole groups in order, sizes differing by at most one."""
+    size, extra = divmod(len(groups), parts)
+    bounds = [i * size + min(i, extra) for i in range(parts + 1)]
+    return [list(range(a, b)) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def make_mini_batches(
+    batch: RolloutBatch, advantages_B: Tensor, parts: int, micro_batch_tokens: int, device: torch.device
+) -> list[MiniBatch]:
+    """The rollout batch as `parts` optimizer steps.
+
+    Rows whose advantage is 0 have no gradient and are left out of the micro-batches; the mini-batch's mask, from
+    which denominators are taken, keeps them.
+    """
+    values = iter(advantages_B.tolist())
+    rows = [[Row(g.prompt.token_ids, s, next(values)) for s in g.samples] for g in batch.groups]
+    mini_batches = []
+    for part in split(batch.groups, parts):
+        all_rows = [row for i in part for row in rows[i]]
+        trained = sorted((r for r in all_rows if r.advantage != 0), key=lambda r: -r.length)
+        mini_batches.append(
+            MiniBatch(
+                micro_batches=[pad(chunk, device) for chunk in cut(trained, micro_batch_tokens)],
+                mask_BT=length_mask([len(r.sample.token_ids) for r in all_rows]),
+                num_skipped=len(all_rows) - len(trained),
+            )
+        )
+    return mini_batches
+
+
+def cut(rows: list[Row], budget: int) -> list[list[Row]]:
+    """Rows, longest first, in chunks of at most `budget` padded tokens (at least one row each)."""
+    chunks: list[list[Row]] = []
+    for row in rows:
+        if not chunks or (len(chunks[-1]) + 1) * chunks[-1][0].length > budget:
+            chunks.append([])
+        chunks[-1].append(row)
+    return chunks
+
+
+def pad(rows: list[Row], device: torch.device) -> MicroBatch:
+    """Rows as tensors, padded on the right to the longest."""
+    width = max(r.length for r in rows)
+    ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
+    mask_BT = torch.zeros(len(rows), width, dtype=torch.bool)
+    sampled_BT = torch.zeros(len(rows), width)
+    for i, row in enumerate(rows):
+        start = len(row.prompt_ids)
+        ids_BT[i, : row.length] = torch.tensor(row.prompt_ids + row.sample.token_ids)
+        mask_BT[i, start : row.length] = True
+        sampled_BT[i, start : row.length] = torch.tensor(row.sample.log_probs)
+    advantages_B = torch.tensor([r.advantage for r in rows])
+    return MicroBatch(*(t.to(device) for t in (ids_BT, mask_BT, advantages_B, sampled_BT)))
+
+
+def length_mask(lengths: list[int]) -> Tensor:
+    """The mask of responses of these lengths, each from position 0."""
+    return torch.arange(max(lengths, default=0))[None, :] < torch.tensor(lengths)[:, None]
+
+
+def global_denominator(algorithm: Algorithm, mini_batch: MiniBatch, params: Any) -> float:
+    """What the loss of the whole mini-batch is divided by."""
+    return float(algorithm.denominator(mini_batch.mask_BT, params))
