@@ -126,41 +126,51 @@ class MiniBatch:
 class Mean(NamedTuple):
     """A mean that stays exact over micro-batches, ranks and mini-batches: divided once, at the end."""
 
-    numerator: Tensor | float
-    denominator: Tensor | float
+    numerator: Tensor
+    denominator: Tensor | int
 
     def merge(self, other: Mean) -> Mean:
         """Both together."""
         return Mean(self.numerator + other.numerator, self.denominator + other.denominator)
 
 
+class RootMean(NamedTuple):
+    """The root of a mean, such as a root mean square."""
+
+    numerator: Tensor
+    denominator: Tensor | int
+
+    def merge(self, other: RootMean) -> RootMean:
+        """Both together."""
+        return RootMean(self.numerator + other.numerator, self.denominator + other.denominator)
+
+
 class Extreme(NamedTuple):
     """The largest (sign = 1) or smallest (sign = -1) of some numbers."""
 
-    value: Tensor | float
+    value: Tensor
     sign: int
 
     def merge(self, other: Extreme) -> Extreme:
         """The more extreme of both."""
-        return max(self, other, key=lambda e: float(e.value) * self.sign)
+        return Extreme(self.sign * (self.sign * self.value).maximum(self.sign * other.value), self.sign)
 
 
 class Spread(NamedTuple):
-    """Mean and sum of squared deviations of some numbers, in float64 (Chan, Golub and LeVeque 1979)."""
+    """How widely some numbers are spread: their count, mean and sum of squared deviations, in float64."""
 
-    count: Tensor | float
-    mean: Tensor | float
-    squares: Tensor | float
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
 
     def merge(self, other: Spread) -> Spread:
-        """Both together."""
+        """Both together (Chan, Golub and LeVeque 1979): no loss of digits where the mean is large."""
         count = self.count + other.count
-        gap, share = other.mean - self.mean, other.count / max(float(count), 1.0)
-        squares = self.squares + other.squares + gap * gap * self.count * share
-        return Spread(count, self.mean + gap * share, squares)
+        gap, share = other.mean - self.mean, other.count / count.clamp(min=1)
+        return Spread(count, self.mean + gap * share, self.squares + other.squares + gap * gap * self.count * share)
 
 
-Reduced = Mean | Extreme | Spread
+Reduced = Mean | RootMean | Extreme | Spread
 
 
 @dataclass(slots=True)

@@ -1,0 +1,70 @@
+"""What a rollout batch is measured by: reward, groups, advantages, lengths, and the engine against the trainer.
+
+B = responses
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.advantage import with_spread
+from gspo_cli.algorithms.ratio_metrics import spread
+from gspo_cli.training.batches import rewards_and_groups
+from gspo_cli.types import Extreme, Mean, MiniBatch, Reduced, RolloutBatch, RootMean
+
+
+def rollout_metrics(batch: RolloutBatch, advantages_B: Tensor) -> dict[str, Reduced]:
+    """The reward/*, group/*, adv/* and length/* metrics."""
+    rewards_B, groups_B = rewards_and_groups(batch)
+    scored_B = ~rewards_B.isnan()
+    samples = [s for g in batch.groups for s in g.samples]
+    length_B = torch.tensor([len(s.token_ids) for s in samples], dtype=torch.float64)
+    truncated_B = torch.tensor([s.finish == "length" for s in samples])
+    num_groups = len(batch.groups)
+    flat_G = ~with_spread(torch.where(scored_B, rewards_B, 0.0), scored_B, groups_B, num_groups)
+    first_G = torch.stack([rewards_B[groups_B == g][:1].squeeze() for g in range(num_groups)])
+    group_std = torch.stack([_std(rewards_B[(groups_B == g) & scored_B]) for g in range(num_groups)])
+    known_B = rewards_B[scored_B]
+    best, worst = (known_B.max(), known_B.min()) if len(known_B) else (torch.tensor(0.0), torch.tensor(0.0))
+    positive_B, negative_B = advantages_B > 0, advantages_B < 0
+    return {
+        "reward/mean": Mean(known_B.sum(), len(known_B)),
+        "reward/std": spread(known_B),
+        "reward/group_std": Mean(group_std.sum(), num_groups),
+        "group/zero_std_frac": Mean(flat_G.sum(), num_groups),
+        "group/all_best_frac": Mean((flat_G & (first_G == best) & (best > worst)).sum(), num_groups),
+        "group/all_worst_frac": Mean((flat_G & (first_G == worst) & (best > worst)).sum(), num_groups),
+        "adv/abs_mean": Mean(advantages_B.abs().sum(), len(advantages_B)),
+        "adv/abs_max": Extreme(advantages_B.abs().max(), 1),
+        "length/mean": Mean(length_B.sum(), len(length_B)),
+        "length/std": spread(length_B),
+        "length/max": Extreme(length_B.max(), 1),
+        "length/mean_pos": Mean(length_B[positive_B].sum(), positive_B.sum()),
+        "length/mean_neg": Mean(length_B[negative_B].sum(), negative_B.sum()),
+        "length/truncated_frac": Mean(truncated_B.sum(), len(truncated_B)),
+    }
+
+
+def mismatch_metrics(mini_batches: list[MiniBatch]) -> dict[str, Reduced]:
+    """The engine's log-probabilities m against the trainer's o, before any update, over the rows trained on."""
+    k1 = k3 = squares = torch.zeros((), dtype=torch.float64)
+    tokens = responses = 0
+    for micro in (m for mini in mini_batches for m in mini.micro_batches):
+        assert micro.old_log_probs_BT is not None
+        gap_BT = torch.where(micro.mask_BT, micro.old_log_probs_BT - micro.sampler_log_probs_BT, 0.0).double().cpu()
+        gap_B = gap_BT.sum(-1) / micro.mask_BT.sum(-1).cpu()
+        k1 = k1 - gap_BT.sum()
+        k3 = k3 + (gap_BT.exp() - 1 - gap_BT).sum()
+        squares = squares + gap_B.square().sum()
+        tokens += int(micro.mask_BT.sum())
+        responses += len(gap_B)
+    return {
+        "kl/sampler_trainer_k1": Mean(k1, tokens),
+        "kl/sampler_trainer_k3": Mean(k3, tokens),
+        "mismatch/floor": RootMean(squares, responses),
+    }
+
+
+def _std(values: Tensor) -> Tensor:
+    return values.std() if len(values) > 1 else torch.zeros((), dtype=values.dtype)

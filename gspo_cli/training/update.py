@@ -1,0 +1,127 @@
+"""One optimizer step on one mini-batch, and the pass that fixes the old policy before the first of them.
+
+B = responses, T = token positions, L = MoE layers, K = experts per token
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gspo_cli.algorithms import Algorithm
+from gspo_cli.algorithms.ratio_metrics import ratio_metrics
+from gspo_cli.moe.routing import captured_routes, routers
+from gspo_cli.moe.volatility import at_predicting_positions, load_max_violation, slot_churn
+from gspo_cli.models.log_probs import token_scores
+from gspo_cli.training.accumulate import Accumulator
+from gspo_cli.training.batches import global_denominator
+from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What an update needs besides its data."""
+
+    model: PreTrainedModel
+    optimizer: torch.optim.Optimizer
+    algorithm: Algorithm
+    params: Any
+    temperature: float
+    grad_clip: float
+
+
+@torch.no_grad()
+def record_old_policy(learner: Learner, mini_batches: list[MiniBatch]) -> None:
+    """Fills in log-probabilities and routes under the policy as it is now, in the layout that training uses."""
+    with captured_routes(learner.model) as routes:
+        for micro in (m for mini in mini_batches for m in mini.micro_batches):
+            scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+            micro.old_log_probs_BT = scores.log_probs_BT
+            micro.old_routes_LBTK = routes.stacked(len(micro.mask_BT)) if routes else None
+
+
+def update(learner: Learner, mini_batch: MiniBatch, lr: float) -> Accumulator:
+    """Forward, backward and one optimizer step; weights stay as they are when there is no signal or a non-finite one.
+
+    A micro-batch without old log-probabilities is at the old policy now: its own values, detached, are the old ones,
+    and its ratios are exactly 1.
+    """
+    metrics = Accumulator()
+    denominator = global_denominator(learner.algorithm, mini_batch, learner.params)
+    learner.optimizer.zero_grad(set_to_none=True)
+    loss = torch.zeros((), device=learner.model.device)
+    with captured_routes(learner.model) as routes:
+        for micro in mini_batch.micro_batches:
+            scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+            routes_LBTK = routes.stacked(len(micro.mask_BT)) if routes else None
+            if micro.old_log_probs_BT is None:
+                micro.old_log_probs_BT, micro.old_routes_LBTK = scores.log_probs_BT.detach(), routes_LBTK
+            output = learner.algorithm.loss(
+                scores.log_probs_BT, micro.old_log_probs_BT, micro.advantages_B, micro.mask_BT, learner.params
+            )
+            (output.loss_numerator / denominator).backward()
+            loss += output.loss_numerator.detach() / denominator
+            metrics.add(output.metrics)
+            metrics.add(
+                ratio_metrics(scores.log_probs_BT, micro.old_log_probs_BT, scores.entropy_BT, micro.mask_BT, output)
+            )
+            metrics.add(route_metrics(learner.model, micro, routes_LBTK))
+    if mini_batch.micro_batches:
+        metrics.add(step(learner, loss, lr))
+    else:
+        metrics.add({"update/applied": Mean(torch.zeros(()), 1)})
+    metrics.add(skipped_rows(mini_batch, metrics))
+    return metrics
+
+
+def step(learner: Learner, loss: Tensor, lr: float) -> dict[str, Reduced]:
+    """Clips the gradient to the global norm and steps, unless loss or norm is not finite: checked before clipping,
+    which would turn an infinite norm into zeros and NaN."""
+    parameters = [p for p in learner.model.parameters() if p.grad is not None]
+    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    applied = math.isfinite(float(loss)) and math.isfinite(float(norm))
+    if applied:
+        nn.utils.clip_grads_with_norm_(parameters, learner.grad_clip, norm)
+        for group in learner.optimizer.param_groups:
+            group["lr"] = lr
+        learner.optimizer.step()
+    learner.optimizer.zero_grad(set_to_none=True)
+    return {
+        "loss": Mean(loss, 1),
+        "grad/norm": Mean(norm, 1),
+        "grad/clipped_frac": Mean((norm > learner.grad_clip).double(), 1),
+        "update/applied": Mean(torch.tensor(float(applied)), 1),
+        "lr": Mean(torch.tensor(lr, dtype=torch.float64), 1),
+    }
+
+
+def route_metrics(model: PreTrainedModel, micro: MicroBatch, routes_LBTK: Tensor | None) -> dict[str, Reduced]:
+    """Expert churn against the old policy and the balance of loads; nothing for a dense model."""
+    if routes_LBTK is None or micro.old_routes_LBTK is None:
+        return {}
+    now_LNK = at_predicting_positions(routes_LBTK, micro.mask_BT)
+    old_LNK = at_predicting_positions(micro.old_routes_LBTK, micro.mask_BT)
+    num_experts = int(routers(model)[0].num_experts)  # type: ignore[arg-type]
+    return {
+        "moe/slot_churn": slot_churn(old_LNK, now_LNK),
+        "moe/load_max_violation": load_max_violation(now_LNK, num_experts),
+    }
+
+
+TOKEN_SHARES = ("clip/token_frac", "clip/low_frac", "clip/high_frac")
+RESPONSE_SHARES = ("clip/seq_frac", "clip/seq_any_frac")
+
+
+def skipped_rows(mini_batch: MiniBatch, metrics: Accumulator) -> dict[str, Reduced]:
+    """Clip fractions count all responses; those left out of the passes are added to the denominators here."""
+    trained = sum(int(m.mask_BT.sum()) for m in mini_batch.micro_batches)
+    tokens, zero = int(mini_batch.mask_BT.sum()) - trained, torch.zeros(())
+    shares = dict.fromkeys(TOKEN_SHARES, tokens) | dict.fromkeys(RESPONSE_SHARES, mini_batch.num_skipped)
+    added: dict[str, Reduced] = {n: Mean(zero, count) for n, count in shares.items() if n in metrics.values}
+    rows = len(mini_batch.mask_BT)
+    return added | {"update/skipped_rows_frac": Mean(torch.tensor(float(mini_batch.num_skipped)), rows)}
