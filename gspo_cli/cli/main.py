@@ -30,3 +30,9 @@ def main(
 ) -> None:
     """Options of every command stand before it: `gspo -q train`."""
     console.settings.update(quiet=quiet, verbose=verbose, debug=debug)
+
+
+from gspo_cli.cli import train as _train  # noqa: E402  (the app must exist first)
+
+app.command("train")(_train.train)
+app.command("cold-start")(_train.cold_start)

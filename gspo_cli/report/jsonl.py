@@ -1,9 +1,8 @@
-"""Strict JSON, read fast: whole files and lines of logs.
+"""Strict JSON: whole files, and the lines of a log.
 
-Strict = one object, no `NaN` or `Infinity` token, no key twice, no number that overflows. A log's last line without a
-newline is torn (the process died while writing it): it is left out and reported, and the file is never changed.
-
-Not covered: a number that overflows in a log line is seen only by who collects it (`load.py`).
+Strict = objects only, no `NaN` or `Infinity`, no key twice, no number that overflows, lines of at most 1 MiB. A last
+line without a newline is torn (the process died while writing it): it is left out and reported. Nothing is changed on
+disk.
 """
 
 from __future__ import annotations
@@ -18,15 +17,18 @@ from typing import Any
 from gspo_cli.errors import ExitCode, GspoError
 
 MAX_LINE = 1 << 20
-"""Longest line of a log in bytes; no writer of ours comes near it."""
-CHUNK = 1 << 22
-"""Bytes read and hashed at a time."""
+"""Longest line of a log in bytes."""
+BLOCK = 1 << 23
+"""Bytes of whole lines read, hashed and parsed at a time."""
 
 
-def corrupt(where: str, why: str) -> GspoError:
+def corrupt(where: str, why: object) -> GspoError:
     """The error for a file that cannot be what was written."""
     return GspoError(
-        f"{where} is corrupt", why, "restore the file from a copy, or move its run folder away", ExitCode.STORAGE
+        f"{where} is corrupt",
+        str(why),
+        "restore the file from a copy, or move its run folder out of the study",
+        ExitCode.STORAGE,
     )
 
 
@@ -49,17 +51,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-_strict = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
-_fast = json.JSONDecoder(parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """One JSON object, checked in full.
+    """One JSON object.
 
     Errors: ValueError for anything else, with the reason.
     """
     try:
-        value = _strict.decode(text)
+        value = _DECODER.decode(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     if not isinstance(value, dict):
@@ -75,45 +76,18 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         return parse_object(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise corrupt(str(path), str(error)) from error
-
-
-def parse_line(raw: bytes) -> dict[str, Any]:
-    """One line of a log with its newline; the same verdicts as `parse_object`, several times as fast.
-
-    The plain decoder keeps the last of two equal keys and so returns fewer keys than the text has. Every key brings a
-    colon: as many colons as keys proves that none stands twice. Any other count (a colon in a string, deeper nesting)
-    is left to the strict parser.
-    """
-    if len(raw) > MAX_LINE:
-        raise ValueError(f"the line is longer than {MAX_LINE} bytes")
-    text = raw[:-1].decode()
-    try:
-        record, end = _fast.raw_decode(text)
-    except (RecursionError, ValueError):
-        return parse_object(text)
-    if type(record) is dict and end == len(text):
-        num_keys = len(record)
-        for value in record.values():
-            if type(value) is dict:
-                num_keys += len(value)
-        if text.count(":") == num_keys:
-            return record
-    return parse_object(text)
+        raise corrupt(str(path), error) from error
 
 
 class LogReader:
-    """Iterates over the whole lines of a log, once; afterwards knows what it read.
-
-    Errors: GspoError (exit code STORAGE) naming file and line.
-    """
+    """Gives a log's whole lines, block by block, once; afterwards knows what it read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.line = 0
-        """1-based number of the line last given out."""
+        self.num_lines = 0
+        """Lines in the blocks before the one given out last."""
         self.num_bytes = 0
-        """Length of all whole lines."""
+        """Length of all whole lines so far."""
         self.torn_bytes = 0
         """Length of the torn line at the end; 0 = none."""
         self._hash = hashlib.sha256()
@@ -123,24 +97,33 @@ class LogReader:
         """Hex digest of the first `num_bytes` bytes."""
         return self._hash.hexdigest()
 
-    def corrupt(self, why: object) -> GspoError:
-        """The error for the line last given out."""
-        return corrupt(f"{self.path}, line {self.line},", str(why))
+    def corrupt(self, index: int, why: object) -> GspoError:
+        """The error for line `index` (0-based) of the block given out last."""
+        return corrupt(f"{self.path}, line {self.num_lines + index + 1},", why)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def blocks(self) -> Iterator[list[bytes]]:
+        """Lists of lines, each with its newline."""
         with self.path.open("rb") as file:
-            while lines := file.readlines(CHUNK):
+            while lines := file.readlines(BLOCK):
                 if not lines[-1].endswith(b"\n"):
                     self.torn_bytes = len(lines.pop())
-                whole = b"".join(lines)
-                self._hash.update(whole)
-                self.num_bytes += len(whole)
-                yield from self._parse(lines)
+                for line in lines:
+                    self._hash.update(line)
+                    self.num_bytes += len(line)
+                yield lines
+                self.num_lines += len(lines)
 
-    def _parse(self, lines: list[bytes]) -> Iterator[dict[str, Any]]:
-        for raw in lines:
-            self.line += 1
+    def parse(self, lines: list[bytes]) -> list[dict[str, Any]]:
+        """The block given out last, as objects.
+
+        Errors: GspoError (exit code STORAGE) naming file and line.
+        """
+        records = []
+        for index, line in enumerate(lines):
             try:
-                yield parse_line(raw)
+                if len(line) > MAX_LINE:
+                    raise ValueError(f"the line is longer than {MAX_LINE} bytes")
+                records.append(parse_object(line.decode()))
             except ValueError as error:
-                raise self.corrupt(error) from error
+                raise self.corrupt(index, error) from error
+        return records

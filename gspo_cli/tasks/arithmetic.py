@@ -16,7 +16,7 @@ from gspo_cli.types import Problem, Score
 
 MIN_TERMS, MAX_TERMS = 3, 5
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 200
-GUESS_SHARE = 0.5  # of demonstrations: answer at once, without a step
+GUESS_SHARE = 0.6  # of demonstrations: answer at once, without a step
 GUESS_SPREAD = 3  # a guess is off by up to this much, either way
 SLIP_SHARE = 0.02  # of steps: the sum is off by one
 

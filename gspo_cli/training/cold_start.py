@@ -126,7 +126,7 @@ def supervise(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step % 10 == 9 or step + 1 == cold.steps:
-            progress(step + 1, cold.steps, float(loss))
+            progress(step + 1, cold.steps, loss.item())
     model.eval()
 
 

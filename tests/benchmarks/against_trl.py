@@ -5,7 +5,8 @@
         --repeats 5 --json OUT [any option of the two sides, such as --batches 10 --threads 2]
 
 A side's figure in a repeat is its median seconds per rollout batch, warm-up left out; the ratio is ours / peer, taken
-repeat by repeat (below 1: we are faster). Options that are not named here go to both sides unchanged.
+repeat by repeat (below 1: we are faster). Repeat r samples with seed r on both sides, so the range holds the spread of
+response lengths too. Options that are not named here go to both sides unchanged.
 """
 
 import argparse
@@ -106,7 +107,7 @@ def main() -> None:
     runs: list[dict[str, Result]] = []
     for repeat in range(args.repeats):
         order = list(SCRIPTS) if repeat % 2 == 0 else list(reversed(SCRIPTS))
-        run = {side: run_side(side, pythons[side], arguments) for side in order}
+        run = {side: run_side(side, pythons[side], [*arguments, "--seed", str(repeat)]) for side in order}
         if unequal := differences(run["ours"], run["peer"]):
             sys.exit("not the same workload:\n" + "\n".join(unequal))
         runs.append(run)

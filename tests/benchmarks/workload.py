@@ -70,7 +70,8 @@ def write_result(
     seconds = {phase: [round(batch[phase], 6) for batch in batches] for phase in ("batch", *PHASES)}
     medians = {phase: round(statistics.median(each[args.warmup :]), 6) for phase, each in seconds.items()}
     settings = {name: value for name, value in vars(args).items() if name not in ("model", "prompts_file", "json")}
-    result = {"side": side, "settings": settings, "found": found, "seconds_median": medians, "seconds": seconds}
+    result: dict[str, Any] = {"side": side, "settings": settings, "found": found}
+    result |= {"seconds_median": medians, "seconds": seconds}
     result |= {name: [round(batch[name], 6) for batch in batches] for name in COUNTS}
     result["versions"] = {"python": sys.version.split()[0]} | {name: version(name) for name in packages}
     text = json.dumps(result, indent=1)

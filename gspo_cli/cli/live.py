@@ -1,0 +1,114 @@
+"""How a training run looks while it runs: a live table on a terminal, else one line a step."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gspo_cli.cli import console
+
+ROWS = 12  # rollout batches shown at a time
+COLUMNS = {
+    "reward": ("reward/mean", ".3f"),
+    "length": ("length/mean", ".1f"),
+    "clip": ("clip/token_frac", ".4f"),
+    "entropy": ("entropy/mean", ".3f"),
+    "churn": ("moe/slot_churn_step", ".4f"),
+    "grad": ("grad/norm", ".2f"),
+}
+
+
+class TrainView:
+    """Shows the runs of a study one after the other."""
+
+    def __init__(self, steps: int, num_runs: int) -> None:
+        self.steps, self.num_runs = steps, num_runs
+        self.run, self.runs_done = "", 0
+        self.started, self.steps_done = time.monotonic(), 0
+        self.rows: list[list[str]] = []
+        quiet = console.settings["quiet"]
+        self.live = Live(console=console.err, refresh_per_second=4, transient=True) if _live() else None
+        self.plain = not quiet and self.live is None
+
+    def __enter__(self) -> Self:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self.live:
+            self.live.stop()
+
+    def start_run(self, name: str) -> None:
+        """A new run begins."""
+        self.run, self.rows = name, []
+
+    def end_run(self, summary: str) -> None:
+        """A run is over; its last line stays on the screen."""
+        self.runs_done += 1
+        console.note(summary)
+
+    def step(self, step: int, values: dict[str, float | None]) -> None:
+        """One rollout batch is done."""
+        self.steps_done += 1
+        tokens_per_s = (values["length/mean"] or 0) * (values["compute/responses"] or 0) / step
+        tokens_per_s /= (values["rollout_s"] or 0) + (values["update_s"] or 0)
+        cells = {name: _number(values.get(key), form) for name, (key, form) in COLUMNS.items()}
+        cells |= {"tok/s": f"{tokens_per_s:.0f}", "left": _clock(self._left())}
+        if self.plain:
+            pairs = " ".join(f"{k}={v}" for k, v in cells.items())
+            console.note(f"run={self.run} step={step}/{self.steps} {pairs}")
+        self.rows = [*self.rows[-ROWS + 1 :], [f"{step}/{self.steps}", *cells.values()]]
+        if self.live:
+            self.live.update(self._table(list(cells)))
+
+    def _left(self) -> float:
+        planned = self.steps * self.num_runs
+        return (time.monotonic() - self.started) / max(self.steps_done, 1) * (planned - self.steps_done)
+
+    def _table(self, names: list[str]) -> Table:
+        title = f"{self.run}  (run {self.runs_done + 1} of {self.num_runs})"
+        table = Table("step", *names, title=title, title_justify="left", pad_edge=False)
+        for column in table.columns:
+            column.justify, column.no_wrap = "right", True
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+
+class ColdStartBar:
+    """A progress bar for the cold start; appears with the first step, so not at all when the model is cached."""
+
+    def __init__(self) -> None:
+        self.bar: Progress | None = None
+
+    def __call__(self, done: int, planned: int, loss: float) -> None:
+        if not _live():
+            if not console.settings["quiet"] and (done % 100 == 0 or done == planned):
+                console.note(f"cold_start step={done}/{planned} loss={loss:.3f}")
+            return
+        if self.bar is None:
+            columns = (TextColumn("cold start"), BarColumn(), TextColumn("{task.completed}/{task.total}  {task.fields[loss]}"))
+            self.bar = Progress(*columns, TimeRemainingColumn(), console=console.err, transient=True)
+            self.bar.add_task("cold start", total=planned, loss="")
+            self.bar.start()
+        self.bar.update(self.bar.task_ids[0], completed=done, loss=f"loss {loss:.3f}")
+        if done == planned:
+            self.bar.stop()
+
+
+def _live() -> bool:
+    return console.err.is_terminal and not console.settings["quiet"] and not console.settings["verbose"]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "n/a" if value is None else format(value, form)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

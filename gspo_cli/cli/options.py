@@ -1,0 +1,36 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gspo_cli.errors import GspoError
+
+RECIPE = Annotated[str, typer.Argument(help="A shipped recipe's name or a .toml file.", metavar="[RECIPE]")]
+Model = Annotated[str | None, typer.Option(help="A Hugging Face folder or hub name in place of the recipe's model.")]
+Out = Annotated[Path, typer.Option(help="Root of all results.")]
+Name = Annotated[str | None, typer.Option(help="The study's folder name; default: the recipe's and the time.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Change any key of the recipe: --set train.lr=2e-4.")]
+
+
+def parse_seeds(seed: int | None, seeds: str | None, default: int) -> list[int]:
+    """`--seed 3` or `--seeds 0-7` or `0,3,5`, without repeats.
+
+    Errors: GspoError for text that is neither, or for both options.
+    """
+    if seed is not None and seeds is not None:
+        raise GspoError("--seed and --seeds together", "they name the same thing", "use one of them")
+    if seeds is None:
+        return [default if seed is None else seed]
+    found: list[int] = []
+    for part in seeds.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise GspoError(f"--seeds {seeds} is no list of seeds", f"{part.strip()!r} is no number or range", "e.g. 0-7")
+        found += range(int(first), int(last or first) + 1)
+    if len(set(found)) != len(found):
+        raise GspoError(f"--seeds {seeds} names a seed twice", "a seed is run once an arm", "name each seed once")
+    return found

@@ -1,0 +1,147 @@
+"""One run from its start model to its logs and final weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gspo_cli.config import Recipe
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.evals import find_benchmark
+from gspo_cli.evals.runner import evaluate
+from gspo_cli.models.load import load_policy, stop_ids, tokenizer_hash, weights_hash
+from gspo_cli.rollout.collect import PromptStream, problems_hash
+from gspo_cli.rollout.store import write_rollout
+from gspo_cli.rollout.transformers_engine import TransformersEngine
+from gspo_cli.runlog import fs
+from gspo_cli.runlog.log import RunLog, canonical, short_hash
+from gspo_cli.runlog.provenance import code_diff, provenance
+from gspo_cli.tasks import make_task
+from gspo_cli.training.loop import Hooks, train
+from gspo_cli.training.study import Run
+from gspo_cli.training.update import Learner
+from gspo_cli.types import RolloutBatch, StepMetrics
+
+OnStep = Callable[[int, dict[str, float | None]], None]
+
+
+def prepare_torch(threads: int | None) -> None:
+    """Fixed threads and deterministic kernels, so that a seed fixes the result."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(threads or os.cpu_count() or 1)
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.set_flush_denormal(True)  # Adam's moments of rarely used experts fall that low, and slow a CPU down
+
+
+def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str], on_step: OnStep) -> Path:
+    """Trains one run and returns its folder.
+
+    Whatever happens, the logs end with a whole line, and an event says how the run ended.
+    """
+    folder, recipe = study / run.name, run.recipe
+    model, tokenizer = load_policy(recipe.model, start)
+    task = make_task(recipe.task)
+    stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
+    benchmarks = [find_benchmark(name) for name in recipe.eval.bench]
+    stops = stop_ids(model, tokenizer)
+    engine = TransformersEngine(model, stops, recipe.rollout.kv_budget_gb, recipe.rollout.deadline_s)
+    config_text = canonical(recipe.model_dump(mode="json", exclude={"name"}))
+    hashes = {
+        "model_sha256": weights_hash(model),
+        "tokenizer_sha256": tokenizer_hash(tokenizer),
+        "data_sha256": problems_hash(stream.problems),
+    }
+    folder.mkdir(parents=True)
+    fs.write_text(folder / "recipe.toml", recipe_text)
+    fs.write_text(folder / "config.json", json.dumps(recipe.model_dump(mode="json"), indent=1))
+    fs.write_text(folder / "code.diff", code_diff())
+    record = provenance(argv) | hashes | {
+        "study": study.name, "arm": run.arm, "seed": recipe.seed, "start_model": str(start),
+        "config_sha256": hashlib.sha256(config_text.encode()).hexdigest(), "engine": engine.info.as_dict(),
+        "device": device_name(model.device), "threads": torch.get_num_threads(), "determinism": determinism(),
+        "num_parameters": sum(p.numel() for p in model.parameters()), "planned_steps": recipe.train.steps,
+    }  # fmt: skip
+    fs.write_text(folder / "run.json", json.dumps(record, indent=1))
+    log = RunLog(folder, short_hash(config_text))
+    log.event("start", pid=os.getpid())
+
+    def evaluate_all(_step: int) -> StepMetrics:
+        metrics = StepMetrics()
+        for benchmark in benchmarks:
+            result = evaluate(benchmark, engine, tokenizer, recipe.eval.samples, False, recipe.seed)
+            metrics.values[result.metric] = result.average
+            metrics.counts[result.metric] = result.num_problems * result.samples
+        return metrics
+
+    def store(batch: RolloutBatch) -> None:
+        path = folder / "rollouts" / f"step_{batch.step:06d}.parquet"
+        write_rollout(batch, path, hashes | {"temperature": str(recipe.rollout.temperature)})
+
+    learner = Learner(
+        model=model, optimizer=make_optimizer(model, recipe), algorithm=run.algorithm, params=run.params,
+        temperature=recipe.rollout.temperature, grad_clip=recipe.train.grad_clip,
+    )  # fmt: skip
+    started = time.monotonic()
+    try:
+        train(run, learner, engine, tokenizer, task, stream, log, Hooks(evaluate_all, store, on_step))
+        save_model(model, tokenizer, folder / "checkpoints" / f"step-{recipe.train.steps:06d}" / "model")
+        log.event("end", status="completed", seconds=round(time.monotonic() - started, 3))
+    except BaseException as error:
+        record_end(log, error, time.monotonic() - started)
+        raise
+    finally:
+        engine.close()
+    return folder
+
+
+def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """AdamW with the recipe's settings; the learning rate is set at each step."""
+    settings = recipe.train.optimizer
+    return torch.optim.AdamW(model.parameters(), betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """An ordinary Hugging Face folder, whole or not at all.
+
+    Errors: GspoError (exit code 6) when the disk refuses.
+    """
+    temporary = folder.with_name(f".tmp-{folder.name}")
+    try:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        temporary.replace(folder)
+    except OSError as error:
+        raise fs.storage_error(folder, error) from error
+
+
+def record_end(log: RunLog, error: BaseException, seconds: float) -> None:
+    """Writes the queued lines and how the run ended, as far as the disk allows."""
+    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    code = error.code if isinstance(error, GspoError) else 130 if status == "interrupted" else ExitCode.UNEXPECTED
+    try:
+        log.flush()
+        log.event("end", status=status, reason=str(error) or type(error).__name__, exit=int(code), seconds=round(seconds, 3))
+    except GspoError:
+        return  # the disk that ended the run refuses this too; the error itself reaches the user
+
+
+def device_name(device: torch.device) -> str:
+    """`cpu`, or the GPU's name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def determinism() -> dict[str, Any]:
+    """The flags as they are in force."""
+    return {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    }
