@@ -56,8 +56,8 @@ class TrainView:
     def step(self, step: int, values: dict[str, float | None]) -> None:
         """One rollout batch is done."""
         self.steps_done += 1
-        tokens_per_s = (values["length/mean"] or 0) * (values["compute/responses"] or 0) / step
-        tokens_per_s /= (values["rollout_s"] or 0) + (values["update_s"] or 0)
+        tokens = (values["length/mean"] or 0) * (values["compute/responses"] or 0) / step
+        tokens_per_s = tokens / (values["batch_s"] or 1)
         cells = {name: _number(values.get(key), form) for name, (key, form) in COLUMNS.items()}
         cells |= {"tok/s": f"{tokens_per_s:.0f}", "left": _clock(self._left())}
         if self.plain:

@@ -1,14 +1,14 @@
 """The `gspo` program: its command groups and global options."""
 
+import sys
 from typing import Annotated
 
 import typer
 
 from gspo_cli import __version__
-from gspo_cli.cli import console
+from gspo_cli.cli import console, evaluate, recipes, rollout, train
 
 app = typer.Typer(
-    help="Train language models with GRPO, GSPO and their relatives under equal conditions, and compare them.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -28,11 +28,20 @@ def main(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
-    """Options of every command stand before it: `gspo -q train`."""
+    """Train language models with GRPO, GSPO and their relatives under equal conditions, and compare them."""
     console.settings.update(quiet=quiet, verbose=verbose, debug=debug)
 
 
-from gspo_cli.cli import train as _train  # noqa: E402  (the app must exist first)
+app.command("train")(train.train)
+app.command("cold-start")(train.cold_start)
+app.command("rollout")(rollout.rollout)
+app.add_typer(evaluate.app, name="eval")
+app.add_typer(recipes.app, name="recipes")
 
-app.command("train")(_train.train)
-app.command("cold-start")(_train.cold_start)
+GLOBAL = ("-q", "--quiet", "-v", "--verbose", "--debug")
+
+
+def run() -> None:
+    """The console script. The global flags may stand anywhere: `gspo train -q` is `gspo -q train`."""
+    arguments = sys.argv[1:]
+    app([a for a in arguments if a in GLOBAL] + [a for a in arguments if a not in GLOBAL])

@@ -43,7 +43,7 @@ def train(
     if steps is not None:
         options["train"] = {"steps": steps}
     if model is not None:
-        options["model"] = {"path": model, "tiny": None}
+        options |= {"model": {"path": model, "tiny": None}, "cold_start": None}
     loaded = recipes.load(recipe, options, set_ or [])
     chosen = parse_seeds(seed, seeds, loaded.seed)
     folder = study_folder(out, name, loaded.name)

@@ -18,7 +18,7 @@ from gspo_cli.errors import ExitCode, GspoError
 
 MAX_LINE = 1 << 20
 """Longest line of a log in bytes."""
-BLOCK = 1 << 23
+BLOCK = 1 << 24
 """Bytes of whole lines read, hashed and parsed at a time."""
 
 

@@ -24,7 +24,7 @@ from gspo_cli.runlog import fs
 from gspo_cli.runlog.log import RunLog, canonical, short_hash
 from gspo_cli.runlog.provenance import code_diff, provenance
 from gspo_cli.tasks import make_task
-from gspo_cli.training.loop import Hooks, train
+from gspo_cli.training.loop import Hooks, Session, train
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner
 from gspo_cli.types import RolloutBatch, StepMetrics
@@ -73,7 +73,7 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
     log = RunLog(folder, short_hash(config_text))
     log.event("start", pid=os.getpid())
 
-    def evaluate_all(_step: int) -> StepMetrics:
+    def evaluate_all() -> StepMetrics:
         metrics = StepMetrics()
         for benchmark in benchmarks:
             result = evaluate(benchmark, engine, tokenizer, recipe.eval.samples, False, recipe.seed)
@@ -91,7 +91,7 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
     )  # fmt: skip
     started = time.monotonic()
     try:
-        train(run, learner, engine, tokenizer, task, stream, log, Hooks(evaluate_all, store, on_step))
+        train(Session(run, learner, engine, tokenizer, task, stream, log, Hooks(evaluate_all, store, on_step)))
         save_model(model, tokenizer, folder / "checkpoints" / f"step-{recipe.train.steps:06d}" / "model")
         log.event("end", status="completed", seconds=round(time.monotonic() - started, 3))
     except BaseException as error:

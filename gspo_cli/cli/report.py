@@ -1,0 +1,111 @@
+"""`gspo report`: figures of a study, and the glossary of what is logged."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gspo_cli.cli import console
+from gspo_cli.errors import GspoError
+
+app = typer.Typer(help="Figures and statistics of runs, and the glossary of what is logged.", no_args_is_help=True)
+
+
+@app.command()
+@console.command
+def plots(
+    study: Annotated[
+        str | None, typer.Argument(help="Study folder, run folder, or a name under --out.", show_default="the newest")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Draw reward curves, clip fractions and expert volatility of a study, each as svg, png, csv and a side file.
+
+    Examples:
+
+        gspo report plots
+
+        gspo report plots results/quickstart-20260101-120000 --json
+    """
+    from gspo_cli.report.folders import find_study
+    from gspo_cli.report.plots import plot
+
+    found = find_study(study, out)
+    report = plot(found)
+    if json_:
+        files = {name: [str(path) for path in paths] for name, paths in report.files.items()}
+        about = {"figures": files, "left_out": report.left_out, "notes": report.notes}
+        console.print_json({"study": str(found.folder), **about})
+        return
+    for line in [*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items())]:
+        console.note(line)
+    for path in (path for paths in report.files.values() for path in paths):
+        console.out.print(str(path))
+
+
+@app.command()
+@console.command
+def explain(
+    metric: Annotated[str | None, typer.Argument(help="A logged name.", show_default="all of them")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object, or one a line for all metrics.")] = False,
+) -> None:
+    """Say what a logged metric is: its unit, definition, reduction, log lines and better direction.
+
+    Examples:
+
+        gspo report explain
+
+        gspo report explain clip/token_frac --json
+    """
+    from gspo_cli.runlog.schema import METRICS
+
+    if metric is None:
+        if json_:
+            console.print_json([_entry(name) for name in METRICS])
+        else:
+            _print_table(list(METRICS))
+        return
+    entry = _entry(metric)
+    if json_:
+        console.print_json(entry)
+        return
+    for key, value in entry.items():
+        console.out.print(f"{key:<11} {value}")
+
+
+def _entry(name: str) -> dict[str, Any]:
+    """A metric's glossary entry. Errors: GspoError with the nearest name."""
+    from gspo_cli.runlog.schema import METRICS, metric
+
+    try:
+        found = metric(name)
+    except GspoError as error:
+        near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise GspoError(error.message, error.why, f"{hint}`gspo report explain` lists all metrics") from error
+    return {
+        "name": name,
+        "unit": found.unit,
+        "definition": found.definition,
+        "reduction": found.reduction,
+        "lines": found.lines,
+        "better": found.better,
+    }
+
+
+def _print_table(names: list[str]) -> None:
+    """All metrics, a rule between those of different prefixes."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("metric", "unit", "definition", "reduction", "lines", "better"):
+        table.add_column(title, no_wrap=title != "definition", overflow="fold")
+    for name, following in zip(names, [*names[1:], ""], strict=True):
+        table.add_row(*_entry(name).values(), end_section=name.split("/")[0] != following.split("/")[0])
+    # into a file or a pipe: wide enough that no name is cut
+    console.out.print(table, width=None if console.out.is_terminal else 160, soft_wrap=False)

@@ -1,0 +1,97 @@
+"""A whole figure: panels side by side, legends and notes in rows below them, so that nothing covers data."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from gspo_cli.report import axes, style
+from gspo_cli.report.curves import BAND, Panel
+
+WIDTH = 7.0
+"""Inches: the text width of a two-column paper."""
+PANEL_HEIGHT = 2.2
+LEFT, RIGHT, GAP, TOP, X_LABEL = 0.62, 0.2, 0.7, 0.28, 0.46
+"""Inches around and between the panels."""
+LEGEND_ROW, NOTE_ROW = 0.18, 0.125
+"""Inches a line of text takes."""
+ENTRY, LETTER = 0.45, 0.065
+"""Inches of a legend entry: its line with the space around it, and a letter of its label."""
+NOTE_CHARS = 145
+"""Characters of a note that fit on a line."""
+
+
+def draw_figure(table: pd.DataFrame, panels: Sequence[Panel], titles: Sequence[str], notes: Sequence[str]) -> Figure:
+    """The figure of a table (its columns: `curves.TABLE`); `notes` are printed under the legend."""
+    arms = sorted(set(zip(table["arm"], table["algorithm"], strict=True)), key=style.arm_order)
+    legends = [entries for entries in (_arm_handles(table, arms), _series_handles(table)) if entries]
+    lines = [line for note in notes for line in textwrap.wrap(note, NOTE_CHARS, subsequent_indent="   ")]
+    below = sum(_legend_height(entries) for entries in legends) + NOTE_ROW * len(lines) + 0.08
+    height = TOP + PANEL_HEIGHT + X_LABEL + below
+    with style.applied():
+        figure = Figure(figsize=(WIDTH, height))
+        width = (WIDTH - LEFT - RIGHT - GAP * (len(panels) - 1)) / len(panels)
+        for index, (panel, title) in enumerate(zip(panels, titles, strict=True)):
+            corner = (LEFT + index * (width + GAP)) / WIDTH, (X_LABEL + below) / height
+            ax = figure.add_axes((*corner, width / WIDTH, PANEL_HEIGHT / height))
+            axes.draw(ax, panel, table[table["panel"] == panel.name], title)
+        y = below
+        for entries in legends:
+            figure.legend(
+                handles=entries, loc="upper center", bbox_to_anchor=(0.5, y / height), ncols=_columns(entries),
+                borderaxespad=0, borderpad=0, handlelength=2.4, columnspacing=1.4, labelspacing=0.35,
+            )  # fmt: skip
+            y -= _legend_height(entries)
+        figure.text(
+            LEFT / 2 / WIDTH, (y - 0.02) / height, "\n".join(lines), fontsize=6.2, color="#444444", va="top",
+            linespacing=1.3,
+        )  # fmt: skip
+    return figure
+
+
+def _columns(entries: Sequence[Line2D | Patch]) -> int:
+    """As many as fit beside each other; matplotlib fills a legend column by column."""
+    sizes = [ENTRY + LETTER * len(str(entry.get_label())) for entry in entries]
+    fits = (n for n in range(len(sizes), 1, -1) if sum(max(part) for part in np.array_split(sizes, n)) <= WIDTH)
+    return next(fits, 1)
+
+
+def _legend_height(entries: Sequence[Line2D | Patch]) -> float:
+    """Inches."""
+    return LEGEND_ROW * -(-len(entries) // _columns(entries))
+
+
+def _num_seeds(table: pd.DataFrame, arm: str) -> int:
+    return int(table.loc[(table["arm"] == arm) & (table["series"] == "seed"), "seed"].nunique())
+
+
+def _arm_handles(table: pd.DataFrame, arms: list[tuple[str, str]]) -> list[Line2D]:
+    """One entry an arm, with its number of seeds."""
+    dashes = style.line_styles(arms)
+    return [
+        Line2D([], [], color=style.colour(algorithm), linestyle=dashes[arm], linewidth=1.8,
+               label=f"{arm} (N = {_num_seeds(table, arm)})")
+        for arm, algorithm in arms
+    ]  # fmt: skip
+
+
+def _series_handles(table: pd.DataFrame) -> list[Line2D | Patch]:
+    """What thin, thick and pale mean, as far as the figure has them."""
+    grey = "#555555"
+    if not (table["series"] == "mean").any():
+        return []
+    entries: list[Line2D | Patch] = [
+        Line2D([], [], color=grey, linewidth=0.8, alpha=0.6, label="one seed"),
+        Line2D([], [], color=grey, linewidth=1.8, label="mean over seeds"),
+    ]
+    banded = sorted({int(n) for n in table.loc[table["low"].notna(), "n"]})
+    if banded:
+        counts = ", ".join(str(n) for n in banded)
+        entries.append(Patch(color=grey, alpha=0.25, linewidth=0, label=f"{BAND}, N = {counts}"))
+    return entries

@@ -1,0 +1,136 @@
+"""The three figures of a study: reward, clip fractions, expert-activation volatility."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gspo_cli import __version__
+from gspo_cli.errors import GspoError
+from gspo_cli.report import notes
+from gspo_cli.report.canvas import draw_figure
+from gspo_cli.report.curves import BAND, TOKENS, Panel, curve, panel_table
+from gspo_cli.report.folders import Study
+from gspo_cli.report.load import Log, load_log
+from gspo_cli.report.save import save
+
+FIGURES: dict[str, dict[str, Panel]] = {
+    "reward": {
+        "against rollout batches": Panel("steps", "reward/mean", "rollout", "step"),
+        "against generated tokens": Panel("tokens", "reward/mean", "rollout", "tokens"),
+    },
+    "clip": {
+        "pooled over each rollout batch": Panel("steps", "clip/token_frac", "step", "step", log=True),
+        "by mini-batch, mean over rollout batches": Panel(
+            "mini_batches", "clip/token_frac", "update", "mini_batch", log=True
+        ),
+    },
+    "volatility": {
+        "before and after one update, on the probe": Panel("steps", "moe/slot_churn_step", "step", "step"),
+        "old against current policy, mean over batches": Panel(
+            "mini_batches", "moe/slot_churn", "update", "mini_batch"
+        ),
+    },
+}
+"""Figure -> {title of a panel: what it shows}. To add one, add an entry; titles are lettered a, b, ..."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What `plot` made of a study."""
+
+    files: dict[str, list[Path]] = field(default_factory=dict)
+    """Figure -> its files."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Figure -> why there is none."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader should know of the logs: torn ends, runs without values, values that are not finite."""
+
+
+def plot(study: Study) -> Report:
+    """Draws every figure that the study's logs have values for into `figures/` of its folder.
+
+    Errors: GspoError if no run has a log, or if one is corrupt.
+    """
+    report = Report()
+    logs = _load(study, report)
+    for name, panels in FIGURES.items():
+        _plot_one(study, name, panels, logs, report)
+    return report
+
+
+def _wanted() -> dict[str, set[str]]:
+    """Everything the figures show, by kind of line."""
+    wanted: dict[str, set[str]] = defaultdict(set)
+    wanted["rollout"].add(TOKENS)
+    for panels in FIGURES.values():
+        for panel in panels.values():
+            wanted[panel.kind].add(panel.metric)
+    return wanted
+
+
+def _load(study: Study, report: Report) -> list[Log]:
+    logs = [load_log(run, _wanted()) for run in study.runs if (run.folder / "metrics.jsonl").is_file()]
+    if not any(len(log.frame) for log in logs):
+        raise GspoError(
+            f"nothing to plot in {study.folder}",
+            "no run in it has a log line with a metric of the figures",
+            "wait for the first rollout batch, or name another study",
+        )
+    for log in logs:
+        if log.torn_bytes:
+            name = log.run.folder.name
+            report.notes.append(f"{name}: torn last line of metrics.jsonl ({log.torn_bytes} bytes) ignored")
+    return logs
+
+
+def _plot_one(study: Study, name: str, panels: dict[str, Panel], logs: list[Log], report: Report) -> None:
+    """One figure; its files or the reason why there is none go into the report."""
+    tables, remarks, excluded = [], [], notes.without_log(study, logs)
+    for panel in panels.values():
+        found = [(log, c) for log in logs if (c := curve(log, panel)) is not None]
+        tables.append(panel_table(panel, found))
+        remarks += notes.non_finite_notes(panel, found)
+        excluded += notes.without_values(panel, logs, found)
+    table = pd.concat([t for t in tables if len(t)] or tables, ignore_index=True)
+    if not len(table):
+        metrics = dict.fromkeys(panel.metric for panel in panels.values())
+        report.left_out[name] = f"no run has a value of {' or '.join(metrics)}"
+        return
+    remarks = list(dict.fromkeys([*remarks, *notes.excluded_notes(excluded)]))
+    report.notes += [f"{name}: {remark}" for remark in remarks]
+    lines = [*notes.captions(table, list(panels.values())), *remarks]
+    titles = [f"({letter}) {title}" for letter, title in zip("abcdef", panels, strict=False)]
+    figure = draw_figure(table, list(panels.values()), titles, lines)
+    side = _side_file(name, logs, table, excluded, lines)
+    report.files[name] = save(study.folder / "figures", name, table, side, figure)
+
+
+def _side_file(
+    name: str, logs: list[Log], table: pd.DataFrame, excluded: list[dict[str, Any]], lines: list[str]
+) -> dict[str, Any]:
+    """What the figure was made of; no time and no path, so that the same logs give the same bytes anywhere."""
+    runs = [
+        {
+            "run": log.run.folder.name,
+            "run_id": log.run.run_id,
+            "arm": log.run.arm,
+            "algorithm": log.run.algorithm,
+            "seed": log.run.seed,
+            "log": {"bytes": log.num_bytes, "sha256": log.sha256, "torn_bytes": log.torn_bytes},
+        }
+        for log in logs
+    ]
+    return {
+        "figure": name,
+        "gspo": __version__,
+        "band": BAND if table["low"].notna().any() else None,
+        "smoothing": None,
+        "runs": runs,
+        "excluded": excluded,
+        "notes": lines,
+    }

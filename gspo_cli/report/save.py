@@ -1,0 +1,61 @@
+"""Writes a figure: csv, side file, svg, png. The same table and side file give the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from gspo_cli.report import style
+from gspo_cli.report.curves import TEXTS
+
+
+def csv_bytes(table: pd.DataFrame) -> bytes:
+    """The table as csv; numbers in the shortest form that reads back exactly.
+
+    A text that a spreadsheet would take for a formula gets a leading apostrophe.
+    """
+    safe = table.copy()
+    for name in TEXTS:
+        safe[name] = [f"'{text}" if text.startswith(("=", "+", "-", "@")) else text for text in safe[name].astype(str)]
+    safe["seed"] = safe["seed"].astype("Int64")
+    return safe.to_csv(index=False, lineterminator="\n").encode()
+
+
+def save(folder: Path, name: str, table: pd.DataFrame, side: dict[str, Any], figure: Figure) -> list[Path]:
+    """Writes `<name>.csv`, `.json`, `.svg` and `.png` into `folder`; the images carry the side file's sha256, the side
+    file the csv's. Returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    csv = csv_bytes(table)
+    side = {**side, "csv": {"bytes": len(csv), "sha256": hashlib.sha256(csv).hexdigest()}}
+    text = (json.dumps(side, sort_keys=True, indent=2, allow_nan=False) + "\n").encode()
+    digest = hashlib.sha256(text).hexdigest()
+    files = {
+        "csv": csv,
+        "json": text,
+        # matplotlib would write the time of day
+        "svg": _image(figure, "svg", {"Title": name, "Identifier": f"sha256:{digest}", "Date": None}),
+        "png": _image(figure, "png", {"Title": name, "Source": f"sha256:{digest}"}),
+    }
+    return [_write(folder / f"{name}.{suffix}", content) for suffix, content in files.items()]
+
+
+def _image(figure: Figure, suffix: str, metadata: dict[str, str | None]) -> bytes:
+    buffer = io.BytesIO()
+    with style.applied():
+        figure.savefig(buffer, format=suffix, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _write(path: Path, content: bytes) -> Path:
+    """Replaces a file as a whole: a reader sees the old one or the new one."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(content)
+    os.replace(part, path)
+    return path

@@ -1,0 +1,71 @@
+"""Log lines of one rollout batch: `rollout`, one `update` a mini-batch, `step` with the pooled values."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch import Tensor
+
+from gspo_cli.runlog.log import RunLog
+from gspo_cli.training.accumulate import Accumulator
+from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
+from gspo_cli.training.stopwatch import Stopwatch
+from gspo_cli.types import MicroBatch, MiniBatch, RolloutBatch, StepMetrics
+
+
+class Totals:
+    """The compute/* counters of a run."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, **amounts: int) -> StepMetrics:
+        """Adds to the counters and gives those named as metrics."""
+        self.counts.update(amounts)
+        return StepMetrics({f"compute/{name}": self.counts[name] for name in amounts})
+
+
+def record_batch(
+    log: RunLog,
+    totals: Totals,
+    clock: Stopwatch,
+    batch: RolloutBatch,
+    advantages_B: Tensor,
+    mini_batches: list[MiniBatch],
+    updates: list[Accumulator],
+) -> dict[str, float | None]:
+    """Writes the lines and gives the pooled values and times, for display."""
+    sampled = Accumulator()
+    sampled.add(rollout_metrics(batch, advantages_B))
+    sampled.add(mismatch_metrics(mini_batches))
+    pooled = Accumulator()
+    for metrics in updates:
+        pooled.add({name: value for name, value in metrics.values.items() if name != "lr"})
+
+    rollout_line, step_line = sampled.result(), pooled.result()
+    samples = [s for g in batch.groups for s in g.samples]
+    num_tokens = sum(len(s.token_ids) for s in samples)
+    rollout_line.update(totals.add(queries=len(batch.groups), responses=len(samples), gen_tokens=num_tokens))
+    micro_batches = [m for mini in mini_batches for m in mini.micro_batches]
+    update_lines = [metrics.result() for metrics in updates]
+    step_line.update(
+        totals.add(
+            train_tokens=sum(int(m.mask_BT.sum()) for m in micro_batches),
+            updates=sum(int(line.values["update/applied"] or 0) for line in update_lines),
+        )
+    )
+    times = clock.reset()
+    times |= {"gen_tokens_per_s": num_tokens / times["rollout_s"], "padding_frac": padding_share(micro_batches)}
+    log.line("rollout", batch.step, rollout_line, perf=times)
+    for index, line in enumerate(update_lines):
+        log.line("update", batch.step, line, mini_batch=index)
+    log.line("step", batch.step, step_line)
+    log.flush()
+    return rollout_line.values | step_line.values | times
+
+
+def padding_share(micro_batches: list[MicroBatch]) -> float:
+    """The share of positions in the training passes that hold neither prompt nor response."""
+    positions = sum(m.input_ids_BT.numel() for m in micro_batches)
+    lengths = (m.mask_BT.long().cumsum(-1).argmax(-1) + 1 for m in micro_batches)  # the last loss token ends the row
+    return 1 - sum(int(n.sum()) for n in lengths) / positions if positions else 0.0

@@ -1,0 +1,40 @@
+"""One scored rollout batch without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gspo_cli.config import Recipe
+from gspo_cli.models.load import load_policy, stop_ids, tokenizer_hash, weights_hash
+from gspo_cli.rollout.collect import PromptStream, collect
+from gspo_cli.rollout.store import write_rollout
+from gspo_cli.rollout.transformers_engine import TransformersEngine
+from gspo_cli.tasks import make_task
+from gspo_cli.types import RolloutBatch, Sampling
+
+
+def sample_once(recipe: Recipe, start: Path, seed: int, target: Path) -> RolloutBatch:
+    """Samples, scores and stores the batch that training with this recipe and seed would start with."""
+    model, tokenizer = load_policy(recipe.model, start)
+    task = make_task(recipe.task)
+    engine = TransformersEngine(
+        model, stop_ids(model, tokenizer), recipe.rollout.kv_budget_gb, recipe.rollout.deadline_s
+    )
+    stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, seed)
+    batch = collect(
+        engine,
+        tokenizer,
+        task,
+        stream.batch(1),
+        recipe.rollout.samples,
+        Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens),
+        seed_keys=(seed, "sample", 1),
+        version=0,
+    )
+    metadata = {
+        "model_sha256": weights_hash(model),
+        "tokenizer_sha256": tokenizer_hash(tokenizer),
+        "temperature": str(recipe.rollout.temperature),
+    }
+    write_rollout(batch, target, metadata)
+    return batch

@@ -1,0 +1,86 @@
+"""Run folders with made-up logs of realistic shape, for the tests of the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Record = dict[str, Any]
+
+CLIP = {"grpo": 0.01, "gspo": 0.4}
+CHURN = {"grpo": 0.006, "gspo": 0.004}
+TOKENS_A_STEP = 8000
+
+
+def canonical(record: Record) -> str:
+    """A log line as the writer writes it."""
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def records(algorithm: str, seed: int, steps: int, mini_batches: int = 4, dense: bool = False) -> Iterator[Record]:
+    """The lines of one run: rising reward, clipping that grows with the mini-batch and is null for sapo."""
+    rng = np.random.default_rng([seed, *algorithm.encode()])
+    tokens = 0
+    for step in range(1, steps + 1):
+        warm = min(step / 5, 1.0)
+        tokens += int(TOKENS_A_STEP * (1 + 0.4 * step / steps + 0.05 * rng.normal()))
+        rise = 0.25 * (1 - math.exp(-3 * step / steps)) * (1.0 if algorithm == "gspo" else 0.8)
+        reward = 0.4 + rise + 0.01 * seed + 0.02 * rng.normal()
+        yield line(step, "rollout", None, {"reward/mean": reward, "compute/gen_tokens": tokens}, {"reward/mean": 512})
+        clips, churns = [], []
+        for index in range(mini_batches):
+            noise = math.exp(0.3 * rng.normal())
+            clips.append(None if algorithm not in CLIP else CLIP[algorithm] * warm * noise * index / mini_batches)
+            if step == 1 and algorithm == "grpo":
+                clips[-1] = 0.0
+            churns.append(None if dense else CHURN.get(algorithm, 0.005) * warm * index * noise)
+            metrics = {"clip/token_frac": clips[-1], "moe/slot_churn": churns[-1], "lr": 1e-4 * warm}
+            yield line(step, "update", index, metrics, {"clip/token_frac": 2000})
+        pooled = None if clips[0] is None else sum(c for c in clips if c is not None) / mini_batches
+        one_update = None if dense else CHURN.get(algorithm, 0.005) * warm * math.exp(0.25 * rng.normal())
+        yield line(step, "step", None, {"clip/token_frac": pooled, "moe/slot_churn_step": one_update}, {})
+
+
+def line(step: int, kind: str, mini_batch: int | None, metrics: Record, counts: Record) -> Record:
+    """One record without `seq` and `prev`; non-finite values are moved to `nonfinite`."""
+    bad = {name: str(value) for name, value in metrics.items() if value is not None and not math.isfinite(value)}
+    finite = {name: None if name in bad else value for name, value in metrics.items()}
+    return {"step": step, "kind": kind, "mini_batch": mini_batch, "metrics": finite, "counts": counts, "nonfinite": bad}
+
+
+def write_log(path: Path, lines: Iterator[Record] | list[Record]) -> None:
+    """Writes the records as a chained log."""
+    previous, texts = "0" * 32, []
+    for seq, record in enumerate(lines):
+        texts.append(canonical({**record, "seq": seq, "prev": previous}))
+        previous = hashlib.sha256(texts[-1].encode()).hexdigest()[:32]
+    path.write_text("".join(text + "\n" for text in texts))
+
+
+def write_run(
+    study: Path, arm: str, seed: int, lines: Iterator[Record] | list[Record], algorithm: str | None = None,
+    created: str = "2026-01-01T00:00:00Z",
+) -> Path:  # fmt: skip
+    """A run folder with the files that a report reads."""
+    folder = study / f"{arm}-s{seed}"
+    folder.mkdir(parents=True)
+    about = {"run_id": f"id-{arm}-{seed}", "created": created, "arm": arm, "seed": seed, "study": study.name}
+    (folder / "run.json").write_text(json.dumps(about))
+    config = {"name": study.name, "seed": seed, "algo": {"name": algorithm or arm}, "train": {"steps": 20}}
+    (folder / "config.json").write_text(json.dumps(config))
+    write_log(folder / "metrics.jsonl", lines)
+    return folder
+
+
+def write_study(study: Path, arms: tuple[str, ...] = ("grpo", "gspo"), seeds: int = 3, steps: int = 20) -> Path:
+    """A study of plain arms."""
+    for arm in arms:
+        for seed in range(seeds):
+            write_run(study, arm, seed, records(arm, seed, steps))
+    return study
