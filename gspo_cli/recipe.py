@@ -48,7 +48,9 @@ def find(name: str) -> Path:
     raise GspoError(
         f"no recipe {name!r}",
         "it is neither a .toml file nor a shipped recipe",
-        f"did you mean {near[0]!r}? `gspo recipes ls` lists all" if near else "`gspo recipes ls` lists the shipped ones",
+        f"did you mean {near[0]!r}? `gspo recipes ls` lists all"
+        if near
+        else "`gspo recipes ls` lists the shipped ones",
     )
 
 
@@ -66,7 +68,10 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
     if parent is None:
         return [Layer(str(path), _plain(table))]
     beside = path.parent / f"{parent}.toml"
-    return [*read_layers(beside if beside.is_file() else find(str(parent)), (*seen, path)), Layer(str(path), _plain(table))]
+    return [
+        *read_layers(beside if beside.is_file() else find(str(parent)), (*seen, path)),
+        Layer(str(path), _plain(table)),
+    ]
 
 
 def parse_set(assignment: str) -> Layer:
@@ -96,7 +101,9 @@ def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] =
         raise user_error(error, layers, Recipe) from error
 
 
-def user_error(error: ValidationError, layers: list[Layer], model: type[Any], prefix: tuple[str, ...] = ()) -> GspoError:
+def user_error(
+    error: ValidationError, layers: list[Layer], model: type[Any], prefix: tuple[str, ...] = ()
+) -> GspoError:
     """The first complaint of a validation as an error that names the source, the key and the nearest right key."""
     first = error.errors(include_url=False)[0]
     loc = (*prefix, *map(str, first["loc"]))

@@ -159,15 +159,15 @@ class Extreme(NamedTuple):
 class Spread(NamedTuple):
     """How widely some numbers are spread: their count, mean and sum of squared deviations, in float64."""
 
-    count: Tensor
+    num: Tensor
     mean: Tensor
     squares: Tensor
 
     def merge(self, other: Spread) -> Spread:
         """Both together (Chan, Golub and LeVeque 1979): no loss of digits where the mean is large."""
-        count = self.count + other.count
-        gap, share = other.mean - self.mean, other.count / count.clamp(min=1)
-        return Spread(count, self.mean + gap * share, self.squares + other.squares + gap * gap * self.count * share)
+        num = self.num + other.num
+        gap, share = other.mean - self.mean, other.num / num.clamp(min=1)
+        return Spread(num, self.mean + gap * share, self.squares + other.squares + gap * gap * self.num * share)
 
 
 Reduced = Mean | RootMean | Extreme | Spread
@@ -186,5 +186,3 @@ class StepMetrics:
         """Takes over another's values and counts."""
         self.values.update(other.values)
         self.counts.update(other.counts)
-
-

@@ -41,4 +41,4 @@ def with_spread(rewards_B: Tensor, scored_B: Tensor, groups_B: Tensor, num_group
     lowest = lowest.scatter_reduce(0, groups_B, torch.where(scored_B, rewards_B.double(), float("inf")), "amin")
     highest = highest.scatter_reduce(0, groups_B, torch.where(scored_B, rewards_B.double(), -float("inf")), "amax")
     largest = torch.maximum(lowest.abs(), highest.abs()).clamp(min=1.0)
-    return (highest - lowest) > ZERO_SPREAD * largest
+    return torch.gt(highest - lowest, ZERO_SPREAD * largest)

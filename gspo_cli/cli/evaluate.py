@@ -75,6 +75,8 @@ def list_(json_: Annotated[bool, typer.Option("--json", help="One JSON object a 
     for b in BENCHMARKS.values():
         table.add_row(b.name, b.description, str(b.samples), str(b.sampling.temperature))
     if json_:
-        console.print_json({"name": b.name, "description": b.description, "samples": b.samples} for b in BENCHMARKS.values())
+        console.print_json(
+            {"name": b.name, "description": b.description, "samples": b.samples} for b in BENCHMARKS.values()
+        )
     else:
         console.out.print(table)

@@ -93,7 +93,11 @@ class ColdStartBar:
                 console.note(f"cold_start step={done}/{planned} loss={loss:.3f}")
             return
         if self.bar is None:
-            columns = (TextColumn("cold start"), BarColumn(), TextColumn("{task.completed}/{task.total}  {task.fields[loss]}"))
+            columns = (
+                TextColumn("cold start"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}  {task.fields[loss]}"),
+            )
             self.bar = Progress(*columns, TimeRemainingColumn(), console=console.err, transient=True)
             self.bar.add_task("cold start", total=planned, loss="")
             self.bar.start()

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gspo_cli import __version__
-from gspo_cli.cli import console, evaluate, recipes, rollout, train
+from gspo_cli.cli import console, evaluate, recipes, report, rollout, train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,7 +15,7 @@ app = typer.Typer(
 )
 
 
-def _version(value: bool) -> None:
+def _print_version(value: bool) -> None:
     if value:
         console.out.print(f"gspo {__version__}")
         raise typer.Exit
@@ -26,7 +26,7 @@ def main(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log lines instead of the live view.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    _version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
 ) -> None:
     """Train language models with GRPO, GSPO and their relatives under equal conditions, and compare them."""
     console.settings.update(quiet=quiet, verbose=verbose, debug=debug)
@@ -37,6 +37,7 @@ app.command("cold-start")(train.cold_start)
 app.command("rollout")(rollout.rollout)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(report.app, name="report")
 
 GLOBAL = ("-q", "--quiet", "-v", "--verbose", "--debug")
 

@@ -29,7 +29,9 @@ def parse_seeds(seed: int | None, seeds: str | None, default: int) -> list[int]:
     for part in seeds.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise GspoError(f"--seeds {seeds} is no list of seeds", f"{part.strip()!r} is no number or range", "e.g. 0-7")
+            raise GspoError(
+                f"--seeds {seeds} is no list of seeds", f"{part.strip()!r} is no number or range", "e.g. 0-7"
+            )
         found += range(int(first), int(last or first) + 1)
     if len(set(found)) != len(found):
         raise GspoError(f"--seeds {seeds} names a seed twice", "a seed is run once an arm", "name each seed once")

@@ -98,14 +98,15 @@ def _entry(name: str) -> dict[str, Any]:
 
 
 def _print_table(names: list[str]) -> None:
-    """All metrics, a rule between those of different prefixes."""
+    """All metrics, a rule between those of different prefixes; the rest of an entry is `explain NAME`'s."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("metric", "unit", "definition", "reduction", "lines", "better"):
-        table.add_column(title, no_wrap=title != "definition", overflow="fold")
+    for title in ("metric", "unit", "better", "definition"):
+        table.add_column(title, no_wrap=title != "definition")
     for name, following in zip(names, [*names[1:], ""], strict=True):
-        table.add_row(*_entry(name).values(), end_section=name.split("/")[0] != following.split("/")[0])
-    # into a file or a pipe: wide enough that no name is cut
-    console.out.print(table, width=None if console.out.is_terminal else 160, soft_wrap=False)
+        entry = _entry(name)
+        last = name.split("/")[0] != following.split("/")[0]
+        table.add_row(name, entry["unit"], entry["better"], entry["definition"], end_section=last)
+    console.out.print(table, soft_wrap=False)

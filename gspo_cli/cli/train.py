@@ -64,7 +64,9 @@ def train(
     prepare_torch(loaded.model.threads)
     start = start_model(loaded, ColdStartBar())
     text = recipes.find(recipe).read_text(encoding="utf-8")
-    console.note(f"study {folder}: {len(runs)} run{'s' if len(runs) > 1 else ''} of {loaded.train.steps} rollout batches")
+    console.note(
+        f"study {folder}: {len(runs)} run{'s' if len(runs) > 1 else ''} of {loaded.train.steps} rollout batches"
+    )
     with TrainView(loaded.train.steps, len(runs)) as view:
         for run in runs:
             view.start_run(run.name)

@@ -5,7 +5,6 @@ They need no download, and every engine loads them like any other model.
 
 from __future__ import annotations
 
-import string
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

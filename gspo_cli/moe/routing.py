@@ -5,8 +5,9 @@ B = responses, T = token positions, L = MoE layers, K = experts per token
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +45,11 @@ def captured_routes(model: PreTrainedModel) -> Iterator[Routes | None]:
         return
     routes = Routes(len(gates))
 
-    def keep(layer: int) -> object:
-        def hook(_gate: nn.Module, _args: object, output: tuple[Tensor, Tensor, Tensor]) -> None:
-            routes.by_layer[layer] = output[2].detach()  # written by layer, so recomputation in backward changes nothing
+    def keep(layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_gate: nn.Module, _args: Any, output: Any) -> None:
+            routes.by_layer[layer] = output[
+                2
+            ].detach()  # written by layer, so recomputation in backward changes nothing
 
         return hook
 

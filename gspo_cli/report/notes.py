@@ -69,7 +69,7 @@ def excluded_notes(excluded: Sequence[dict[str, Any]]) -> list[str]:
 def non_finite_notes(panel: Panel, found: Sequence[tuple[Log, Curve]]) -> list[str]:
     """One note a run with values that are nan or infinite."""
     return [
-        f"{log.run.folder.name}, {panel.metric}: {c.non_finite} values on its {panel.kind} lines are not finite; left out."
+        f"{log.run.folder.name}: {c.non_finite} values of {panel.metric} ({panel.kind} lines) are not finite, left out."
         for log, c in found
         if c.non_finite
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 
 from gspo_cli.report import style
 from gspo_cli.report.curves import TEXTS
+from gspo_cli.runlog.fs import write_atomic
 
 
 def csv_bytes(table: pd.DataFrame) -> bytes:
@@ -30,8 +30,10 @@ def csv_bytes(table: pd.DataFrame) -> bytes:
 
 def save(folder: Path, name: str, table: pd.DataFrame, side: dict[str, Any], figure: Figure) -> list[Path]:
     """Writes `<name>.csv`, `.json`, `.svg` and `.png` into `folder`; the images carry the side file's sha256, the side
-    file the csv's. Returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    file the csv's. Returns their paths.
+
+    Errors: GspoError (exit code STORAGE) when the disk refuses.
+    """
     csv = csv_bytes(table)
     side = {**side, "csv": {"bytes": len(csv), "sha256": hashlib.sha256(csv).hexdigest()}}
     text = (json.dumps(side, sort_keys=True, indent=2, allow_nan=False) + "\n").encode()
@@ -54,8 +56,6 @@ def _image(figure: Figure, suffix: str, metadata: dict[str, str | None]) -> byte
 
 
 def _write(path: Path, content: bytes) -> Path:
-    """Replaces a file as a whole: a reader sees the old one or the new one."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content)
-    os.replace(part, path)
+    with write_atomic(path) as temporary:
+        temporary.write_bytes(content)
     return path

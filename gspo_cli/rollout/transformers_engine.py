@@ -10,14 +10,16 @@ import transformers
 from transformers import PreTrainedModel
 
 from gspo_cli.rollout.engine import EngineInfo, SampleKey
-from gspo_cli.rollout.sampler import sample
+from gspo_cli.rollout.sampler import Drawn, sample
 from gspo_cli.types import Prompt, Sample, Sampling
 
 
 class TransformersEngine:
     """The built-in sampler behind the `Engine` protocol."""
 
-    def __init__(self, model: PreTrainedModel, stop_ids: frozenset[int], kv_budget_gb: float, deadline_s: float) -> None:
+    def __init__(
+        self, model: PreTrainedModel, stop_ids: frozenset[int], kv_budget_gb: float, deadline_s: float
+    ) -> None:
         self.model = model
         self.stop_ids = stop_ids
         self.kv_budget = kv_budget_gb * 2**30
@@ -53,16 +55,21 @@ class TransformersEngine:
                 )
                 for prompt, group in zip(part, drawn, strict=True):
                     for key, d in zip(wanted[prompt.problem_id], group, strict=True):
-                        samples.append(
-                            Sample(
-                                problem_id=key[0], index=key[1], seed=seeds[key], token_ids=tuple(d.token_ids),
-                                log_probs=tuple(d.log_probs), finish="stop" if d.stopped else "length",
-                                weight_version=self.weight_version,
-                            )  # fmt: skip
-                        )
+                        samples.append(self._sample(key, seeds[key], d))
         finally:
             self.model.train(was_training)
         return samples
+
+    def _sample(self, key: SampleKey, seed: int, drawn: Drawn) -> Sample:
+        return Sample(
+            problem_id=key[0],
+            index=key[1],
+            seed=seed,
+            token_ids=tuple(drawn.token_ids),
+            log_probs=tuple(drawn.log_probs),
+            finish="stop" if drawn.stopped else "length",
+            weight_version=self.weight_version,
+        )
 
     def sync(self, version: int) -> None:
         """The model is the trainer's own: only the version moves."""

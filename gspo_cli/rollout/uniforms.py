@@ -15,4 +15,5 @@ def uniforms(seeds: NDArray[np.uint64], first: int, count: int) -> NDArray[np.fl
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
-    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    upper: NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64)
+    return upper * 2.0**-53

@@ -74,7 +74,9 @@ def make_writable(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         refused = storage_error(folder, error)
-        raise GspoError(refused.message, refused.why, "choose another folder with --out", ExitCode.USER_ERROR) from error
+        raise GspoError(
+            refused.message, refused.why, "choose another folder with --out", ExitCode.USER_ERROR
+        ) from error
 
 
 def newest_run(out: Path) -> Path:

@@ -59,9 +59,7 @@ class RunLog:
                 value = None
             values[name] = value
         key = {"seq": self.seq, "step": step, "kind": kind, "mini_batch": mini_batch}
-        text = canonical(
-            key | {"metrics": values, "counts": metrics.counts, "nonfinite": nonfinite, "prev": self.head}
-        )
+        text = canonical(key | {"metrics": values, "counts": metrics.counts, "nonfinite": nonfinite, "prev": self.head})
         self._metrics.append(text)
         self._perf.append(canonical(key | {"time": now()} | (perf or {})))
         self.head = short_hash(text)

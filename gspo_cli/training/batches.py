@@ -6,6 +6,7 @@ B = responses, T = token positions
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def split(groups: tuple[Group, ...], parts: int) -> list[list[int]]:
     """Group indices of each mini-batch: whole groups in order, sizes differing by at most one."""
     size, extra = divmod(len(groups), parts)
     bounds = [i * size + min(i, extra) for i in range(parts + 1)]
-    return [list(range(a, b)) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [list(range(a, b)) for a, b in pairwise(bounds)]
 
 
 def make_mini_batches(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -149,7 +150,7 @@ def pad_pairs(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]
 def cache_key(recipe: Recipe) -> str:
     """A hash of the configuration, the code and data of the demonstrations, and the libraries that compute it."""
     task, cold = make_task(recipe.task), recipe.cold_start
-    sources = [Path(__file__), Path(tiny.__file__), Path(__import__(type(task).__module__, fromlist=["_"]).__file__)]
+    sources = [Path(__file__), Path(tiny.__file__), Path(inspect.getfile(type(task)))]
     data = [Path(cold.path)] if cold and cold.path and Path(cold.path).is_file() else []
     parts = {
         "model": recipe.model.model_dump(mode="json"),

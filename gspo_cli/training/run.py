@@ -128,7 +128,9 @@ def record_end(log: RunLog, error: BaseException, seconds: float) -> None:
     code = error.code if isinstance(error, GspoError) else 130 if status == "interrupted" else ExitCode.UNEXPECTED
     try:
         log.flush()
-        log.event("end", status=status, reason=str(error) or type(error).__name__, exit=int(code), seconds=round(seconds, 3))
+        log.event(
+            "end", status=status, reason=str(error) or type(error).__name__, exit=int(code), seconds=round(seconds, 3)
+        )
     except GspoError:
         return  # the disk that ended the run refuses this too; the error itself reaches the user
 

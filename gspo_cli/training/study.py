@@ -71,8 +71,9 @@ def resolve_arm(recipe: Recipe, arm: str) -> tuple[Recipe, Algorithm, Any]:
         layers = [Layer(f"[arms.{arm}]" if arm in recipe.arms else f"algorithm {name}", {"algo": own})]
         raise user_error(error, layers, ALGORITHMS[name].Params, prefix=("algo",)) from error
     except ValueError as error:
-        raise GspoError(f"algorithm {name}: {error}", "the parameters are checked before anything runs", "mend it") from error
+        raise GspoError(
+            f"algorithm {name}: {error}", "the parameters are checked before anything runs", "mend it"
+        ) from error
     complete = merge(algo, asdict(params))
     table = recipe.model_dump(mode="json") | {"algo": complete | {"name": name}, "arms": {}}
     return Recipe.model_validate(table), ALGORITHMS[name], params
-

@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import Algorithm
 from gspo_cli.algorithms.ratio_metrics import ratio_metrics
+from gspo_cli.models.log_probs import token_scores
 from gspo_cli.moe.routing import captured_routes, routers
 from gspo_cli.moe.volatility import at_predicting_positions, load_max_violation, slot_churn
-from gspo_cli.models.log_probs import token_scores
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.batches import global_denominator
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced

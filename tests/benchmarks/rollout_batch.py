@@ -7,7 +7,6 @@ The same options and JSON keys as peer_trl.py; see README.md beside this file.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -51,13 +50,13 @@ def main() -> None:
     from gspo_cli.training.run import make_optimizer, prepare_torch
     from gspo_cli.training.study import plan
     from gspo_cli.training.update import Learner
-    from gspo_cli.types import Problem, RolloutBatch, Score, StepMetrics
+    from gspo_cli.types import Problem, Score, StepMetrics
 
     rows = read_prompts(args)
     problems = [Problem(f"{i}", row["prompt"], row["answer"]) for i, row in enumerate(rows)]
 
     class Task:
-        def problems(self, split: str) -> list[Problem]:
+        def problems(self, _split: str) -> list[Problem]:
             return problems
 
         def reward(self, problem: Problem, text: str) -> Score:
@@ -72,7 +71,9 @@ def main() -> None:
     model, tokenizer = load_policy(run.recipe.model, args.model)
     model.set_experts_implementation(args.experts)
     engine = TransformersEngine(model, stop_ids(model, tokenizer), 1.0, 600.0)
-    learner = Learner(model, make_optimizer(model, run.recipe), run.algorithm, run.params, 1.0, run.recipe.train.grad_clip)
+    learner = Learner(
+        model, make_optimizer(model, run.recipe), run.algorithm, run.params, 1.0, run.recipe.train.grad_clip
+    )
     batches: list[Batch] = []
 
     def on_step(_step: int, shown: dict[str, float | None]) -> None:
