@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,16 +36,18 @@ class Look:
     """Higher lies on top."""
 
 
-def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, title: str) -> None:
-    """Draws seeds thin, means thick, bands pale; values of 0 on a logarithmic axis as dots in a strip below it."""
+def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, title: str, dashes: Mapping[str, style.Dash]) -> None:
+    """Draws seeds thin, means thick, bands pale; values of 0 on a logarithmic axis as dots in a strip below it.
+
+    `dashes` = line style of each arm, the same in all panels of a figure.
+    """
     ax.set_title(title)
     ax.set_xlabel(X_LABELS[panel.x])
     ax.set_ylabel(f"{panel.metric} [{schema.metric(panel.metric).unit}]")
     if not np.isfinite(rows["y"].to_numpy(np.float64)).any():
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", va="center", color="#666666")
     floor = _log_axis(ax, rows) if panel.log else None
-    arms = sorted(set(zip(rows["arm"], rows["algorithm"], strict=True)), key=style.arm_order)
-    dashes = style.line_styles(arms)
+    arms = arms_of(rows)
     for index, (arm, algorithm) in enumerate(arms):
         mine = rows[rows["arm"] == arm]
         for (series, _), line in mine.groupby(["series", "seed"], sort=False, dropna=False):
@@ -57,6 +60,12 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, title: str) -> None:
     _x_ticks(ax, panel)
     if not panel.log:
         _linear_axis(ax, panel)
+
+
+def arms_of(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """The (arm, algorithm) pairs of a table in the order of legends."""
+    pairs = rows[["arm", "algorithm"]].drop_duplicates()
+    return sorted(zip(pairs["arm"], pairs["algorithm"], strict=True), key=style.arm_order)
 
 
 def _look(colour: str, dash: style.Dash, thick: bool) -> Look:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -29,8 +29,9 @@ NOTE_CHARS = 145
 
 def draw_figure(table: pd.DataFrame, panels: Sequence[Panel], titles: Sequence[str], notes: Sequence[str]) -> Figure:
     """The figure of a table (its columns: `curves.TABLE`); `notes` are printed under the legend."""
-    arms = sorted(set(zip(table["arm"], table["algorithm"], strict=True)), key=style.arm_order)
-    legends = [entries for entries in (_arm_handles(table, arms), _series_handles(table)) if entries]
+    arms = axes.arms_of(table)
+    dashes = style.line_styles(arms)
+    legends = [entries for entries in (_arm_handles(table, arms, dashes), _series_handles(table)) if entries]
     lines = [line for note in notes for line in textwrap.wrap(note, NOTE_CHARS, subsequent_indent="   ")]
     below = sum(_legend_height(entries) for entries in legends) + NOTE_ROW * len(lines) + 0.08
     height = TOP + PANEL_HEIGHT + X_LABEL + below
@@ -40,7 +41,7 @@ def draw_figure(table: pd.DataFrame, panels: Sequence[Panel], titles: Sequence[s
         for index, (panel, title) in enumerate(zip(panels, titles, strict=True)):
             corner = (LEFT + index * (width + GAP)) / WIDTH, (X_LABEL + below) / height
             ax = figure.add_axes((*corner, width / WIDTH, PANEL_HEIGHT / height))
-            axes.draw(ax, panel, table[table["panel"] == panel.name], title)
+            axes.draw(ax, panel, table[table["panel"] == panel.name], title, dashes)
         y = below
         for entries in legends:
             figure.legend(
@@ -71,9 +72,10 @@ def _num_seeds(table: pd.DataFrame, arm: str) -> int:
     return int(table.loc[(table["arm"] == arm) & (table["series"] == "seed"), "seed"].nunique())
 
 
-def _arm_handles(table: pd.DataFrame, arms: list[tuple[str, str]]) -> list[Line2D]:
+def _arm_handles(
+    table: pd.DataFrame, arms: Sequence[tuple[str, str]], dashes: Mapping[str, style.Dash]
+) -> list[Line2D]:
     """One entry an arm, with its number of seeds."""
-    dashes = style.line_styles(arms)
     return [
         Line2D([], [], color=style.colour(algorithm), linestyle=dashes[arm], linewidth=1.8,
                label=f"{arm} (N = {_num_seeds(table, arm)})")

@@ -107,9 +107,9 @@ class LogReader:
             while lines := file.readlines(BLOCK):
                 if not lines[-1].endswith(b"\n"):
                     self.torn_bytes = len(lines.pop())
-                for line in lines:
-                    self._hash.update(line)
-                    self.num_bytes += len(line)
+                whole = b"".join(lines)
+                self._hash.update(whole)
+                self.num_bytes += len(whole)
                 yield lines
                 self.num_lines += len(lines)
 
