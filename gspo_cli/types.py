@@ -170,7 +170,22 @@ class Spread(NamedTuple):
         return Spread(num, self.mean + gap * share, self.squares + other.squares + gap * gap * self.num * share)
 
 
-Reduced = Mean | RootMean | Extreme | Spread
+class Loads(NamedTuple):
+    """How often each expert of each layer was chosen: [L, E]. Loads add up; their imbalance does not."""
+
+    load_LE: Tensor
+
+    def merge(self, other: Loads) -> Loads:
+        """Both together."""
+        return Loads(self.load_LE + other.load_LE)
+
+    def violation(self) -> Mean:
+        """(largest - mean load) / mean load, mean over layers."""
+        mean_L = self.load_LE.mean(-1)
+        return Mean(((self.load_LE.amax(-1) - mean_L) / mean_L.clamp(min=1e-9)).sum(), len(self.load_LE))
+
+
+Reduced = Mean | RootMean | Extreme | Spread | Loads
 
 
 @dataclass(slots=True)

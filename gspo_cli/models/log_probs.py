@@ -17,7 +17,7 @@ CHUNK_LOGITS = 1 << 24  # logits held at a time; more tokens than that are done 
 
 
 class TokenScores(NamedTuple):
-    """Of each loss token, 0 elsewhere; float32."""
+    """Of each loss token, 0 elsewhere; float32, or the model's precision where that is higher."""
 
     log_probs_BT: Tensor
     entropy_BT: Tensor
@@ -49,7 +49,9 @@ def token_scores(model: PreTrainedModel, input_ids_BT: Tensor, mask_BT: Tensor, 
 
 
 def _chunk(hidden_NH: Tensor, target_N: Tensor, weight_VH: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    log_probs_NV = torch.log_softmax(F.linear(hidden_NH, weight_VH).float() / temperature, dim=-1)
+    logits_NV = F.linear(hidden_NH, weight_VH)
+    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    log_probs_NV = torch.log_softmax(logits_NV / temperature, dim=-1)
     with torch.no_grad():
         entropy_N = -(log_probs_NV.exp() * log_probs_NV).sum(-1)
     return log_probs_NV.gather(-1, target_N[:, None])[:, 0], entropy_N

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gspo_cli.types import Mean
+from gspo_cli.types import Loads, Mean
 
 
 def shared_slots(before_LNK: Tensor, after_LNK: Tensor) -> Tensor:
@@ -24,15 +24,11 @@ def slot_churn(before_LNK: Tensor, after_LNK: Tensor) -> Mean:
     return Mean((after_LNK.shape[-1] - shared_slots(before_LNK, after_LNK)).sum(), after_LNK.numel())
 
 
-def load_max_violation(routes_LNK: Tensor, num_experts: int) -> Mean:
-    """(largest - mean load) / mean load, mean over layers, loads counted in routed slots."""
-    layers = len(routes_LNK)
-    flat_LM = routes_LNK.reshape(layers, -1)
-    load_LE = torch.zeros(layers, num_experts, device=flat_LM.device).scatter_add_(
-        1, flat_LM, torch.ones_like(flat_LM, dtype=torch.float32)
-    )
-    mean_L = load_LE.mean(-1)
-    return Mean(((load_LE.amax(-1) - mean_L) / mean_L.clamp(min=1e-9)).sum(), layers)
+def loads(routes_LNK: Tensor, num_experts: int) -> Loads:
+    """How often each expert was chosen, in routed slots: [L, E]."""
+    flat_LM = routes_LNK.reshape(len(routes_LNK), -1)
+    zero_LE = torch.zeros(len(routes_LNK), num_experts, device=flat_LM.device)
+    return Loads(zero_LE.scatter_add_(1, flat_LM, torch.ones_like(flat_LM, dtype=torch.float32)))
 
 
 def at_predicting_positions(routes_LBTK: Tensor, mask_BT: Tensor) -> Tensor:

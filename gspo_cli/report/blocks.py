@@ -36,7 +36,7 @@ def _parse_fast(lines: list[bytes]) -> pa.Table | None:
     if not lines or not _plain(lines, block):
         return None
     try:
-        table = pa.json.read_json(pa.BufferReader(block))
+        table = pa.json.read_json(pa.BufferReader(block), pa.json.ReadOptions(use_threads=False))
     except pa.ArrowInvalid:
         return None
     return table if table.num_rows == len(lines) else None

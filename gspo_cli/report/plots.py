@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,10 @@ def _wanted() -> dict[str, set[str]]:
 
 
 def _load(study: Study, report: Report) -> list[Log]:
-    logs = [load_log(run, _wanted()) for run in study.runs if (run.folder / "metrics.jsonl").is_file()]
+    runs = [run for run in study.runs if (run.folder / "metrics.jsonl").is_file()]
+    # threads: most of the time is spent in Arrow and sha256, outside the interpreter's lock
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        logs = list(pool.map(lambda run: load_log(run, _wanted()), runs))
     if not any(len(log.frame) for log in logs):
         raise GspoError(
             f"nothing to plot in {study.folder}",

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from gspo_cli.types import Extreme, Mean, Reduced, RootMean, Spread, StepMetrics
+from gspo_cli.types import Extreme, Loads, Mean, Reduced, RootMean, Spread, StepMetrics
 
 
 class Accumulator:
@@ -27,11 +27,12 @@ class Accumulator:
 
         A mean over nothing is None: it has no meaning.
         """
-        flat = [part for value in self.values.values() for part in value]
+        values = {n: v.violation() if isinstance(v, Loads) else v for n, v in self.values.items()}
+        flat = [part for value in values.values() for part in value]
         tensors = [t.detach().double().reshape(()) for t in flat if isinstance(t, Tensor)]
         numbers = iter(torch.stack(tensors).tolist() if tensors else [])
         out = StepMetrics()
-        for name, value in self.values.items():
+        for name, value in values.items():
             parts = [next(numbers) if isinstance(p, Tensor) else float(p) for p in value]
             out.values[name], count = _finish(value, parts)
             if count is not None:

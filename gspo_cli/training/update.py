@@ -17,7 +17,7 @@ from gspo_cli.algorithms import Algorithm
 from gspo_cli.algorithms.ratio_metrics import ratio_metrics
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.moe.routing import captured_routes, routers
-from gspo_cli.moe.volatility import at_predicting_positions, load_max_violation, slot_churn
+from gspo_cli.moe.volatility import at_predicting_positions, loads, slot_churn
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.batches import global_denominator
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
@@ -109,7 +109,7 @@ def route_metrics(model: PreTrainedModel, micro: MicroBatch, routes_LBTK: Tensor
     num_experts = int(routers(model)[0].num_experts)  # type: ignore[arg-type]
     return {
         "moe/slot_churn": slot_churn(old_LNK, now_LNK),
-        "moe/load_max_violation": load_max_violation(now_LNK, num_experts),
+        "moe/load_max_violation": loads(now_LNK, num_experts),
     }
 
 

@@ -1,0 +1,167 @@
+"""Mini-batches: whole groups, each response once, and a gradient that does not depend on how they are cut."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.training.batches import cut, make_mini_batches, rewards_and_groups, split
+from gspo_cli.training.update import Learner, record_old_policy, update
+from gspo_cli.types import Group, MiniBatch, Problem, Prompt, RolloutBatch, Sample, Score
+
+CPU = torch.device("cpu")
+
+
+def rollout_batch(num_groups: int = 5, samples: int = 4, seed: int = 0) -> RolloutBatch:
+    """Ragged random responses with rewards; the second group has equal rewards."""
+    g = torch.Generator().manual_seed(seed)
+    groups = []
+    for p in range(num_groups):
+        prompt = Prompt(str(p), tuple(torch.randint(3, 99, (2 + p,), generator=g).tolist()))
+        drawn = []
+        for i in range(samples):
+            ids = torch.randint(3, 99, (int(torch.randint(1, 9, (), generator=g)),), generator=g).tolist()
+            drawn.append(Sample(str(p), i, 0, tuple(ids), tuple([-1.0] * len(ids)), "stop", 0))
+        scores = tuple(Score(1.0 if p == 1 else float(i % 2), "") for i in range(samples))
+        problem = Problem(str(p), "", "")
+        groups.append(Group(problem, prompt, tuple(drawn), ("",) * samples, scores))
+    return RolloutBatch(1, tuple(groups))
+
+
+def mini_batches(budget: int, parts: int = 2, num_groups: int = 5) -> list[MiniBatch]:
+    batch = rollout_batch(num_groups)
+    advantages = ALGORITHMS["grpo"].advantage(*rewards_and_groups(batch), ALGORITHMS["grpo"].Params())
+    return make_mini_batches(batch, advantages, parts, budget, CPU)
+
+
+def learner(model: PreTrainedModel, name: str) -> Learner:
+    """A learner whose optimizer moves the weights by the gradient itself."""
+    copied = copy.deepcopy(model).double()
+    algorithm = ALGORITHMS[name]
+    return Learner(copied, torch.optim.SGD(copied.parameters(), lr=1.0), algorithm, algorithm.Params(), 1.0, 1e9)
+
+
+def test_split_keeps_groups_whole_and_even() -> None:
+    assert split(rollout_batch(5).groups, 2) == [[0, 1, 2], [3, 4]]
+    assert split(rollout_batch(4).groups, 4) == [[0], [1], [2], [3]]
+
+
+def test_every_response_with_an_advantage_is_trained_once() -> None:
+    minis = mini_batches(budget=30)
+    rows = [row for mini in minis for m in mini.micro_batches for row in m.input_ids_BT.tolist()]
+    assert len(rows) == 16 and sum(m.num_skipped for m in minis) == 4
+    assert sum(len(m.mask_BT) for m in minis) == 20
+    trained = sorted(tuple(t for t in row if t) for row in rows)
+    batch = rollout_batch()
+    expected = [g.prompt.token_ids + s.token_ids for i, g in enumerate(batch.groups) if i != 1 for s in g.samples]
+    assert trained == sorted(expected)
+
+
+def test_cut_respects_the_budget() -> None:
+    for budget in (1, 20, 45, 10_000):
+        for mini in mini_batches(budget):
+            for micro in mini.micro_batches:
+                assert micro.input_ids_BT.numel() <= budget or len(micro.input_ids_BT) == 1
+    assert cut([], 10) == []
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_gradient_and_metrics_do_not_depend_on_the_cut(tiny_moe: PreTrainedModel, name: str) -> None:
+    def after(budget: int) -> tuple[list[torch.Tensor], dict[str, float | None]]:
+        who = learner(tiny_moe, name)
+        minis = mini_batches(budget)
+        record_old_policy(who, minis)
+        for mini in minis:  # an old policy elsewhere, so that ratios differ from 1 and clips act
+            for micro in mini.micro_batches:
+                assert micro.old_log_probs_BT is not None
+                micro.old_log_probs_BT -= 3e-4 * micro.mask_BT * torch.sign(micro.advantages_B)[:, None]
+        metrics = update(who, minis[0], lr=1.0)
+        return [p.detach() for p in who.model.parameters()], metrics.result().values
+
+    weights, metrics = after(10_000)
+    for budget in (1, 25, 60):
+        other_weights, other_metrics = after(budget)
+        for a, b in zip(weights, other_weights, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+        assert metrics.keys() == other_metrics.keys()
+        for key, value in metrics.items():
+            assert other_metrics[key] == pytest.approx(value, rel=1e-6, abs=1e-9), key
+
+
+def test_skipping_rows_without_advantage_changes_no_gradient(tiny_moe: PreTrainedModel) -> None:
+    who, other = learner(tiny_moe, "gspo"), learner(tiny_moe, "gspo")
+    mini = mini_batches(10_000, parts=1)[0]
+    update(who, mini, lr=1.0)
+    # all rows in the passes: the same responses, given a token of advantage in turn, and taken away again
+    batch = rollout_batch()
+    rows = torch.arange(20.0) + 1
+    whole = make_mini_batches(batch, rows, 1, 10_000, CPU)[0]
+    by_row = {
+        tuple(i): float(a)
+        for m in mini.micro_batches
+        for i, a in zip(m.input_ids_BT.tolist(), m.advantages_B, strict=True)
+    }
+    (micro,) = whole.micro_batches
+    width = mini.micro_batches[0].input_ids_BT.shape[1]
+    micro.advantages_B = torch.tensor([by_row.get(tuple(i[:width]), 0.0) for i in micro.input_ids_BT.tolist()])
+    assert int((micro.advantages_B == 0).sum()) == 4
+    update(other, whole, lr=1.0)
+    for a, b in zip(who.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+
+
+def test_first_mini_batch_is_exactly_on_policy(tiny_moe: PreTrainedModel) -> None:
+    who = learner(tiny_moe, "gspo")
+    minis = mini_batches(10_000)
+    record_old_policy(who, minis[1:])
+    first = update(who, minis[0], lr=0.5).result().values
+    assert first["ratio/seq_min"] == first["ratio/seq_max"] == 1.0
+    assert first["clip/token_frac"] == first["kl/old_k3"] == first["moe/slot_churn"] == 0.0
+    second = update(who, minis[1], lr=0.5).result().values
+    assert second["ratio/seq_max"] != 1.0
+
+
+def test_clip_fractions_count_skipped_rows(tiny_moe: PreTrainedModel) -> None:
+    who = learner(tiny_moe, "gspo")
+    mini = mini_batches(10_000, parts=1)[0]
+    record_old_policy(who, [mini])
+    (micro,) = mini.micro_batches
+    assert micro.old_log_probs_BT is not None
+    micro.old_log_probs_BT = micro.old_log_probs_BT - torch.sign(micro.advantages_B)[:, None] * micro.mask_BT
+    result = update(who, mini, lr=0.0).result()  # every trained response is beyond its edge
+    assert result.values["clip/seq_frac"] == 16 / 20
+    assert result.counts["clip/token_frac"] == int(mini.mask_BT.sum())
+    assert result.values["clip/token_frac_active"] == 1.0
+    assert result.values["clip/token_frac"] == int(micro.mask_BT.sum()) / int(mini.mask_BT.sum())
+
+
+def test_no_signal_makes_no_step(tiny_moe: PreTrainedModel) -> None:
+    who = learner(tiny_moe, "gspo")
+    batch = rollout_batch()
+    minis = make_mini_batches(batch, torch.zeros(20), 2, 100, CPU)
+    before = [p.clone() for p in who.model.parameters()]
+    values = update(who, minis[0], lr=1.0).result().values
+    assert values["update/applied"] == 0 and values["update/skipped_rows_frac"] == 1.0
+    assert all(torch.equal(a, b) for a, b in zip(before, who.model.parameters(), strict=True))
+
+
+def test_a_non_finite_gradient_never_reaches_the_weights(tiny_moe: PreTrainedModel) -> None:
+    who = learner(tiny_moe, "gspo")
+    mini = mini_batches(10_000, parts=1)[0]
+    mini.micro_batches[0].advantages_B[0] = float("nan")
+    before = [p.clone() for p in who.model.parameters()]
+    values = update(who, mini, lr=1.0).result().values
+    assert values["update/applied"] == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, who.model.parameters(), strict=True))
+
+
+def test_unscored_responses_are_left_out() -> None:
+    batch = rollout_batch(1)
+    scores = (*batch.groups[0].scores[:3], Score(None, "grader_error"))
+    batch = replace(batch, groups=(replace(batch.groups[0], scores=scores),))
+    advantages = ALGORITHMS["gspo"].advantage(*rewards_and_groups(batch), ALGORITHMS["gspo"].Params())
+    assert advantages[3] == 0
+    assert advantages[:3].sum() == pytest.approx(0, abs=1e-6)
