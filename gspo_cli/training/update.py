@@ -54,7 +54,7 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float) -> Accumulator:
     metrics = Accumulator()
     denominator = global_denominator(learner.algorithm, mini_batch, learner.params)
     learner.optimizer.zero_grad(set_to_none=True)
-    loss = torch.zeros((), device=learner.model.device)
+    loss = torch.zeros((), dtype=torch.float64, device=learner.model.device)
     with captured_routes(learner.model) as routes:
         for micro in mini_batch.micro_batches:
             scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)

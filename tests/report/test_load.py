@@ -1,0 +1,223 @@
+"""Studies are found, logs are read strictly, and what does not apply is missing rather than 0."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from report_runs import canonical, line, records, write_log, write_run, write_study
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.report import blocks
+from gspo_cli.report.folders import find_study
+from gspo_cli.report.load import Log, load_log, load_perf
+
+WANTED = {"rollout": ["reward/mean"], "step": ["clip/token_frac"], "update": ["clip/token_frac", "lr"]}
+
+
+def load(study: Path) -> Log:
+    (run,) = find_study(str(study), study).runs
+    return load_log(run, WANTED)
+
+
+def rows(log: Log) -> list[tuple[int, str, int | None, str, float]]:
+    frame = log.frame.astype({"mini_batch": object})
+    picked = frame[["step", "kind", "mini_batch", "metric", "value"]].itertuples(index=False, name=None)
+    return [(s, k, None if pd.isna(b) else b, m, v) for s, k, b, m, v in picked]
+
+
+def test_values_as_written_and_nulls_without_a_row(tmp_path: Path) -> None:
+    lines = [
+        line(0, "eval", None, {"arithmetic/avg@4": 0.4}, {}),
+        line(1, "rollout", None, {"reward/mean": 0.25, "reward/std": 0.5}, {"reward/mean": 8}),
+        line(1, "update", 0, {"clip/token_frac": 0, "lr": 1e-4}, {"clip/token_frac": 70}),
+        line(1, "update", 1, {"clip/token_frac": None, "lr": 2e-4}, {}),
+        line(1, "step", None, {"clip/token_frac": 0.125}, {}),
+    ]
+    write_run(tmp_path, "gspo", 3, lines)
+    log = load(tmp_path)
+    assert rows(log) == [
+        (1, "rollout", None, "reward/mean", 0.25),
+        (1, "update", 0, "clip/token_frac", 0.0),
+        (1, "update", 0, "lr", 1e-4),
+        (1, "update", 1, "lr", 2e-4),
+        (1, "step", None, "clip/token_frac", 0.125),
+    ]
+    assert log.frame["seq"].tolist() == [1, 2, 2, 3, 4]
+    assert [c for c in log.frame["count"].tolist() if not math.isnan(c)] == [8, 70]
+
+
+def test_non_finite_values_come_back_and_differ_from_null(tmp_path: Path) -> None:
+    values = [math.nan, math.inf, -math.inf, None, 0.5]
+    lines = [line(s, "step", None, {"clip/token_frac": v}, {}) for s, v in enumerate(values, 1)]
+    write_run(tmp_path, "gspo", 0, lines)
+    frame = load(tmp_path).frame
+    assert frame["step"].tolist() == [1, 2, 3, 5]
+    assert math.isnan(frame["value"].iloc[0])
+    assert frame["value"].tolist()[1:] == [math.inf, -math.inf, 0.5]
+
+
+def test_fast_and_strict_parser_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, "grpo", 0, records("grpo", 0, 50))
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks.LogReader, "parse", lambda *_: pytest.fail("the fast parser was not used"))
+        fast = load(tmp_path)
+    monkeypatch.setattr(blocks, "_parse_fast", lambda _: None)
+    pd.testing.assert_frame_equal(fast.frame, load(tmp_path).frame)
+    assert len(fast.frame) == 50 * (1 + 2 * 4 + 1)
+
+
+def test_valid_json_in_another_form_is_read(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "gspo", 0, [])
+    record = {"seq": 0, "prev": "é: NaN [", **line(1, "step", None, {"clip/token_frac": 0.5, "x:y": None}, {})}
+    (folder / "metrics.jsonl").write_text(json.dumps(record, ensure_ascii=False) + " \n", encoding="utf-8")
+    assert rows(load(tmp_path)) == [(1, "step", None, "clip/token_frac", 0.5)]
+
+
+@pytest.mark.parametrize("torn", [b'{"seq":99,"step":', b"\0" * 3000, b"{}"])
+def test_torn_tail_is_left_out_and_left_alone(tmp_path: Path, torn: bytes) -> None:
+    folder = write_run(tmp_path, "grpo", 0, records("grpo", 0, 5))
+    path = folder / "metrics.jsonl"
+    whole = path.read_bytes()
+    expected = load(tmp_path).frame
+    path.write_bytes(whole + torn)
+    log = load(tmp_path)
+    pd.testing.assert_frame_equal(log.frame, expected)
+    assert (log.torn_bytes, log.num_bytes) == (len(torn), len(whole))
+    assert log.sha256 == hashlib.sha256(whole).hexdigest()
+    assert path.read_bytes() == whole + torn
+
+
+GOOD = {"seq": 2, "prev": "", **line(7, "step", None, {"clip/token_frac": 0.5, "loss": 0.1}, {})}
+TEXT = canonical(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (TEXT.replace("0.5", "NaN"), "NaN"),
+        (TEXT.replace("0.1", "NaN"), "NaN"),
+        (TEXT.replace("0.1", "-Infinity"), "Infinity"),
+        (TEXT.replace("0.1", "1e999"), "overflows"),
+        (TEXT.replace('"loss"', '"clip/token_frac"'), "twice"),
+        (TEXT.replace('"loss":0.1', '"loss":0.1,"loss" :0.1'), "twice"),
+        (TEXT.replace('"step":7', '"step":7,"seq":2'), "twice"),
+        (TEXT[:-1], "delimiter"),
+        (TEXT + TEXT, "Extra data"),
+        ("", "Expecting value"),
+        ("[1]", "not a JSON object"),
+        ('{"a":' * 30_000 + "1" + "}" * 30_000, "deep"),
+        ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", "deep"),
+        ('{"a":"' + "x" * (1 << 20) + '"}', "longer"),
+        ("\ufeff" + TEXT, "BOM"),
+        (TEXT.replace('"prev":""', '"prev":"\udcff"'), "utf-8"),
+    ],
+)
+def test_a_line_that_is_not_strict_json_is_named(tmp_path: Path, bad: str, reason: str) -> None:
+    folder = write_run(tmp_path, "grpo", 0, [])
+    path = folder / "metrics.jsonl"
+    first = [canonical({**GOOD, "step": step, "seq": step}) for step in (0, 1)]
+    last = canonical({**GOOD, "step": 9, "seq": 3})
+    path.write_bytes("".join(f"{text}\n" for text in [*first, bad, last]).encode(errors="surrogateescape"))
+    with pytest.raises(GspoError) as caught:
+        load(tmp_path)
+    assert caught.value.code == ExitCode.STORAGE
+    assert f"{path}, line 3," in caught.value.message
+    assert reason in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"step": None}, "has no `step`"),
+        ({"step": 1.5}, "not a whole number"),
+        ({"metrics": {"clip/token_frac": "0.5"}}, "not a number"),
+        ({"metrics": {"clip/token_frac": True}}, "not a number"),
+        ({"metrics": 3}, "not an object"),
+        ({"kind": 1}, "not a text"),
+        ({"step": 1}, "second `step` line"),
+    ],
+)
+def test_a_line_that_is_no_log_line_is_refused(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+    folder = write_run(tmp_path, "grpo", 0, [])
+    write_log(folder / "metrics.jsonl", [{**GOOD, "step": 1}, {**GOOD, **change}])
+    text = (folder / "metrics.jsonl").read_text().splitlines()[1 if reason != "second `step` line" else 0 :]
+    if reason != "second `step` line":
+        (folder / "metrics.jsonl").write_text(text[0] + "\n")
+    with pytest.raises(GspoError, match=reason) as caught:
+        load(tmp_path)
+    assert caught.value.code == ExitCode.STORAGE
+    assert str(folder / "metrics.jsonl") in caught.value.message
+
+
+def test_newest_study_by_time_not_by_name(tmp_path: Path) -> None:
+    write_run(tmp_path / "z", "grpo", 0, [], created="2026-01-02T00:00:00+00:00")
+    write_run(tmp_path / "a", "grpo", 0, [], created="2026-01-01T00:00:00Z")
+    # later than z: 23:30 in UTC-2 is 01:30 of the next day
+    write_run(tmp_path / "a", "grpo", 1, [], created="2026-01-01T23:30:00-02:00")
+    write_run(tmp_path / "published", "grpo", 0, [], created="2027-01-01T00:00:00Z")
+    assert find_study(None, tmp_path).folder == tmp_path / "a"
+
+
+def test_study_by_path_by_name_and_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_study(tmp_path / "root" / "demo", seeds=2, steps=1)
+    write_run(tmp_path / "root" / "demo", "grpo_r2", 0, [], algorithm="grpo")
+    (tmp_path / "root" / "demo" / "figures").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("demo", "root/demo", str(tmp_path / "root" / "demo")):
+        study = find_study(name, Path("root"))
+        runs = [(run.arm, run.algorithm, run.seed, run.run_id) for run in study.runs]
+        assert runs == [
+            ("grpo", "grpo", 0, "id-grpo-0"),
+            ("grpo", "grpo", 1, "id-grpo-1"),
+            ("grpo_r2", "grpo", 0, "id-grpo_r2-0"),
+            ("gspo", "gspo", 0, "id-gspo-0"),
+            ("gspo", "gspo", 1, "id-gspo-1"),
+        ]
+    alone = find_study("demo/gspo-s1", Path("root"))
+    assert [run.run_id for run in alone.runs] == ["id-gspo-1"]
+    assert alone.folder == Path("root/demo/gspo-s1")
+
+
+def test_what_is_missing_is_said_in_three_parts(tmp_path: Path) -> None:
+    (tmp_path / "quickstart").mkdir()
+    for name, message in (("quickstar", "no study 'quickstar'"), ("quickstart", "no run in"), (None, "no study under")):
+        with pytest.raises(GspoError, match=message) as caught:
+            find_study(name, tmp_path)
+        assert caught.value.code == ExitCode.USER_ERROR
+        assert caught.value.why
+        assert caught.value.hint
+        if name == "quickstar":
+            assert "did you mean 'quickstart'?" in caught.value.hint
+
+
+def test_two_runs_of_one_arm_and_seed_are_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "grpo", 0, [])
+    folder.rename(tmp_path / "copy")
+    write_run(tmp_path, "grpo", 0, [])
+    with pytest.raises(GspoError, match="two runs of arm 'grpo' with seed 0"):
+        find_study(str(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("run.json", '{"arm": "x"}'), ("config.json", '{"algo": 1}'), ("run.json", "")]
+)
+def test_a_broken_description_is_a_storage_error(tmp_path: Path, name: str, text: str) -> None:
+    folder = write_run(tmp_path, "grpo", 0, [])
+    (folder / name).write_text(text)
+    with pytest.raises(GspoError, match=name) as caught:
+        find_study(str(tmp_path), tmp_path)
+    assert caught.value.code == ExitCode.STORAGE
+
+
+def test_perf_lines_are_rows(tmp_path: Path) -> None:
+    path = tmp_path / "perf.jsonl"
+    path.write_text('{"seq":0,"step":1,"kind":"rollout","seconds":1.5}\n{"seq":1,"step":1,"kind":"step"}\n{"seq')
+    frame = load_perf(path)
+    assert frame["kind"].tolist() == ["rollout", "step"]
+    assert frame["seconds"].tolist()[0] == 1.5
+    assert math.isnan(frame["seconds"].tolist()[1])
