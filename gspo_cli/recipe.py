@@ -6,12 +6,13 @@ Precedence: class defaults < `extends` chain < the recipe < named options < `--s
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import date, datetime, time
+from dataclasses import dataclass, is_dataclass
+from datetime import date, time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -42,7 +43,7 @@ def find(name: str) -> Path:
     """
     candidates = [Path(name)] if name.endswith(".toml") else [f / f"{name}.toml" for f in FOLDERS]
     for path in candidates:
-        if path.is_file():
+        if _is_file(path):
             return path
     near = difflib.get_close_matches(name, names(), n=1)
     raise GspoError(
@@ -62,14 +63,14 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
         raise GspoError(f"recipe {path.name} extends itself", f"the chain is {chain}", "remove one `extends`")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, an endless integer, endless brackets
         raise GspoError(f"{path} is not valid TOML", str(error), "mend the line named") from error
     parent = table.pop("extends", None)
     if parent is None:
         return [Layer(str(path), _plain(table))]
     beside = path.parent / f"{parent}.toml"
     return [
-        *read_layers(beside if beside.is_file() else find(str(parent)), (*seen, path)),
+        *read_layers(beside if _is_file(beside) else find(str(parent)), (*seen, path)),
         Layer(str(path), _plain(table)),
     ]
 
@@ -82,7 +83,7 @@ def parse_set(assignment: str) -> Layer:
         raise GspoError(f"--set {assignment} has no key and value", "the form is KEY=VALUE", "e.g. --set train.lr=2e-4")
     try:
         value = _plain(tomllib.loads(f"value = {text}"))["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     for part in reversed(keys):
         value = {part: value}
@@ -94,6 +95,7 @@ def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] =
     layers = [*read_layers(find(name)), Layer("the command line", options or {}), *map(parse_set, sets)]
     table: dict[str, Any] = {}
     for layer in layers:
+        _refuse_infinite(layer.table, layer.source, "")
         table = merge(table, layer.table)
     try:
         return Recipe.model_validate(table)
@@ -106,7 +108,7 @@ def user_error(
 ) -> GspoError:
     """The first complaint of a validation as an error that names the source, the key and the nearest right key."""
     first = error.errors(include_url=False)[0]
-    loc = (*prefix, *map(str, first["loc"]))
+    loc = (*prefix, *(str(part) for part in first["loc"] if part != "[key]"))
     key = ".".join(loc) or "the recipe"
     source = next((layer.source for layer in reversed(layers) if _holds(layer.table, loc)), layers[0].source)
     if first["type"] != "extra_forbidden":
@@ -143,12 +145,29 @@ def _keys(model: Any, loc: tuple[str, ...]) -> list[str]:
 def _fields(model: Any) -> dict[str, Any]:
     if isinstance(model, type) and issubclass(model, BaseModel):
         return {name: f.annotation for name, f in model.model_fields.items()}
-    return {name: f.type for name, f in getattr(model, "__dataclass_fields__", {}).items()}
+    return get_type_hints(model) if is_dataclass(model) else {}
 
 
-def _plain(table: dict[str, Any]) -> dict[str, Any]:
-    """TOML dates as the text they were written as."""
-    return {
-        k: _plain(v) if isinstance(v, dict) else str(v) if isinstance(v, date | datetime | time) else v
-        for k, v in table.items()
-    }
+def _refuse_infinite(value: Any, source: str, key: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise GspoError(f"{source}: {key} = {value}", "every number of a recipe is finite", f"give {key} a number")
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for part, item in inner:
+        _refuse_infinite(item, source, f"{key}.{part}".lstrip("."))
+
+
+def _plain(value: Any) -> Any:
+    """TOML values with dates and times as text in ISO form."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return value.isoformat() if isinstance(value, date | time) else value
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file is there; a name that no file system takes is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False

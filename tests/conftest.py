@@ -1,13 +1,23 @@
-"""Fixtures that several test folders share."""
+"""Fixtures that several test folders share: caches of their own, tiny models, the program, the shared data."""
 
+from __future__ import annotations
+
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from program import GSPO, Done, Gspo
 from transformers import PreTrainedModel
+from typer.testing import CliRunner
 
+from gspo_cli.cli.main import app
 from gspo_cli.config import TinyModel
 from gspo_cli.models.tiny import build_tiny
+
+TESTS = Path(__file__).parent
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,3 +42,61 @@ def tiny_moe() -> PreTrainedModel:
 def tiny_dense() -> PreTrainedModel:
     """A two-layer dense Qwen3 of the same size."""
     return build_tiny(TinyModel(kind="qwen3", hidden=16, layers=2), seed=1)[0].eval()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Empty caches, so that a cold start is built once and none is left behind; and no way to the hub."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GSPO_CACHE", str(folder))
+        patch.setenv("HF_DATASETS_CACHE", str(folder / "datasets"))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        for name in ("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS"):
+            patch.delenv(name, raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def smoke() -> Path:
+    """A recipe that trains in about a second."""
+    return TESTS / "recipes_for_tests" / "smoke.toml"
+
+
+@pytest.fixture(scope="session")
+def gspo() -> Gspo:
+    """Runs the program as a process of its own: `gspo("train", recipe, NO_COLOR="1")`."""
+
+    def run(*args: str | Path, **env: str) -> Done:
+        done = subprocess.run(
+            [GSPO, *map(str, args)], env=os.environ | env, capture_output=True, text=True, timeout=120
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def gspo_here() -> Iterator[Gspo]:
+    """Runs the program within this process, which saves its imports; torch's settings are put back afterwards."""
+
+    def run(*args: str | Path) -> Done:
+        result = CliRunner().invoke(app, [*map(str, args)])
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+    threads = torch.get_num_threads()
+    yield run
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.set_flush_denormal(False)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data that the repository does not hold."""
+    folder = Path(os.environ.get("GSPO_TEST_DATA") or TESTS.parent.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"shared data folder not found: {folder}")
+    return folder

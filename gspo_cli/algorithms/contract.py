@@ -5,8 +5,10 @@ B = responses, T = token positions
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from math import log1p
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
@@ -25,6 +27,11 @@ class Clip:
             raise ValueError("clip.low must lie between 0 and 1 (it is subtracted from 1)")
         if self.high <= 0:
             raise ValueError("clip.high must be positive (it is added to 1)")
+
+    @property
+    def log_bounds(self) -> tuple[float, float]:
+        """The range's edges for a log-ratio."""
+        return log1p(-self.low), log1p(self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,19 @@ class LossOutput:
 
 
 class Algorithm(Protocol):
-    """The seam: a module with these four names."""
+    """The seam: a module with these names.
+
+    Two more are optional: `PRESET`, general `[algo]` keys that the published setting switches on, and `CRITIC = True`
+    with `token_advantages` in place of `advantage` (see `ppo.py`).
+    """
 
     Params: type[Any]
+    UNIT: Literal["token", "sequence"]
+    """What has an importance ratio of its own; a sampler correction uses the same unit."""
+
+    @property
+    def token_terms(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """How per-token terms [B, T] become a numerator under this algorithm's reduction; the KL penalty uses it."""
 
     def advantage(self, rewards_B: Tensor, groups_B: Tensor, params: Any) -> Tensor:
         """Advantages [B] of the responses of one rollout batch, before it is split."""
@@ -59,6 +76,18 @@ class Algorithm(Protocol):
         """The count that J divides by, from masks alone, so that it is known before the first backward."""
 
     def loss(
-        self, log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages: Tensor, mask_BT: Tensor, params: Any
+        self,
+        log_probs_BT: Tensor,
+        old_log_probs_BT: Tensor,
+        advantages: Tensor,
+        mask_BT: Tensor,
+        params: Any,
+        *,
+        sampler_log_probs_BT: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> LossOutput:
-        """-J of one micro-batch; `advantages` is [B] or [B, T]."""
+        """-J of one micro-batch.
+
+        `advantages` is [B] or [B, T]; `sampler_log_probs_BT` the engine's log-probabilities; `weights` a detached
+        sampler correction, [B] or [B, T], multiplied onto the terms and never counted in the denominator.
+        """

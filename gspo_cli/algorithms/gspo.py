@@ -5,15 +5,21 @@ J = 1/N sum_i min(s_i A_i, clip(s_i) A_i),  s_i = (pi(y_i) / pi_old(y_i)) ^ (1/|
 B = responses, T = token positions
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from gspo_cli.algorithms.advantage import group_advantage
-from gspo_cli.algorithms.clip_metrics import clip_metrics
+from gspo_cli.algorithms.clip_metrics import clipped_output
 from gspo_cli.algorithms.contract import Clip, LossOutput
 from gspo_cli.algorithms.ratio import clipped_surrogate, sequence_log_ratio
-from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_sequences, token_shares
+from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_sequences, sum_of_token_means, token_shares
+
+UNIT: Literal["token", "sequence"] = "sequence"
+token_terms = sum_of_token_means
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,7 @@ class Params:
     """The paper's setting (arXiv 2507.18071, §5.1), with 4 mini-batches a rollout batch and no KL."""
 
     clip: Clip = Clip(low=3e-4, high=4e-4)
+    dual_clip: float | None = None
 
 
 def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
@@ -34,7 +41,14 @@ def denominator(mask_BT: Tensor, params: Params) -> Tensor:
 
 
 def loss(
-    log_probs_BT: Tensor, old_log_probs_BT: Tensor, advantages: Tensor, mask_BT: Tensor, params: Params
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    params: Params,
+    *,
+    sampler_log_probs_BT: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> LossOutput:
     """-J of one micro-batch.                                                                    arXiv 2507.18071, Eq. 5
 
@@ -42,12 +56,10 @@ def loss(
     Differs from the paper: clipped in log space.
     """
     log_ratio = sequence_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
-    surrogate = clipped_surrogate(log_ratio, per_token(advantages), params.clip)
-    clipped_BT = surrogate.clipped & mask_BT
-    return LossOutput(
-        loss_numerator=-sum_of_sequences(surrogate.value, mask_BT),
+    surrogate = clipped_surrogate(log_ratio, per_token(advantages), params.clip, params.dual_clip, weights)
+    return clipped_output(
+        surrogate, log_ratio, advantages, mask_BT, params.clip.log_bounds,
+        objective=sum_of_sequences(surrogate.value, mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=token_shares(surrogate.weight, mask_BT),
-        clipped_BT=clipped_BT,
-        metrics=clip_metrics(log_ratio, advantages, mask_BT, clipped_BT, params.clip),
-    )
+    )  # fmt: skip

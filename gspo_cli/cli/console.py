@@ -17,9 +17,11 @@ from gspo_cli.errors import ExitCode, GspoError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_force = "FORCE_COLOR" in os.environ and "NO_COLOR" not in os.environ
-out = Console(highlight=False, markup=False, force_terminal=_force or None, soft_wrap=True)
-err = Console(stderr=True, highlight=False, markup=False, force_terminal=_force or None)
+if os.environ.get("NO_COLOR"):  # neither rich nor typer lets it beat what forces colour
+    for _name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"):
+        os.environ.pop(_name, None)
+out = Console(highlight=False, markup=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, markup=False)
 
 settings = {"debug": False, "quiet": False, "verbose": False}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 from typing import Self
@@ -107,7 +108,7 @@ class ColdStartBar:
 
 
 def _live() -> bool:
-    return console.err.is_terminal and not console.settings["quiet"] and not console.settings["verbose"]
+    return sys.stderr.isatty() and not console.settings["quiet"] and not console.settings["verbose"]
 
 
 def _number(value: float | None, form: str) -> str:

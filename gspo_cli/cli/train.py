@@ -48,18 +48,23 @@ def train(
     chosen = parse_seeds(seed, seeds, loaded.seed)
     folder = study_folder(out, name, loaded.name)
 
+    from gspo_cli.evals import find_benchmark
     from gspo_cli.tasks import make_task
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.run import execute, prepare_torch
     from gspo_cli.training.study import plan
 
     arms = [a.strip() for a in algo.split(",") if a.strip()] if algo else [*loaded.arms] or [loaded.algo.name]
+    if not arms:
+        raise GspoError(f"--algo {algo} names no arm", "it holds commas only", "e.g. --algo grpo,gspo")
     if len(set(arms)) != len(arms):
         raise GspoError(f"--algo {algo} names an arm twice", "an arm is trained once a seed", "name each arm once")
     loaded = loaded.model_copy(update={"name": folder.name})
     runs = plan(loaded, arms, chosen)
-    check_free(folder, [r.name for r in runs], overwrite)
+    for bench in loaded.eval.bench:
+        find_benchmark(bench)
     make_task(loaded.task).problems(loaded.task.split)
+    check_free(folder, [r.name for r in runs], overwrite)
     make_writable(out)
     prepare_torch(loaded.model.threads)
     start = start_model(loaded, ColdStartBar())

@@ -19,11 +19,11 @@ WIDTH = 7.0
 PANEL_HEIGHT = 2.2
 LEFT, RIGHT, GAP, TOP, X_LABEL = 0.62, 0.2, 0.7, 0.28, 0.46
 """Inches around and between the panels."""
-LEGEND_ROW, NOTE_ROW = 0.18, 0.125
-"""Inches a line of text takes."""
+LEGEND_ROW, LEGEND_PAD, NOTE_ROW = 0.142, 0.045, 0.125
+"""Inches: a row of a legend, the space under a legend, a line of the notes."""
 ENTRY, LETTER = 0.45, 0.065
 """Inches of a legend entry: its line with the space around it, and a letter of its label."""
-NOTE_CHARS = 145
+NOTE_CHARS = 136
 """Characters of a note that fit on a line."""
 
 
@@ -65,7 +65,7 @@ def _columns(entries: Sequence[Line2D | Patch]) -> int:
 
 def _legend_height(entries: Sequence[Line2D | Patch]) -> float:
     """Inches."""
-    return LEGEND_ROW * -(-len(entries) // _columns(entries))
+    return LEGEND_PAD + LEGEND_ROW * -(-len(entries) // _columns(entries))
 
 
 def _num_seeds(table: pd.DataFrame, arm: str) -> int:

@@ -61,7 +61,10 @@ def excluded_notes(excluded: Sequence[dict[str, Any]]) -> list[str]:
         seeds[item["reason"]][item["arm"]].add(item["seed"])
     notes = []
     for why, arms in seeds.items():
-        who = [f"{arm} (seeds {', '.join(map(str, sorted(mine)))})" for arm, mine in arms.items()]
+        who = [
+            f"{arm} ({'seeds' if len(mine) > 1 else 'seed'} {', '.join(map(str, sorted(mine)))})"
+            for arm, mine in arms.items()
+        ]
         notes.append(f"Left out: {'; '.join(who)}. Reason: {why}.")
     return notes
 

@@ -36,6 +36,8 @@ def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
 
     Errors: GspoError naming the ways out; nothing is touched then.
     """
+    if study.exists() and not study.is_dir():
+        raise GspoError(f"{study} is not a folder", "a file of that name is in the way", "choose another --name")
     used = [r for r in runs if (study / r).exists()]
     if used and not overwrite:
         done = progress(study / used[0])

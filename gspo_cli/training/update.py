@@ -62,8 +62,9 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float) -> Accumulator:
             if micro.old_log_probs_BT is None:
                 micro.old_log_probs_BT, micro.old_routes_LBTK = scores.log_probs_BT.detach(), routes_LBTK
             output = learner.algorithm.loss(
-                scores.log_probs_BT, micro.old_log_probs_BT, micro.advantages_B, micro.mask_BT, learner.params
-            )
+                scores.log_probs_BT, micro.old_log_probs_BT, micro.advantages_B, micro.mask_BT, learner.params,
+                sampler_log_probs_BT=micro.sampler_log_probs_BT,
+            )  # fmt: skip
             (output.loss_numerator / denominator).backward()
             loss += output.loss_numerator.detach() / denominator
             metrics.add(output.metrics)

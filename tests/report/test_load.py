@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from report_runs import canonical, line, records, write_log, write_run, write_study
+from report_runs import canonical, line, records, write_run, write_study
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report import blocks
@@ -108,12 +108,14 @@ TEXT = canonical(GOOD)
         (TEXT.replace('"step":7', '"step":7,"seq":2'), "twice"),
         (TEXT[:-1], "delimiter"),
         (TEXT + TEXT, "Extra data"),
+        # as many objects as lines, but not one on each
+        (TEXT + TEXT + "\n", "Extra data"),
         ("", "Expecting value"),
         ("[1]", "not a JSON object"),
         ('{"a":' * 30_000 + "1" + "}" * 30_000, "deep"),
         ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", "deep"),
         ('{"a":"' + "x" * (1 << 20) + '"}', "longer"),
-        ("\ufeff" + TEXT, "BOM"),
+        ("\ufeff" + TEXT, "Expecting value"),
         (TEXT.replace('"prev":""', '"prev":"\udcff"'), "utf-8"),
     ],
 )
@@ -139,19 +141,23 @@ def test_a_line_that_is_not_strict_json_is_named(tmp_path: Path, bad: str, reaso
         ({"metrics": {"clip/token_frac": True}}, "not a number"),
         ({"metrics": 3}, "not an object"),
         ({"kind": 1}, "not a text"),
-        ({"step": 1}, "second `step` line"),
     ],
 )
 def test_a_line_that_is_no_log_line_is_refused(tmp_path: Path, change: dict[str, object], reason: str) -> None:
-    folder = write_run(tmp_path, "grpo", 0, [])
-    write_log(folder / "metrics.jsonl", [{**GOOD, "step": 1}, {**GOOD, **change}])
-    text = (folder / "metrics.jsonl").read_text().splitlines()[1 if reason != "second `step` line" else 0 :]
-    if reason != "second `step` line":
-        (folder / "metrics.jsonl").write_text(text[0] + "\n")
-    with pytest.raises(GspoError, match=reason) as caught:
+    folder = write_run(tmp_path, "grpo", 0, [{**GOOD, **change}])
+    with pytest.raises(GspoError) as caught:
         load(tmp_path)
     assert caught.value.code == ExitCode.STORAGE
-    assert str(folder / "metrics.jsonl") in caught.value.message
+    assert f"{folder / 'metrics.jsonl'}, line 1," in caught.value.message
+    assert reason in caught.value.why
+
+
+def test_a_step_that_was_logged_twice_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path, "grpo", 0, [GOOD, {**GOOD, "step": 8}, GOOD])
+    with pytest.raises(GspoError) as caught:
+        load(tmp_path)
+    assert caught.value.code == ExitCode.STORAGE
+    assert "step 7 has a second `step` line (seq 2)" in caught.value.why
 
 
 def test_newest_study_by_time_not_by_name(tmp_path: Path) -> None:

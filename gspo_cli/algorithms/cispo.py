@@ -1,0 +1,75 @@
+"""CISPO: the importance weight is capped and detached; no token loses its gradient.
+
+J = 1/T sum_i sum_t sg[min(w_it, cap)] A_i l_it                                             arXiv 2506.13585, Eq. 4-5
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.advantage import group_advantage
+from gspo_cli.algorithms.contract import LossOutput
+from gspo_cli.algorithms.ratio import capped_weight, token_log_ratio
+from gspo_cli.algorithms.reduction import num_tokens, per_token, score_terms, sum_of_tokens
+from gspo_cli.types import Mean
+
+UNIT: Literal["token", "sequence"] = "token"
+token_terms = sum_of_tokens
+
+
+@dataclass(frozen=True)
+class Params:
+    """The cap of ScaleRL (arXiv 2510.13786); the CISPO paper publishes none, and no lower side."""
+
+    cap: float = 5.0
+    """Largest weight, absolute (not 1 + cap)."""
+
+    def __post_init__(self) -> None:
+        if self.cap < 1:
+            raise ValueError("cap must be at least 1 (it bounds the weight itself, not its distance from 1)")
+
+
+def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
+    """The group z-score: see `group_advantage`."""
+    return group_advantage(rewards_B, groups_B)
+
+
+def denominator(mask_BT: Tensor, params: Params) -> Tensor:
+    """T, the number of loss tokens."""
+    return num_tokens(mask_BT)
+
+
+def loss(
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    params: Params,
+    *,
+    sampler_log_probs_BT: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> LossOutput:
+    """-J of one micro-batch.                                                                    arXiv 2506.13585, Eq. 4
+
+    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
+    Differs from the paper: no KL term. The loss value depends on l and means nothing.
+    """
+    log_ratio_BT = token_log_ratio(log_probs_BT.detach(), old_log_probs_BT, mask_BT)
+    scale = per_token(advantages) if weights is None else per_token(advantages) * per_token(weights)
+    weight_BT = capped_weight(log_ratio_BT, params.cap) * scale
+    capped_BT = (log_ratio_BT > log(params.cap)) & mask_BT
+    share = Mean(capped_BT.sum(), mask_BT.sum())
+    return LossOutput(
+        loss_numerator=-sum_of_tokens(score_terms(weight_BT, log_probs_BT, mask_BT), mask_BT),
+        denominator=denominator(mask_BT, params),
+        gradient_weight_BT=torch.where(mask_BT, weight_BT, 0.0),
+        clipped_BT=None,
+        metrics={"weight/capped_frac": share, "ratio/outside_frac": share},
+    )

@@ -1,0 +1,68 @@
+"""Dr. GRPO: GRPO without the divisions that favour short right and long wrong answers.
+
+J = 1/(N L_max) sum_i sum_t min(w_it A_i, clip(w_it) A_i),  A_i = r_i - mean                      arXiv 2503.20783, §3.2
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.advantage import group_advantage
+from gspo_cli.algorithms.clip_metrics import clipped_output
+from gspo_cli.algorithms.contract import Clip, LossOutput
+from gspo_cli.algorithms.ratio import clipped_surrogate, token_log_ratio
+from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_tokens
+
+UNIT: Literal["token", "sequence"] = "token"
+token_terms = sum_of_tokens
+
+
+@dataclass(frozen=True)
+class Params:
+    """PPO's clip; the length constant is the generation limit (arXiv 2503.20783, §3.2 and its code)."""
+
+    clip: Clip = Clip(low=0.2, high=0.2)
+    dual_clip: float | None = None
+    max_length: int = 3000
+    """L_max; a run puts its own generation limit here unless the recipe names another."""
+
+
+def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
+    """r - mean, not divided by the deviation."""
+    return group_advantage(rewards_B, groups_B, scale=False)
+
+
+def denominator(mask_BT: Tensor, params: Params) -> Tensor:
+    """N * L_max: a constant per response, never the width of the batch."""
+    return num_responses(mask_BT) * params.max_length
+
+
+def loss(
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    params: Params,
+    *,
+    sampler_log_probs_BT: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> LossOutput:
+    """-J of one micro-batch.                                                                     arXiv 2503.20783, §3.2
+
+    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
+    Differs from the paper: clipped in log space.
+    """
+    log_ratio = token_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
+    surrogate = clipped_surrogate(log_ratio, per_token(advantages), params.clip, params.dual_clip, weights)
+    return clipped_output(
+        surrogate, log_ratio, advantages, mask_BT, params.clip.log_bounds,
+        objective=sum_of_tokens(surrogate.value, mask_BT),
+        denominator=denominator(mask_BT, params),
+        gradient_weight_BT=torch.where(mask_BT, surrogate.weight, 0.0),
+    )  # fmt: skip

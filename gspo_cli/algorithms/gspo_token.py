@@ -1,0 +1,65 @@
+"""GSPO-token: the ratio of the sequence, the gradient of the token, so that tokens may have advantages of their own.
+
+J = 1/N sum_i 1/|y_i| sum_t min(s_it A_it, clip(s_it) A_it),  s_it = sg[s_i] pi_it / sg[pi_it]   2507.18071, Eq. 13-14
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from gspo_cli.algorithms.advantage import group_advantage
+from gspo_cli.algorithms.clip_metrics import clipped_output
+from gspo_cli.algorithms.contract import Clip, LossOutput
+from gspo_cli.algorithms.ratio import clipped_surrogate, sequence_token_log_ratio
+from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_token_means, token_shares
+
+UNIT: Literal["token", "sequence"] = "sequence"
+token_terms = sum_of_token_means
+
+
+@dataclass(frozen=True)
+class Params:
+    """As GSPO (arXiv 2507.18071, §5.1)."""
+
+    clip: Clip = Clip(low=3e-4, high=4e-4)
+    dual_clip: float | None = None
+
+
+def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
+    """The group z-score: see `group_advantage`."""
+    return group_advantage(rewards_B, groups_B)
+
+
+def denominator(mask_BT: Tensor, params: Params) -> Tensor:
+    """N, the number of responses."""
+    return num_responses(mask_BT)
+
+
+def loss(
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    params: Params,
+    *,
+    sampler_log_probs_BT: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> LossOutput:
+    """-J of one micro-batch.                                                                   arXiv 2507.18071, Eq. 13
+
+    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
+    Differs from the paper: clipped in log space. Equals GSPO in value, clip and gradient where A_it = A_i.
+    """
+    log_ratio = sequence_token_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
+    surrogate = clipped_surrogate(log_ratio, per_token(advantages), params.clip, params.dual_clip, weights)
+    return clipped_output(
+        surrogate, log_ratio, advantages, mask_BT, params.clip.log_bounds,
+        objective=sum_of_token_means(surrogate.value, mask_BT),
+        denominator=denominator(mask_BT, params),
+        gradient_weight_BT=token_shares(surrogate.weight, mask_BT),
+    )  # fmt: skip

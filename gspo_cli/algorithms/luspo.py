@@ -1,0 +1,67 @@
+"""LUSPO: GSPO without its length normalisation of the objective.
+
+J = 1/N sum_i |y_i| min(s_i A_i, clip(s_i) A_i)                                                       arXiv 2602.05261
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.advantage import group_advantage
+from gspo_cli.algorithms.clip_metrics import clipped_output
+from gspo_cli.algorithms.contract import Clip, LossOutput
+from gspo_cli.algorithms.ratio import clipped_surrogate, sequence_log_ratio
+from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_tokens
+
+UNIT: Literal["token", "sequence"] = "sequence"
+token_terms = sum_of_tokens
+
+
+@dataclass(frozen=True)
+class Params:
+    """The published setting (arXiv 2602.05261)."""
+
+    clip: Clip = Clip(low=2e-3, high=2.5e-3)
+    dual_clip: float | None = None
+
+
+def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
+    """The group z-score: see `group_advantage`."""
+    return group_advantage(rewards_B, groups_B)
+
+
+def denominator(mask_BT: Tensor, params: Params) -> Tensor:
+    """N, the number of responses."""
+    return num_responses(mask_BT)
+
+
+def loss(
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    params: Params,
+    *,
+    sampler_log_probs_BT: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> LossOutput:
+    """-J of one micro-batch.                                                          arXiv 2602.05261, its objective
+
+    Shapes: log-probabilities in nats [B, T]; advantages [B]; mask bool [B, T].
+    Differs from the paper: clipped in log space. The gradient norm is about |y| times GSPO's, so a
+        fixed gradient clip is always active.
+    """
+    log_ratio = sequence_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
+    surrogate = clipped_surrogate(log_ratio, per_token(advantages), params.clip, params.dual_clip, weights)
+    return clipped_output(
+        surrogate, log_ratio, advantages, mask_BT, params.clip.log_bounds,
+        objective=sum_of_tokens(surrogate.value, mask_BT),
+        denominator=denominator(mask_BT, params),
+        gradient_weight_BT=torch.where(mask_BT, surrogate.weight, 0.0),
+    )  # fmt: skip

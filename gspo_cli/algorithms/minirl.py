@@ -1,0 +1,79 @@
+"""MiniRL: the policy gradient with a sampler correction, and GRPO's clip as a mask.
+
+J = 1/N sum_i sum_t M_it sg[min(pi/mu, cap)] A_i l_it,  M_it = 0 where GRPO would clip w_it     arXiv 2512.01374, Eq. 7
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.advantage import group_advantage
+from gspo_cli.algorithms.clip_metrics import clip_metrics
+from gspo_cli.algorithms.contract import Clip, LossOutput
+from gspo_cli.algorithms.ratio import capped_weight, clipped_surrogate, token_log_ratio
+from gspo_cli.algorithms.reduction import num_responses, per_token, score_terms, sum_of_tokens
+from gspo_cli.types import Mean
+
+UNIT: Literal["token", "sequence"] = "token"
+token_terms = sum_of_tokens
+NEEDS_SAMPLER = True
+"""The weight is taken against the engine's log-probabilities, so no other sampler correction goes on top."""
+
+
+@dataclass(frozen=True)
+class Params:
+    """The published setting (arXiv 2512.01374, §4.2)."""
+
+    clip: Clip = Clip(low=0.2, high=0.27)
+    cap: float = 5.0
+    """Largest weight."""
+
+
+def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
+    """r - mean, not divided by the deviation."""
+    return group_advantage(rewards_B, groups_B, scale=False)
+
+
+def denominator(mask_BT: Tensor, params: Params) -> Tensor:
+    """N, the number of responses."""
+    return num_responses(mask_BT)
+
+
+def loss(
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    params: Params,
+    *,
+    sampler_log_probs_BT: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> LossOutput:
+    """-J of one micro-batch.                                                                    arXiv 2512.01374, Eq. 7
+
+    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
+    Errors: asserts that the sampler's log-probabilities are given.
+    Differs from the paper: nothing known. The loss value depends on l and means nothing.
+    """
+    assert sampler_log_probs_BT is not None, "minirl weighs against the sampler's log-probabilities"
+    log_ratio_BT = token_log_ratio(log_probs_BT.detach(), old_log_probs_BT, mask_BT)
+    clipped_BT = clipped_surrogate(log_ratio_BT, per_token(advantages), params.clip).clipped & mask_BT
+    log_weight_BT = token_log_ratio(log_probs_BT.detach(), sampler_log_probs_BT, mask_BT)
+    scale = per_token(advantages) if weights is None else per_token(advantages) * per_token(weights)
+    weight_BT = torch.where(clipped_BT, 0.0, capped_weight(log_weight_BT, params.cap) * scale)
+    metrics = clip_metrics(log_ratio_BT, advantages, mask_BT, clipped_BT, params.clip.log_bounds)
+    metrics["weight/capped_frac"] = Mean(((log_weight_BT > log(params.cap)) & mask_BT).sum(), mask_BT.sum())
+    return LossOutput(
+        loss_numerator=-sum_of_tokens(score_terms(weight_BT, log_probs_BT, mask_BT), mask_BT),
+        denominator=denominator(mask_BT, params),
+        gradient_weight_BT=torch.where(mask_BT, weight_BT, 0.0),
+        clipped_BT=clipped_BT,
+        metrics=metrics,
+    )

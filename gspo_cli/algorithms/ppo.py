@@ -1,0 +1,78 @@
+"""PPO: token ratios as in GRPO, advantages from a learned critic.
+
+J = 1/N sum_i 1/|y_i| sum_t min(w_it A_it, clip(w_it) A_it)                 arXiv 1707.06347, Eq. 7; 2507.18071, Eq. 1
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.clip_metrics import clipped_output
+from gspo_cli.algorithms.contract import Clip, LossOutput
+from gspo_cli.algorithms.critic import gae, whiten
+from gspo_cli.algorithms.ratio import clipped_surrogate, token_log_ratio
+from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_token_means, token_shares
+
+UNIT: Literal["token", "sequence"] = "token"
+token_terms = sum_of_token_means
+CRITIC = True
+"""Advantages come from a learned value function; see `token_advantages`."""
+
+
+@dataclass(frozen=True)
+class Params:
+    """The usual setting: clip arXiv 1707.06347, §6.1; GAE and critic as in verl, value clip as in TRL."""
+
+    clip: Clip = Clip(low=0.2, high=0.2)
+    dual_clip: float | None = None
+    gamma: float = 1.0
+    lam: float = 1.0
+    value_clip: float = 0.2
+    critic_lr: float = 1e-5
+
+
+def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
+    """The rewards themselves, 0 where unscored; `token_advantages` turns them into advantages."""
+    return torch.where(rewards_B.isnan(), 0.0, rewards_B).float()
+
+
+def token_advantages(rewards_B: Tensor, values_BT: Tensor, mask_BT: Tensor, params: Params) -> tuple[Tensor, Tensor]:
+    """Whitened advantages and returns of each loss token [B, T], once per rollout batch.    arXiv 1506.02438, Eq. 16"""
+    advantages_BT, returns_BT = gae(rewards_B, values_BT, mask_BT, params.gamma, params.lam)
+    return whiten(advantages_BT, mask_BT), returns_BT
+
+
+def denominator(mask_BT: Tensor, params: Params) -> Tensor:
+    """N, the number of responses."""
+    return num_responses(mask_BT)
+
+
+def loss(
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    params: Params,
+    *,
+    sampler_log_probs_BT: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> LossOutput:
+    """-J of one micro-batch.                                                                    arXiv 1707.06347, Eq. 7
+
+    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
+    Differs from the paper: clipped in log space; mean over each response first (GSPO paper, Eq. 1).
+    """
+    log_ratio = token_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
+    surrogate = clipped_surrogate(log_ratio, per_token(advantages), params.clip, params.dual_clip, weights)
+    return clipped_output(
+        surrogate, log_ratio, advantages, mask_BT, params.clip.log_bounds,
+        objective=sum_of_token_means(surrogate.value, mask_BT),
+        denominator=denominator(mask_BT, params),
+        gradient_weight_BT=token_shares(surrogate.weight, mask_BT),
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""REINFORCE with a group baseline: no ratio, no clip; everyone's gradient as long as the policy has not moved.
+
+J = 1/N sum_i 1/|y_i| sum_t A_i l_it                             Williams 1992, Eq. 11, with the mean over each response
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from gspo_cli.algorithms.advantage import group_advantage
+from gspo_cli.algorithms.contract import LossOutput
+from gspo_cli.algorithms.reduction import num_responses, per_token, score_terms, sum_of_token_means, token_shares
+
+UNIT: Literal["token", "sequence"] = "token"
+token_terms = sum_of_token_means
+PRESET = {"minibatches": 1}
+"""It has nothing against stale data, so a rollout batch is one optimizer step."""
+
+
+@dataclass(frozen=True)
+class Params:
+    """Nothing to set but the consent to more than one optimizer step a rollout batch."""
+
+    allow_stale: bool = False
+
+
+def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
+    """The group z-score: see `group_advantage`."""
+    return group_advantage(rewards_B, groups_B)
+
+
+def denominator(mask_BT: Tensor, params: Params) -> Tensor:
+    """N, the number of responses."""
+    return num_responses(mask_BT)
+
+
+def loss(
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    params: Params,
+    *,
+    sampler_log_probs_BT: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> LossOutput:
+    """-J of one micro-batch.                                                                  arXiv 2402.03300, Eq. 21
+
+    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
+    Differs from the paper: the mean over each response, as in GRPO. The loss value depends on l and means nothing.
+    """
+    scale = per_token(advantages) if weights is None else per_token(advantages) * per_token(weights)
+    return LossOutput(
+        loss_numerator=-sum_of_token_means(score_terms(scale, log_probs_BT, mask_BT), mask_BT),
+        denominator=denominator(mask_BT, params),
+        gradient_weight_BT=token_shares(scale, mask_BT),
+        clipped_BT=None,
+    )

@@ -1,0 +1,94 @@
+"""SAPO: a soft gate in place of the clip, sharper for negative advantages.
+
+J = 1/N sum_i 1/|y_i| sum_t f(w_it) A_i,  f(w) = 4/tau sigmoid(tau (w - 1))                  arXiv 2511.20347, Eq. 5-6
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.advantage import group_advantage
+from gspo_cli.algorithms.contract import LossOutput
+from gspo_cli.algorithms.ratio import SATURATION, saturate, token_log_ratio
+from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_token_means, token_shares
+from gspo_cli.types import Mean, Reduced
+
+UNIT: Literal["token", "sequence"] = "token"
+token_terms = sum_of_token_means
+
+
+@dataclass(frozen=True)
+class Params:
+    """The published setting (arXiv 2511.20347, §5); no KL, no replay."""
+
+    tau_pos: float = 1.0
+    tau_neg: float = 1.05
+
+    def __post_init__(self) -> None:
+        if min(self.tau_pos, self.tau_neg) <= 0:
+            raise ValueError("tau_pos and tau_neg must be positive (they are the gate's sharpness)")
+
+
+def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
+    """The group z-score: see `group_advantage`."""
+    return group_advantage(rewards_B, groups_B)
+
+
+def denominator(mask_BT: Tensor, params: Params) -> Tensor:
+    """N, the number of responses."""
+    return num_responses(mask_BT)
+
+
+def loss(
+    log_probs_BT: Tensor,
+    old_log_probs_BT: Tensor,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    params: Params,
+    *,
+    sampler_log_probs_BT: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> LossOutput:
+    """-J of one micro-batch.                                                                  arXiv 2511.20347, Eq. 5-8
+
+    f'(w) = 4 p (1 - p) = sech^2(tau (w - 1) / 2) with p = sigmoid(tau (w - 1)); f(1) = 2 / tau, f'(1) = 1.
+    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
+    Differs from the paper: nothing but the saturation of log-ratios beyond +-20. The gate is soft: f'(1.27) = 0.98, and
+        for w -> 0 it never falls below 0.77.
+    """
+    log_ratio_BT = token_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
+    scale = per_token(advantages) if weights is None else per_token(advantages) * per_token(weights)
+    positive = per_token(advantages) > 0
+    tau = torch.full_like(per_token(advantages), params.tau_neg).masked_fill(positive, params.tau_pos)
+    ratio_BT = saturate(log_ratio_BT).exp()
+    gate_BT = torch.sigmoid(tau * (ratio_BT - 1))
+    value_BT = torch.where(scale == 0, 0.0, 4 / tau * gate_BT * scale)
+    slope_BT = (4 * gate_BT * (1 - gate_BT)).detach()
+    flows_BT = log_ratio_BT.abs() <= SATURATION
+    weight_BT = torch.where(flows_BT, slope_BT * ratio_BT.detach() * scale, 0.0)
+    return LossOutput(
+        loss_numerator=-sum_of_token_means(value_BT, mask_BT),
+        denominator=denominator(mask_BT, params),
+        gradient_weight_BT=token_shares(weight_BT, mask_BT),
+        clipped_BT=None,
+        metrics=gate_metrics(slope_BT, ratio_BT.detach(), per_token(advantages).expand_as(mask_BT), mask_BT),
+    )
+
+
+def gate_metrics(slope_BT: Tensor, ratio_BT: Tensor, sign_BT: Tensor, mask_BT: Tensor) -> dict[str, Reduced]:
+    """The gate/* metrics: what the soft gate leaves of each token's weight."""
+    positive_BT, negative_BT = mask_BT & (sign_BT > 0), mask_BT & (sign_BT < 0)
+    tokens = mask_BT.sum()
+    return {
+        "gate/mean": Mean(slope_BT[mask_BT].sum(), tokens),
+        "gate/mean_pos": Mean(slope_BT[positive_BT].sum(), positive_BT.sum()),
+        "gate/mean_neg": Mean(slope_BT[negative_BT].sum(), negative_BT.sum()),
+        "gate/below_half_frac": Mean((slope_BT[mask_BT] < 0.5).sum(), tokens),
+        "gate/weight_mean": Mean((slope_BT * ratio_BT)[mask_BT].sum(), tokens),
+    }

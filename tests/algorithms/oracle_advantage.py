@@ -1,0 +1,52 @@
+"""Advantages in plain Python loops: group statistics, generalised advantage estimation, whitening."""
+
+from __future__ import annotations
+
+import math
+
+from oracle_batch import Grid
+
+
+def group_advantage(rewards: list[float], groups: list[int], scale: bool = True) -> list[float]:
+    """A_i = (r_i - mean) / std over the group (std with n - 1), or r_i - mean.
+
+    NaN = not scored: outside mean and std, A = 0. Fewer than two scored responses, or rewards that differ by no more
+    than 1e-9 * max(1, max |r|): A = 0 exactly.
+    """
+    advantages = [0.0] * len(rewards)
+    for group in set(groups):
+        members = [i for i, g in enumerate(groups) if g == group and not math.isnan(rewards[i])]
+        scored = [rewards[i] for i in members]
+        if len(scored) < 2 or max(scored) - min(scored) <= 1e-9 * max(1.0, max(abs(r) for r in scored)):
+            continue
+        mean = math.fsum(scored) / len(scored)
+        std = math.sqrt(math.fsum((r - mean) ** 2 for r in scored) / (len(scored) - 1))
+        for i in members:
+            advantages[i] = (rewards[i] - mean) / (std if scale else 1.0)
+    return advantages
+
+
+def gae(values: Grid, rewards: list[float], mask: list[list[bool]], gamma: float, lam: float) -> tuple[Grid, Grid]:
+    """(A, R) with delta_t = r_t + gamma V_{t+1} - V_t, A_t = delta_t + gamma lam A_{t+1}, R_t = A_t + V_t.
+
+    t + 1 is the next loss token: tool tokens between are skipped. The reward sits on the last loss token, after which V
+    and A are 0. Outside the mask the results are 0.
+    """
+    advantages = [[0.0] * len(row) for row in mask]
+    returns = [[0.0] * len(row) for row in mask]
+    for i, row in enumerate(mask):
+        next_value, next_advantage, reward = 0.0, 0.0, rewards[i]
+        for t in reversed([t for t, is_loss in enumerate(row) if is_loss]):
+            delta = reward + gamma * next_value - values[i][t]
+            advantages[i][t] = delta + gamma * lam * next_advantage
+            returns[i][t] = advantages[i][t] + values[i][t]
+            next_value, next_advantage, reward = values[i][t], advantages[i][t], 0.0
+    return advantages, returns
+
+
+def whitened(advantages: Grid, mask: list[list[bool]], ddof: int) -> Grid:
+    """(A - mean) / std over all loss tokens, 0 outside; left centred only where they do not differ."""
+    tokens = [a for i, row in enumerate(advantages) for t, a in enumerate(row) if mask[i][t]]
+    mean = math.fsum(tokens) / max(1, len(tokens))
+    std = math.sqrt(math.fsum((a - mean) ** 2 for a in tokens) / max(1, len(tokens) - ddof)) or 1.0
+    return [[(a - mean) / std if mask[i][t] else 0.0 for t, a in enumerate(row)] for i, row in enumerate(advantages)]

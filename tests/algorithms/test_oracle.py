@@ -1,0 +1,191 @@
+"""Every registered algorithm against the oracle, in float64: value, denominator, gradient in closed form and by
+autograd, clip mask, metrics.
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from cases import batches, random_weights, seeded_batches
+from hypothesis import given, settings
+from oracle import ORACLES
+from oracle_batch import Answer, Batch
+from torch import Tensor
+
+from gspo_cli.algorithms import ALGORITHMS, LossOutput
+from gspo_cli.algorithms.contract import Clip
+from gspo_cli.types import Mean
+
+TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
+SEQUENCE_RATIO = {"gspo", "gspo_token", "luspo", "gmpo"}
+HARD_CLIP = {"grpo", "ppo", "dapo", "dr_grpo", "gspo", "gspo_token", "luspo", "gmpo", "minirl"}
+RESPONSE_ADVANTAGE = SEQUENCE_RATIO - {"gspo_token"}
+NOT_IN_THE_LOSS = {"gamma", "lam", "value_clip", "critic_lr", "allow_stale"}
+
+algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
+
+
+def oracle_settings(params: Any) -> dict[str, Any]:
+    """An algorithm's parameters under the oracle's names."""
+    values: dict[str, Any] = {}
+    for parameter in dataclasses.fields(params):
+        value = getattr(params, parameter.name)
+        if isinstance(value, Clip):
+            values |= {"low": value.low, "high": value.high}
+        elif parameter.name not in NOT_IN_THE_LOSS:
+            values[parameter.name] = value
+    return values
+
+
+def other_params(rng: Random, params: Any) -> Any:
+    """The same algorithm with every number of its loss drawn anew."""
+    changes: dict[str, Any] = {}
+    for parameter in dataclasses.fields(params):
+        if parameter.name == "dual_clip":
+            changes["dual_clip"] = rng.choice((1.0001, 1.1, 3.0))
+        elif parameter.name == "clip":
+            changes["clip"] = Clip(10 ** rng.uniform(-4, -0.5), 10 ** rng.uniform(-4, -0.3))
+        elif parameter.name == "cap":
+            changes["cap"] = rng.uniform(1.001, 1.5)
+        elif parameter.name == "max_length":
+            changes["max_length"] = rng.randint(9, 99)
+        elif parameter.name not in NOT_IN_THE_LOSS:
+            changes[parameter.name] = getattr(params, parameter.name) * rng.uniform(0.1, 1.3)
+    return dataclasses.replace(params, **changes)
+
+
+def tensor(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def loss_of(name: str, batch: Batch, params: Any) -> tuple[LossOutput, Tensor]:
+    """The package's loss, and autograd's gradient of its numerator with respect to the log-probabilities."""
+    log_probs_BT = tensor(batch.log_probs).requires_grad_()
+    extra: dict[str, Tensor] = {}
+    if name == "minirl":
+        extra["sampler_log_probs_BT"] = tensor(batch.sampler)
+    if batch.weights is not None:
+        extra["weights"] = tensor(batch.weights)
+    output = ALGORITHMS[name].loss(
+        log_probs_BT, tensor(batch.old), tensor(batch.advantages), torch.tensor(batch.mask), params, **extra
+    )
+    (gradient_BT,) = torch.autograd.grad(output.loss_numerator, log_probs_BT)
+    return output, gradient_BT
+
+
+def check(name: str, batch: Batch, params: Any) -> None:
+    assert name in ORACLES, f"tests/algorithms/oracle.py has no oracle for {name!r}: add one, written from the paper"
+    expected: Answer = ORACLES[name](batch, **oracle_settings(params))
+    output, gradient_BT = loss_of(name, batch, params)
+
+    def same(actual: Tensor, number: Any, of: str) -> None:
+        actual, wanted = actual.detach().double(), tensor(number)
+        if actual.shape == wanted.shape and torch.allclose(actual, wanted, **TOLERANCE):
+            return  # assert_close is slow, and knows better how to say what differs
+        torch.testing.assert_close(
+            actual, wanted, **TOLERANCE, msg=lambda text: f"{of} of {name} with {params} on {batch}:\n{text}"
+        )
+
+    same(output.loss_numerator, expected.numerator, "loss numerator")
+    same(output.denominator, float(expected.denominator), "denominator")
+    same(ALGORITHMS[name].denominator(torch.tensor(batch.mask), params), float(expected.denominator), "denominator()")
+    same(output.gradient_weight_BT, expected.weight, "gradient_weight_BT")
+    same(-gradient_BT, expected.weight, "autograd's gradient")
+    assert not output.gradient_weight_BT.requires_grad
+    assert (gradient_BT[tensor(expected.weight) == 0] == 0).all(), (
+        f"{name} with {params} on {batch}: a gradient is small instead of 0"
+    )
+    if expected.clipped is None:
+        assert output.clipped_BT is None, f"{name} has no hard clip: clipped_BT must be None"
+    else:
+        assert output.clipped_BT is not None, f"{name} has a hard clip: clipped_BT must be a mask"
+        assert output.clipped_BT.tolist() == expected.clipped, f"clip mask of {name} with {params} on {batch}"
+    missing = {metric for metric in expected.metrics if metric.startswith(("clip/", "gate/", "weight/"))}
+    missing -= {"clip/dual_frac"} if getattr(params, "dual_clip", None) is None else set()
+    assert missing <= output.metrics.keys(), f"{name} measures no {missing - output.metrics.keys()}"
+    for metric, value in output.metrics.items():
+        assert metric in expected.metrics or not metric.startswith(("clip/", "gate/", "weight/capped")), (
+            f"{name} has no {metric}"
+        )
+        if metric in expected.metrics and isinstance(value, Mean):
+            numerator, denominator = expected.metrics[metric]
+            same(torch.as_tensor(value.numerator), float(numerator), f"{metric} numerator")
+            same(torch.as_tensor(value.denominator), float(denominator), f"{metric} denominator")
+
+
+def test_the_oracle_knows_every_algorithm() -> None:
+    missing = set(ALGORITHMS) - set(ORACLES)
+    assert not missing, (
+        f"tests/algorithms/oracle.py has no oracle for {sorted(missing)}: add one, written from the paper"
+    )
+
+
+@algorithm
+def test_the_defaults_are_the_published_ones(name: str) -> None:
+    published = {key: value.default for key, value in inspect.signature(ORACLES[name]).parameters.items()}
+    del published["batch"]
+    assert {"dual_clip": None} | oracle_settings(ALGORITHMS[name].Params()) == {"dual_clip": None} | published
+
+
+@algorithm
+def test_300_random_cases(name: str) -> None:
+    params = ALGORITHMS[name].Params()
+    for batch in seeded_batches(300):
+        check(name, batch, params)
+
+
+@algorithm
+def test_other_parameters(name: str) -> None:
+    rng = Random(1)
+    for batch in seeded_batches(100):
+        check(name, batch, other_params(rng, ALGORITHMS[name].Params()))
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in RESPONSE_ADVANTAGE])
+def test_advantages_per_token(name: str) -> None:
+    for batch in seeded_batches(100, token_advantages=True):
+        check(name, batch, ALGORITHMS[name].Params())
+
+
+# MiniRL carries its own correction, another one on top is a configuration error; a sequence ratio takes one weight
+@pytest.mark.parametrize(
+    ("name", "per_token"),
+    [(name, False) for name in ALGORITHMS if name != "minirl"]
+    + [(name, True) for name in ALGORITHMS if name not in SEQUENCE_RATIO | {"minirl"}],
+)
+def test_correction_weights(name: str, per_token: bool) -> None:
+    rng = Random(2)
+    for batch in seeded_batches(100):
+        weighted = dataclasses.replace(batch, weights=random_weights(rng, batch, per_token))
+        check(name, weighted, ALGORITHMS[name].Params())
+
+
+@algorithm
+@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@given(batch=batches())
+def test_drawn_cases(name: str, batch: Batch) -> None:
+    check(name, batch, ALGORITHMS[name].Params())
+
+
+@pytest.mark.parametrize("name", list(ORACLES))
+def test_the_random_cases_reach_every_branch(name: str) -> None:
+    reached: dict[str, float] = {}
+    for batch in seeded_batches(300):
+        for metric, (numerator, denominator) in ORACLES[name](batch).metrics.items():
+            reached[metric] = reached.get(metric, 0) + numerator
+            if metric == "clip/token_frac":
+                reached["not clipped"] = reached.get("not clipped", 0) + denominator - numerator
+    assert reached["ratio/saturated_frac"] > 30
+    if name in HARD_CLIP:
+        assert min(reached[key] for key in ("clip/low_frac", "clip/high_frac", "clip/seq_frac", "not clipped")) > 30
+    if name in {"cispo", "minirl"}:
+        assert reached["weight/capped_frac"] > 30
+    if name == "sapo":
+        assert reached["gate/below_half_frac"] > 30

@@ -1,0 +1,379 @@
+"""The figures show the logged numbers, say what they leave out, and can be redrawn from their csv."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import same_color, to_hex
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from PIL import Image
+from report_runs import Record, line, records, write_log, write_run, write_study
+
+from gspo_cli.errors import GspoError
+from gspo_cli.report import style
+from gspo_cli.report.canvas import draw_figure
+from gspo_cli.report.curves import TEXTS
+from gspo_cli.report.folders import find_study
+from gspo_cli.report.plots import FIGURES, Report, plot
+
+NUMBERS = ["seed", "x", "y", "low", "high", "n"]
+SUFFIXES = ["csv", "json", "svg", "png"]
+
+
+def make(study: Path) -> Report:
+    return plot(find_study(str(study), study))
+
+
+def read_csv(study: Path, name: str) -> pd.DataFrame:
+    """A figure's table from its csv; `float` reads back exactly what was written."""
+    with (study / "figures" / f"{name}.csv").open() as file:
+        table = pd.DataFrame(list(csv.DictReader(file)))
+    numbers = {key: [float(cell) if cell else math.nan for cell in table[key]] for key in NUMBERS}
+    return table.assign(**numbers, **{key: table[key].str.removeprefix("'") for key in TEXTS})
+
+
+def redraw(study: Path, name: str) -> Figure:
+    notes = json.loads((study / "figures" / f"{name}.json").read_text())["notes"]
+    panels = FIGURES[name]
+    titles = [f"({letter}) {title}" for letter, title in zip("ab", panels, strict=True)]
+    return draw_figure(read_csv(study, name), list(panels.values()), titles, notes)
+
+
+def logged(study: Path, arm: str, seed: int, kind: str, metric: str) -> list[tuple[Record, Any]]:
+    """Lines with a value of a metric, read with nothing but json."""
+    found = []
+    for text in (study / f"{arm}-s{seed}" / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(text)
+        if record["kind"] == kind and record["metrics"].get(metric) is not None:
+            found.append((record, record["metrics"][metric]))
+    return found
+
+
+def rewards(seed: int, steps: int) -> list[Record]:
+    """Lines for the reward figure alone."""
+    return [record for record in records("gspo", seed, steps) if record["kind"] == "rollout"]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three seeds of grpo, gspo and sapo (whose clip fractions are null), one of grpo with replay."""
+    folder = write_study(tmp_path_factory.mktemp("results") / "demo", arms=("grpo", "gspo", "sapo"), steps=12)
+    write_run(folder, "grpo_r2", 0, records("grpo", 5, 12), algorithm="grpo")
+    make(folder)
+    return folder
+
+
+def test_every_figure_has_its_four_files(study: Path) -> None:
+    expected = {f"{name}.{suffix}" for name in ("reward", "clip", "volatility") for suffix in SUFFIXES}
+    assert {path.name for path in (study / "figures").iterdir()} == expected
+    for name in FIGURES:
+        height, width, _ = imread(study / "figures" / f"{name}.png").shape
+        assert width == 1400, "7 inches at 200 dpi"
+        assert height > 700
+
+
+@pytest.mark.parametrize(
+    ("figure", "metric", "kind"),
+    [
+        ("reward", "reward/mean", "rollout"),
+        ("clip", "clip/token_frac", "step"),
+        ("volatility", "moe/slot_churn_step", "step"),
+    ],
+)
+def test_csv_against_steps_equals_the_logs(study: Path, figure: str, metric: str, kind: str) -> None:
+    table = read_csv(study, figure)
+    table = table[(table["panel"] == "steps") & (table["arm"] == "grpo")]
+    values = [[v for _, v in logged(study, "grpo", seed, kind, metric)] for seed in range(3)]
+    for seed in range(3):
+        mine = table[table["seed"] == seed]
+        assert mine["x"].tolist() == list(range(1, 13))
+        assert mine["y"].tolist() == values[seed]
+    mean = table[table["series"] == "mean"]
+    # t(0.975, 2) = 4.302653
+    half = scipy.stats.t.ppf(0.975, 2) * np.std(values, axis=0, ddof=1) / math.sqrt(3)
+    np.testing.assert_allclose(mean["y"], np.mean(values, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(mean["low"], np.mean(values, axis=0) - half, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(mean["high"], np.mean(values, axis=0) + half, rtol=1e-9)
+    assert mean["n"].tolist() == [3] * 12
+
+
+@pytest.mark.parametrize(("figure", "metric"), [("clip", "clip/token_frac"), ("volatility", "moe/slot_churn")])
+def test_csv_by_mini_batch_is_the_mean_over_batches(study: Path, figure: str, metric: str) -> None:
+    table = read_csv(study, figure)
+    table = table[(table["panel"] == "mini_batches") & (table["arm"] == "gspo")]
+    means = np.zeros((3, 4))
+    for seed in range(3):
+        for index in range(4):
+            found = logged(study, "gspo", seed, "update", metric)
+            means[seed, index] = np.mean([v for record, v in found if record["mini_batch"] == index])
+        mine = table[table["seed"] == seed]
+        assert mine["x"].tolist() == [1, 2, 3, 4]
+        np.testing.assert_allclose(mine["y"], means[seed], rtol=1e-12)
+    np.testing.assert_allclose(table.loc[table["series"] == "mean", "y"], means.mean(axis=0), rtol=1e-12)
+    assert means[:, 0].tolist() == [0, 0, 0]
+
+
+def test_mean_against_tokens_interpolates_on_the_shared_range(tmp_path: Path) -> None:
+    # seed 0: reward = tokens / 1000 at 100, 200, 300; seed 1: reward = 1 at 150, 200, 400. Shared range 150 to 300,
+    # three positions: 150, 225, 300; means (0.15 + 1) / 2, (0.225 + 1) / 2, (0.3 + 1) / 2.
+    for seed, tokens in enumerate([(100, 200, 300), (150, 200, 400)]):
+        lines = [
+            line(step, "rollout", None, {"reward/mean": t / 1000 if seed == 0 else 1.0, "compute/gen_tokens": t}, {})
+            for step, t in enumerate(tokens, 1)
+        ]
+        write_run(tmp_path, "gspo", seed, lines)
+    make(tmp_path)
+    table = read_csv(tmp_path, "reward")
+    table = table[table["panel"] == "tokens"]
+    assert table.loc[table["seed"] == 1, "x"].tolist() == [150, 200, 400]
+    mean = table[table["series"] == "mean"]
+    assert mean["x"].tolist() == [150, 225, 300]
+    np.testing.assert_allclose(mean["y"], [0.575, 0.6125, 0.65], rtol=1e-12)
+
+
+def test_null_is_left_out_and_named_never_zero(study: Path) -> None:
+    table = read_csv(study, "clip")
+    assert "sapo" not in set(table["arm"])
+    side = json.loads((study / "figures" / "clip.json").read_text())
+    gone = [(item["arm"], item["seed"], item["panel"]) for item in side["excluded"]]
+    assert gone == [("sapo", s, panel) for panel in ("steps", "mini_batches") for s in range(3)]
+    assert any(note.startswith("Left out: sapo (seeds 0, 1, 2)") for note in side["notes"])
+    assert "sapo" in set(read_csv(study, "reward")["arm"])
+
+
+def test_null_and_non_finite_inside_a_curve_are_gaps(tmp_path: Path) -> None:
+    values = [0.1, None, 0.3, math.nan, 0.5, math.inf, 0.7]
+    lines = [line(s, "step", None, {"clip/token_frac": v}, {}) for s, v in enumerate(values, 1)]
+    write_run(tmp_path, "gspo", 0, lines)
+    report = make(tmp_path)
+    with (tmp_path / "figures" / "clip.csv").open() as file:
+        assert [row["y"] for row in csv.DictReader(file)] == ["0.1", "", "0.3", "", "0.5", "", "0.7"]
+    assert any("2 values of clip/token_frac (step lines) are not finite" in note for note in report.notes)
+    (curve, dots), _ = (ax.lines for ax in redraw(tmp_path, "clip").axes)
+    assert np.isnan(curve.get_ydata()).tolist() == [v is None or not math.isfinite(v) for v in values]
+    # with gaps on both sides no line would show them
+    assert list(dots.get_xdata()) == [1, 3, 5, 7]
+
+
+def test_zeros_on_a_log_axis_lie_in_the_strip_below_it(study: Path) -> None:
+    _, ax = redraw(study, "clip").axes
+    assert ax.get_yscale() == "log"
+    ticks = dict(zip([label.get_text() for label in ax.get_yticklabels()], ax.get_yticks(), strict=True))
+    floor = min(value for name, value in ticks.items() if name != "0")
+    assert ax.get_ylim()[0] < ticks["0"] < floor
+    zeros = [curve for curve in ax.lines if np.max(curve.get_ydata()) < floor]
+    assert {to_hex(curve.get_color()).upper() for curve in zeros} == {"#0072B2", "#D55E00"}
+    assert all(list(curve.get_xdata()) == [1] for curve in zeros), "only mini-batch 1 is 0"
+    for curve in (curve for curve in ax.lines if curve not in zeros):
+        shown = np.asarray(curve.get_ydata())
+        assert np.nanmin(shown) >= floor
+        assert not np.isfinite(shown[np.asarray(curve.get_xdata()) == 1]).any(), "a line must not lead to a 0"
+    side = json.loads((study / "figures" / "clip.json").read_text())
+    assert any("exactly 0" in note for note in side["notes"])
+    assert any(note.startswith("Mini-batch 1 is 0 by construction") for note in side["notes"])
+
+
+def test_mini_batch_one_is_not_called_zero_when_it_is_not(tmp_path: Path) -> None:
+    lines = [line(1, "update", b, {"clip/token_frac": 0.1}, {}) for b in range(2)]
+    write_run(tmp_path, "gspo", 0, lines)
+    make(tmp_path)
+    assert "by construction" not in (tmp_path / "figures" / "clip.json").read_text()
+
+
+def test_colours_and_line_styles(study: Path) -> None:
+    assert style.colour("grpo") == "#0072B2"
+    assert style.colour("gspo") == "#D55E00"
+    assert style.colour("gspo_token") == "#CC79A7"
+    assert style.colour("sapo") == "#009E73"
+    assert len(set(style.COLOURS.values()) | {style.OTHER}) == len(style.COLOURS) + 1
+    table = read_csv(study, "reward")
+    ax = redraw(study, "reward").axes[0]
+    looks = {"grpo": ("#0072B2", "-"), "grpo_r2": ("#0072B2", "--"), "gspo": ("#D55E00", "-"), "sapo": ("#009E73", "-")}
+    for (arm, _, _), rows in table[table["panel"] == "steps"].groupby(["arm", "series", "seed"], dropna=False):
+        (curve,) = [c for c in ax.lines if list(c.get_ydata()) == rows["y"].tolist()]
+        assert (to_hex(curve.get_color()).upper(), curve.get_linestyle()) == looks[arm]
+
+
+def test_arms_of_one_algorithm_never_look_alike() -> None:
+    arms = [("grpo", "grpo"), ("grpo_r2", "grpo"), ("grpo_r3", "grpo"), ("mine", "mine"), ("other", "other")]
+    dashes = style.line_styles(reversed(arms))
+    assert dashes == {"grpo": "-", "grpo_r2": "--", "grpo_r3": "-.", "mine": "--", "other": "-."}
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_csv_alone_redraws_the_figure(study: Path, name: str) -> None:
+    with style.applied():
+        redraw(study, name).savefig(study / "again.png")
+    np.testing.assert_array_equal(imread(study / "again.png"), imread(study / "figures" / f"{name}.png"))
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_nothing_overlaps_and_nothing_is_cut(study: Path, name: str) -> None:
+    figure = redraw(study, name)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    panels = [ax.get_tightbbox(renderer) for ax in figure.axes]
+    below = [item.get_window_extent(renderer) for item in (*figure.legends, *figure.texts)]
+    boxes = [*panels, *below]
+    for index, box in enumerate(boxes):
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+        assert not any(box.overlaps(other) for other in boxes[index + 1 :])
+
+
+def test_axes_are_named_with_the_units_of_the_schema(study: Path) -> None:
+    labels = {name: [(ax.get_xlabel(), ax.get_ylabel()) for ax in redraw(study, name).axes] for name in FIGURES}
+    assert labels["reward"] == [
+        ("rollout batch", "reward/mean [reward]"),
+        ("compute/gen_tokens [tokens]", "reward/mean [reward]"),
+    ]
+    assert [y for _, y in labels["clip"]] == ["clip/token_frac [frac]"] * 2
+    assert [y for _, y in labels["volatility"]] == ["moe/slot_churn_step [frac]", "moe/slot_churn [frac]"]
+
+
+def test_legend_says_what_the_band_is(study: Path) -> None:
+    arms, series = redraw(study, "reward").legends
+    assert [text.get_text() for text in arms.get_texts()] == [
+        "grpo (N = 3)", "grpo_r2 (N = 1)", "gspo (N = 3)", "sapo (N = 3)",
+    ]  # fmt: skip
+    assert series.get_texts()[-1].get_text() == "95 % t interval over seeds, pointwise, N = 3"
+
+
+def test_side_file_names_runs_and_proves_logs_and_csv(study: Path) -> None:
+    for name in FIGURES:
+        text = (study / "figures" / f"{name}.json").read_bytes()
+        side = json.loads(text)
+        assert list(side) == sorted(side)
+        assert side["figure"] == name
+        assert side["band"] == "95 % t interval over seeds, pointwise"
+        assert [(r["arm"], r["seed"], r["run_id"]) for r in side["runs"]] == [
+            (arm, seed, f"id-{arm}-{seed}")
+            for arm, seeds in (("grpo", 3), ("grpo_r2", 1), ("gspo", 3), ("sapo", 3))
+            for seed in range(seeds)
+        ]
+        for run in side["runs"]:
+            log = (study / run["run"] / "metrics.jsonl").read_bytes()
+            assert run["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest(), "torn_bytes": 0}
+        table = (study / "figures" / f"{name}.csv").read_bytes()
+        assert side["csv"] == {"bytes": len(table), "sha256": hashlib.sha256(table).hexdigest()}
+        mark = f"sha256:{hashlib.sha256(text).hexdigest()}"
+        with Image.open(study / "figures" / f"{name}.png") as image:
+            assert image.info["Source"] == mark
+        svg = (study / "figures" / f"{name}.svg").read_text()
+        assert mark in svg
+        assert "<dc:date>" not in svg
+
+
+def test_the_same_logs_give_the_same_bytes(tmp_path: Path) -> None:
+    contents = []
+    for place in ("here", "there"):
+        folder = write_study(tmp_path / place / "demo", seeds=2, steps=3)
+        # the user's own settings must not show
+        with mpl.rc_context({} if place == "here" else {"font.size": 20, "axes.facecolor": "red"}):
+            make(folder)
+        contents.append({path.name: path.read_bytes() for path in (folder / "figures").iterdir()})
+    assert contents[0] == contents[1]
+
+
+def test_one_changed_value_changes_every_file(tmp_path: Path) -> None:
+    lines = rewards(0, 6)
+    folder = write_run(tmp_path, "gspo", 0, lines)
+    make(tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+    lines[0]["metrics"]["reward/mean"] += 0.1
+    write_log(folder / "metrics.jsonl", lines)
+    make(tmp_path)
+    assert len(before) == 4
+    for name, content in before.items():
+        assert (tmp_path / "figures" / name).read_bytes() != content
+
+
+def test_a_single_seed_is_just_its_line(tmp_path: Path) -> None:
+    for arm in ("grpo", "gspo"):
+        write_run(tmp_path, arm, 0, rewards(0, 4))
+    make(tmp_path)
+    table = read_csv(tmp_path, "reward")
+    assert set(table["series"]) == {"seed"}
+    figure = redraw(tmp_path, "reward")
+    assert not figure.axes[0].collections
+    assert len(figure.axes[0].lines) == 2
+    assert len(figure.legends) == 1
+
+
+def test_two_seeds_have_a_mean_but_no_band(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path, "gspo", seed, rewards(seed, 4))
+    make(tmp_path)
+    table = read_csv(tmp_path, "reward")
+    assert (table["series"] == "mean").sum() == 4 + 4
+    assert table["low"].isna().all()
+    side = json.loads((tmp_path / "figures" / "reward.json").read_text())
+    assert side["band"] is None
+    assert "No band with two seeds: gspo." in side["notes"]
+
+
+def test_a_run_that_ended_early_does_not_shift_the_mean(tmp_path: Path) -> None:
+    for seed, steps in enumerate((3, 5)):
+        lines = [line(s, "rollout", None, {"reward/mean": float(seed)}, {}) for s in range(1, steps + 1)]
+        write_run(tmp_path, "gspo", seed, lines)
+    report = make(tmp_path)
+    mean = read_csv(tmp_path, "reward").query("series == 'mean' and panel == 'steps'")
+    assert mean["x"].tolist() == [1, 2, 3, 4, 5]
+    assert mean["y"].tolist()[:3] == [0.5] * 3
+    assert mean["y"].isna().tolist() == [False, False, False, True, True]
+    # no tokens were logged: the second panel is empty, and says so
+    assert any("compute/gen_tokens is null or absent" in note for note in report.notes)
+    assert "no values" in [text.get_text() for text in redraw(tmp_path, "reward").axes[1].texts]
+
+
+def test_dense_models_have_no_volatility_figure(tmp_path: Path) -> None:
+    write_run(tmp_path, "gspo", 0, records("gspo", 0, 3, dense=True))
+    report = make(tmp_path)
+    assert report.left_out == {"volatility": "no run has a value of moe/slot_churn_step or moe/slot_churn"}
+    assert not (tmp_path / "figures" / "volatility.csv").exists()
+    assert set(report.files) == {"reward", "clip"}
+
+
+def test_texts_are_harmless_in_a_spreadsheet(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "x", 0, rewards(0, 2))
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**about, "arm": '=HYPERLINK("x")'}))
+    make(tmp_path)
+    with (tmp_path / "figures" / "reward.csv").open() as file:
+        assert {row["arm"] for row in csv.DictReader(file)} == {'\'=HYPERLINK("x")'}
+    assert set(read_csv(tmp_path, "reward")["arm"]) == {'=HYPERLINK("x")'}
+
+
+def test_runs_without_a_log_and_torn_logs_are_named(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path, "gspo", seed, rewards(seed, 3)) for seed in range(2)]
+    (folders[1] / "metrics.jsonl").unlink()
+    with (folders[0] / "metrics.jsonl").open("a") as file:
+        file.write('{"seq":')
+    report = make(tmp_path)
+    assert "gspo-s0: torn last line of metrics.jsonl (7 bytes) ignored" in report.notes
+    side = json.loads((tmp_path / "figures" / "reward.json").read_text())
+    missing = {"run": "gspo-s1", "arm": "gspo", "seed": 1, "panel": None, "reason": "no metrics.jsonl"}
+    assert side["excluded"] == [missing]
+    assert side["runs"][0]["log"]["torn_bytes"] == 7
+
+
+def test_nothing_to_plot(tmp_path: Path) -> None:
+    write_run(tmp_path, "gspo", 0, [])
+    with pytest.raises(GspoError, match="nothing to plot"):
+        make(tmp_path)
+    assert not (tmp_path / "figures").exists()
+
+
+def test_colours_of_the_palette_are_colours() -> None:
+    assert all(same_color(code, code.lower()) for code in style.COLOURS.values())

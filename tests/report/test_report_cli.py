@@ -1,0 +1,120 @@
+"""`gspo report`: results on stdout, the rest on stderr, JSON alone with --json, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report_runs import line, write_run, write_study
+from typer.testing import CliRunner, Result
+
+from gspo_cli.cli.report import app
+from gspo_cli.runlog.schema import METRICS
+
+SUFFIXES = ("csv", "json", "svg", "png")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_plots_prints_the_paths_it_wrote(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", arms=("gspo", "sapo"), seeds=1, steps=3)
+    result = run("plots", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    figures = study / "figures"
+    assert result.stdout.splitlines() == [
+        str(figures / f"{name}.{suffix}") for name in ("reward", "clip", "volatility") for suffix in SUFFIXES
+    ]
+    assert all(Path(path).stat().st_size for path in result.stdout.splitlines())
+    assert "Left out: sapo" in result.stderr
+
+
+def test_plots_json_is_one_object(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", arms=("gspo",), seeds=1, steps=2)
+    result = run("plots", "demo", "--out", str(tmp_path), "--json")
+    found = json.loads(result.stdout)
+    assert found["study"] == str(study)
+    assert found["figures"]["clip"] == [str(study / "figures" / f"clip.{suffix}") for suffix in SUFFIXES]
+    assert found["left_out"] == {}
+    assert result.stderr == ""
+
+
+def test_a_run_alone_is_drawn_beside_its_log(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", arms=("gspo",), seeds=2, steps=2)
+    result = run("plots", str(study / "gspo-s1"))
+    assert result.exit_code == 0, result.stderr
+    side = json.loads((study / "gspo-s1" / "figures" / "reward.json").read_text())
+    assert [item["run"] for item in side["runs"]] == ["gspo-s1"]
+    assert not (study / "figures").exists()
+
+
+@pytest.mark.parametrize("name", ["nothing", None])
+def test_no_study_is_a_user_error(tmp_path: Path, name: str | None) -> None:
+    result = run("plots", *([name] if name else []), "--out", str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert [text.split(":")[0] for text in result.stderr.splitlines()] == ["error", "why", "do"]
+
+
+def test_a_corrupt_log_is_a_storage_error_also_as_json(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo", "gspo", 0, [])
+    (folder / "metrics.jsonl").write_text('{"seq":0,"seq":0}\n')
+    result = run("plots", "--out", str(tmp_path), "--json")
+    assert result.exit_code == 6
+    assert result.stdout == ""
+    error = json.loads(result.stderr)
+    assert error["exit"] == 6
+    assert "line 1" in error["error"]
+    assert not (tmp_path / "demo" / "figures").exists()
+
+
+def test_explain_one_metric() -> None:
+    result = run("explain", "clip/token_frac", "--json")
+    assert json.loads(result.stdout) == {
+        "name": "clip/token_frac",
+        "unit": "frac",
+        "definition": "loss tokens whose gradient the clip makes exactly zero / all loss tokens",
+        "reduction": "mean",
+        "lines": "update, step",
+        "better": "neither",
+    }
+    text = run("explain", "reward/mean").stdout
+    assert all(word in text for word in ("sum of rewards / scored responses", "rollout", "higher"))
+    assert json.loads(run("explain", "moe/slot_churn/layer_02", "--json").stdout)["unit"] == "frac"
+
+
+def test_explain_all_metrics() -> None:
+    listed = [json.loads(text) for text in run("explain", "--json").stdout.splitlines()]
+    assert [entry["name"] for entry in listed] == list(METRICS)
+    table = run("explain").stdout
+    assert all(name in table for name in METRICS)
+
+
+def test_explain_an_unknown_name_suggests_the_nearest() -> None:
+    result = run("explain", "clip/tokenfrac")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "did you mean 'clip/token_frac'?" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["plots", "explain"])
+def test_help_has_two_examples(command: str) -> None:
+    text = run(command, "--help").stdout
+    assert text.count(f"gspo report {command}") == 2
+
+
+def test_report_never_imports_torch(tmp_path: Path) -> None:
+    write_run(tmp_path / "demo", "gspo", 0, [line(1, "rollout", None, {"reward/mean": 0.5}, {})])
+    code = (
+        "import sys; from gspo_cli.cli.report import app\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'matplotlib', 'scipy', 'pyarrow'}\n"
+        "assert not heavy & set(sys.modules)\n"
+        f"app(['plots', '--out', {str(tmp_path)!r}], standalone_mode=False)\n"
+        "assert 'matplotlib' in sys.modules and not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

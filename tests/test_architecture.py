@@ -1,0 +1,245 @@
+"""The rules that hold the package together, read off its source and a fresh interpreter."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from program import GSPO
+
+import gspo_cli
+from gspo_cli import recipe
+from gspo_cli.cli.main import app
+
+PACKAGE = Path(gspo_cli.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "scipy"}
+
+BASE = {"types", "config", "errors", "seeds", "recipe"}
+MAY_IMPORT = {
+    "types": set(), "errors": set(), "seeds": set(), "config": set(), "recipe": {"config", "errors"},
+    "algorithms": {"types", "errors"},
+    "rewards": BASE | {"sandbox"},
+    "sandbox": BASE,
+    "tasks": BASE | {"rewards"},
+    "models": BASE,
+    "runlog": BASE,
+    "moe": BASE | {"runlog"},
+    "rollout": BASE | {"models", "moe", "tasks", "runlog"},
+    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog", "tasks"},  # a benchmark names a task
+    "training": BASE | {"algorithms", "rollout", "moe", "models", "tasks", "runlog", "evals"},  # evaluates on its way
+    "report": BASE | {"runlog"},
+    "report/batch.py": BASE | {"runlog", "algorithms", "models", "moe"},
+    "cli": {"errors"},
+    "__init__": set(), "__main__": {"cli"},
+}  # fmt: skip
+"""Within the package, besides itself; what a function imports counts too, except in `cli`."""
+
+THIRD_PARTY = {
+    "types": set(), "errors": set(), "seeds": set(), "config": {"pydantic"}, "recipe": {"pydantic"},
+    "algorithms": {"torch"},
+    "rewards": {"math_verify"}, "sandbox": set(),
+    "tasks": {"datasets"},
+    "runlog": {"pydantic"},
+    "models": {"torch", "transformers", "tokenizers", "safetensors"},
+    "moe": {"torch", "transformers"},
+    "report/batch.py": {"numpy", "pandas", "pyarrow", "torch"},
+    "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2"},
+    "cli": {"typer", "rich"},
+    "__init__": set(), "__main__": set(),
+}  # fmt: skip
+"""Outside the standard library; a package that is not named may import any dependency."""
+
+
+def imports(module: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
+    """(module, whether within a function) of every import that is executed."""
+    for node in ast.iter_child_nodes(module):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((name.name, inside) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            names = [f"gspo_cli.{name.name}" for name in node.names] if node.module == "gspo_cli" else [node.module]
+            yield from ((str(name), inside) for name in names)
+        yield from imports(node, inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def arrows(path: Path) -> tuple[set[str], set[str]]:
+    """What a module imports: parts of the package, and other libraries. For `cli`: at the top of the file only."""
+    own, others = set(), set()
+    for module, inside in imports(tree(path)):
+        top, _, rest = module.partition(".")
+        if part_of(path) == "cli" and inside:
+            continue
+        if top != "gspo_cli":
+            others.add(top)
+        elif rest != "__version__":
+            own.add(rest.split(".")[0])
+    return own, others - sys.stdlib_module_names
+
+
+def part_of(path: Path) -> str:
+    """`algorithms`, `config`, ...: the package's part that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """A module's syntax tree."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def nodes() -> Iterator[tuple[str, Any]]:
+    """(file:line, node) of every node of the package's syntax trees that stands somewhere."""
+    for path in MODULES:
+        for node in ast.walk(tree(path)):
+            yield f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}", node
+
+
+def test_a_module_imports_only_what_its_place_allows() -> None:
+    wrong = {}
+    for path in MODULES:
+        own, others = arrows(path)
+        part, name = part_of(path), path.relative_to(PACKAGE).as_posix()
+        libraries = THIRD_PARTY.get(name, THIRD_PARTY.get(part, others))
+        wrong[name] = (own - {part} - MAY_IMPORT.get(name, MAY_IMPORT[part])) | (others - libraries)
+    assert len(wrong) > 50
+    assert not {name: found for name, found in wrong.items() if found}
+
+
+def fresh(program: str) -> str:
+    """What a program prints in an interpreter of its own."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import io, json, sys, contextlib; sys.argv = ['gspo', '--help']\n"
+        "from gspo_cli.cli.main import run\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit): run()\n"
+        "assert 'Usage' in out.getvalue()\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    loaded = json.loads(fresh(program))
+    assert "gspo_cli.cli.train" in loaded
+    assert not HEAVY & set(loaded)
+
+
+def test_help_answers_in_a_blink() -> None:
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run([GSPO, "--help"], check=True, capture_output=True, text=True)
+        seconds.append(time.perf_counter() - start)
+        assert "train" in done.stdout
+    assert min(seconds) < 0.3
+
+
+def test_the_report_never_loads_torch() -> None:
+    parts = [p.relative_to(PACKAGE.parent).with_suffix("") for p in (PACKAGE / "report").rglob("*.py")]
+    names = sorted(".".join(p.parts).removesuffix(".__init__") for p in parts if p.name != "batch")
+    program = f"import importlib, sys\nfor n in {names}: importlib.import_module(n)\nprint('torch' in sys.modules)"
+    assert len(names) > 5
+    assert fresh(program).strip() == "False"
+
+
+def test_every_function_is_annotated() -> None:
+    bare = []
+    for place, node in nodes():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+            missing = [a.arg for a in arguments if a and a.annotation is None and a.arg not in ("self", "cls")]
+            bare += [f"{place} {node.name}({name})" for name in missing + ["return"] * (node.returns is None)]
+    assert bare == []
+
+
+def test_no_error_is_swallowed() -> None:
+    broad = {"Exception", "BaseException"}
+    swallowed = []
+    for place, node in nodes():
+        if isinstance(node, ast.ExceptHandler):
+            does_nothing = all(isinstance(s, ast.Pass | ast.Continue) or _is_ellipsis(s) for s in node.body)
+            if node.type is None or (does_nothing and broad & _names(node.type)):
+                swallowed.append(place)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress") and broad & _names(node):
+            swallowed.append(place)
+    assert swallowed == []
+
+
+def test_no_pickle_and_no_nan_painted_over() -> None:
+    attributes = [(place, ast.unparse(node)) for place, node in nodes() if isinstance(node, ast.Attribute)]
+    forbidden = ("torch.load", "torch.save", ".nan_to_num", ".nan_to_num_")
+    assert [use for use in attributes if use[1].endswith(forbidden)] == []
+    modules = {module.split(".")[0] for path in MODULES for module, _ in imports(tree(path))}
+    assert not modules & {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
+
+
+def test_every_user_error_has_three_parts() -> None:
+    parts = ("message", "why", "hint")
+    checked, wrong = 0, []
+    for place, node in nodes():
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "GspoError":
+            named = {k.arg: k.value for k in node.keywords}
+            given = dict(zip(parts, node.args, strict=False)) | named
+            wrong += [f"{place} {part}" for part in parts if part not in given or _may_be_empty(given[part])]
+            checked += 1
+    assert checked > 30
+    assert wrong == []
+
+
+def _may_be_empty(text: ast.expr) -> bool:
+    """Whether a string expression has a literal empty form; what only runs can tell is taken as text."""
+    if isinstance(text, ast.Constant):
+        return not str(text.value or "").strip()
+    if isinstance(text, ast.IfExp):
+        return _may_be_empty(text.body) or _may_be_empty(text.orelse)
+    return isinstance(text, ast.JoinedStr) and not text.values
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def _is_ellipsis(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """("eval list", its command) for every command of the program."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def test_the_program_has_its_commands() -> None:
+    assert {"train", "rollout", "eval benchmarks", "eval list", "recipes ls", "report plots"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_shows_two_examples_that_parse(name: str) -> None:
+    command = COMMANDS[name]
+    about, marker, examples = (command.callback.__doc__ or "").partition("Examples:")
+    lines = [line.split() for line in examples.splitlines() if line.strip().startswith("gspo ")]
+    assert about.strip() and marker and len(lines) >= 2
+    for line in lines:
+        assert line[1 : 1 + len(name.split())] == name.split()
+        given = command.make_context(name, line[1 + len(name.split()) :]).params
+        if "set_" in given:
+            recipe.load(given.get("recipe") or given.get("name"), {}, given["set_"] or [])
