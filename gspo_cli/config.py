@@ -80,6 +80,9 @@ class TaskConfig(Table):
     """What the model is asked, and how an answer is rewarded."""
 
     name: str = "arithmetic"
+    """A built-in task, or `module:attribute`."""
+    reward: str | None = None
+    """`module:function` of (problem, text) in place of the task's own reward."""
     path: str | None = None
     """A data file (json, jsonl, parquet) in place of the task's own source."""
     revision: str | None = None
@@ -103,6 +106,17 @@ class RolloutConfig(Table):
     """Longest time that sampling one batch may take."""
     store: Annotated[int, Field(ge=0)] = 0
     """Keep every k-th scored batch as parquet; 0 = none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_distribution(cls, table: Any) -> Any:
+        cutting = [k for k in ("top_p", "top_k", "min_p") if isinstance(table, dict) and k in table]
+        if cutting:
+            raise ValueError(
+                f"{cutting[0]} cuts the distribution that responses are drawn from, so every importance ratio would "
+                "compare two different supports; training samples from the whole of it"
+            )
+        return table
 
 
 class Optimizer(Table):
@@ -129,6 +143,22 @@ class TrainConfig(Table):
     optimizer: Optimizer = Optimizer()
 
 
+class Kl(Table):
+    """The penalty for leaving the start model."""
+
+    coef: Annotated[float, Field(ge=0)] = 0.0
+    estimator: Literal["k1", "k3"] = "k3"
+
+
+class Correction(Table):
+    """Detached weights for the difference between engine and trainer."""
+
+    kind: Literal["none", "tis", "icepop", "seq_mask"] = "none"
+    low: Annotated[float, Field(ge=0)] | None = None
+    high: PositiveFloat | None = None
+    """Absent bounds = the published ones of the kind."""
+
+
 class AlgoConfig(Table):
     """What two arms of a study may differ in. Keys beyond these belong to the algorithm named and are checked with
     its `Params`."""
@@ -137,6 +167,24 @@ class AlgoConfig(Table):
 
     name: str = "gspo"
     lr: PositiveFloat | None = None
+    """In place of `train.lr`."""
+    minibatches: PositiveInt | None = None
+    """In place of `train.minibatches`."""
+    reduction: Literal["seq-mean-token-mean", "seq-mean", "token-mean", "seq-mean-token-sum",
+                       "seq-mean-token-sum-norm"] | None = None  # fmt: skip
+    """Stated for the record; an algorithm has one, and any other is refused."""
+    kl: Kl = Kl()
+    correction: Correction = Correction()
+    old_log_probs: Literal["trainer", "sampler"] = "trainer"
+    """Whose log-probabilities stand for the old policy."""
+    accept_mismatch_floor: bool = False
+    """Use the sampler's although they differ from the trainer's by more than the clip range."""
+    truncation: Literal["keep", "mask"] = "keep"
+    """`mask` leaves responses that the length limit ended out of the loss and its denominators."""
+    overlong_cache_frac: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the length limit over which a long response's reward falls by up to 1 (arXiv 2503.14476, Eq. 13)."""
+    dynamic_sampling: bool = False
+    """Drop groups without spread and sample on (arXiv 2503.14476, Eq. 11)."""
 
     @property
     def params(self) -> dict[str, Any]:
@@ -181,9 +229,9 @@ class Recipe(Table):
 
     @model_validator(mode="after")
     def _minibatches_fit(self) -> Self:
-        if self.train.minibatches > self.rollout.prompts:
+        if (self.algo.minibatches or self.train.minibatches) > self.rollout.prompts:
             raise ValueError(
-                f"train.minibatches = {self.train.minibatches} is more than rollout.prompts = {self.rollout.prompts}; "
+                f"minibatches = {self.algo.minibatches or self.train.minibatches} is more than rollout.prompts = {self.rollout.prompts}; "
                 "a mini-batch holds whole groups"
             )
         return self

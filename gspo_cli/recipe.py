@@ -104,7 +104,11 @@ def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] =
 
 
 def user_error(
-    error: ValidationError, layers: list[Layer], model: type[Any], prefix: tuple[str, ...] = ()
+    error: ValidationError,
+    layers: list[Layer],
+    model: type[Any],
+    prefix: tuple[str, ...] = (),
+    also: Iterable[str] = (),
 ) -> GspoError:
     """The first complaint of a validation as an error that names the source, the key and the nearest right key."""
     first = error.errors(include_url=False)[0]
@@ -116,6 +120,8 @@ def user_error(
         return GspoError(f"{source}: {key}: {first['msg'].removeprefix('Value error, ')}{value}",
                          "the recipe is checked before anything is loaded or written", f"mend {key}")  # fmt: skip
     known = _keys(model, tuple(map(str, first["loc"][:-1])))
+    if len(first["loc"]) == 1:
+        known += also
     near = difflib.get_close_matches(loc[-1], known, n=1)
     table = f"[{'.'.join(loc[:-1])}]" if loc[:-1] else "the top level"
     return GspoError(

@@ -82,6 +82,8 @@ class Group:
     texts: tuple[str, ...]
     """The responses decoded, for scoring and reading; training never uses them."""
     scores: tuple[Score, ...]
+    credits: tuple[tuple[float, ...], ...] | None = None
+    """A factor on the advantage of each response token, from a task that assigns credit; None = all 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,10 @@ class RolloutBatch:
     step: int
     """1-based rollout batch."""
     groups: tuple[Group, ...]
+    max_new_tokens: int
+    """The length limit of its responses."""
+    dropped: tuple[Group, ...] = ()
+    """Groups without spread that dynamic sampling put aside; they count as sampled all the same."""
 
 
 @dataclass(slots=True)
@@ -101,12 +107,20 @@ class MicroBatch:
     """Prompt, then response, then padding; int64."""
     mask_BT: Tensor
     """True where a position is a loss token (the response, its EOS included)."""
-    advantages_B: Tensor
-    """float32."""
+    advantages: Tensor
+    """[B], or [B, T] where tokens have advantages of their own; float32."""
     sampler_log_probs_BT: Tensor
     """The engine's log-probability of each loss token, 0 elsewhere; float32."""
-    old_log_probs_BT: Tensor | None = None
+    trainer_log_probs_BT: Tensor | None = None
     """The trainer's, before the first update on the rollout batch; None until computed."""
+    old_log_probs_BT: Tensor | None = None
+    """What ratios are taken against: the trainer's or the engine's; None until known."""
+    ref_log_probs_BT: Tensor | None = None
+    """The reference policy's; None without a KL penalty."""
+    old_values_BT: Tensor | None = None
+    """The critic's values before the first update; None without a critic."""
+    returns_BT: Tensor | None = None
+    """What the critic learns; None without one."""
     old_routes_LBTK: Tensor | None = None
     """The trainer's expert choices before the first update; None until computed, and for dense models."""
 

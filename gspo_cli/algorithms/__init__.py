@@ -19,7 +19,7 @@ from gspo_cli.algorithms import (
     reinforce,
     sapo,
 )
-from gspo_cli.algorithms.contract import Algorithm, LossOutput
+from gspo_cli.algorithms.contract import NEEDED, Algorithm, LossOutput
 
 ALGORITHMS: dict[str, Algorithm] = {
     "grpo": grpo,
@@ -36,4 +36,4 @@ ALGORITHMS: dict[str, Algorithm] = {
     "minirl": minirl,
 }
 
-__all__ = ["ALGORITHMS", "Algorithm", "LossOutput"]
+__all__ = ["ALGORITHMS", "NEEDED", "Algorithm", "LossOutput"]

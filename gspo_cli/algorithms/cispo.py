@@ -21,6 +21,7 @@ from gspo_cli.algorithms.reduction import num_tokens, per_token, score_terms, su
 from gspo_cli.types import Mean
 
 UNIT: Literal["token", "sequence"] = "token"
+REDUCTION = "token-mean"
 token_terms = sum_of_tokens
 
 

@@ -27,7 +27,8 @@ def clipped_output(
     """The output of an algorithm with a hard clip; `objective` is the numerator of J."""
     clipped_BT = surrogate.clipped & mask_BT
     metrics = clip_metrics(log_ratio, advantages, mask_BT, clipped_BT, log_bounds)
-    metrics["clip/dual_frac"] = Mean((surrogate.dual_clipped & mask_BT).sum(), mask_BT.sum())
+    if surrogate.dual_clipped is not None:
+        metrics["clip/dual_frac"] = Mean((surrogate.dual_clipped & mask_BT).sum(), mask_BT.sum())
     return LossOutput(-objective, denominator, gradient_weight_BT, clipped_BT, metrics)
 
 

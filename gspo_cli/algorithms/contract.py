@@ -54,6 +54,10 @@ class LossOutput:
     """What only this algorithm can measure, by metric name."""
 
 
+NEEDED = ("Params", "UNIT", "REDUCTION", "token_terms", "advantage", "denominator", "loss")
+"""The names that an algorithm module must have."""
+
+
 class Algorithm(Protocol):
     """The seam: a module with these names.
 
@@ -64,6 +68,9 @@ class Algorithm(Protocol):
     Params: type[Any]
     UNIT: Literal["token", "sequence"]
     """What has an importance ratio of its own; a sampler correction uses the same unit."""
+
+    REDUCTION: str
+    """The name of its mean over tokens and responses."""
 
     @property
     def token_terms(self) -> Callable[[Tensor, Tensor], Tensor]:

@@ -31,7 +31,7 @@ def gae(rewards_B: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam
 
 
 def whiten(advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """(A - mean) / std over all loss tokens of the rollout batch; unchanged where there is no spread."""
+    """(A - mean) / std over all loss tokens of the rollout batch; 0 where there is no spread: no action was better than another."""
     values_N = advantages_BT[mask_BT].double()
     std = values_N.std() if len(values_N) > 1 else torch.zeros(())
     if float(std) <= 1e-9:
@@ -46,9 +46,13 @@ def value_loss(
 
     arXiv 1707.06347's code (openai/baselines, ppo2). The gradient is 0 where the clipped square is the larger one.
     """
-    near_BT = old_values_BT + (values_BT - old_values_BT).clamp(-clip, clip)
+    values_BT, old_values_BT, returns_BT = (
+        torch.where(mask_BT, t, 0.0) for t in (values_BT, old_values_BT, returns_BT)
+    )
+    # bounds first: old + (V - old) is not V after rounding, and would count as clipped
+    near_BT = torch.maximum(torch.minimum(values_BT, old_values_BT + clip), old_values_BT - clip)
     plain_BT, clipped_BT = (values_BT - returns_BT).square(), (near_BT - returns_BT).square()
-    numerator = 0.5 * torch.where(mask_BT, torch.maximum(plain_BT, clipped_BT), 0.0).sum()
+    numerator = 0.5 * torch.maximum(plain_BT, clipped_BT).sum()
     tokens = mask_BT.sum()
     residual_N, returns_N = (returns_BT - values_BT)[mask_BT].detach().double(), returns_BT[mask_BT].double()
     metrics: dict[str, Reduced] = {

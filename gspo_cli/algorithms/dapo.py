@@ -20,6 +20,7 @@ from gspo_cli.algorithms.ratio import clipped_surrogate, token_log_ratio
 from gspo_cli.algorithms.reduction import num_tokens, per_token, sum_of_tokens
 
 UNIT: Literal["token", "sequence"] = "token"
+REDUCTION = "token-mean"
 token_terms = sum_of_tokens
 PRESET = {"dynamic_sampling": True, "truncation": "mask", "overlong_cache_frac": 0.2}
 """§3.2 (drop groups without spread, sample on), §3.4 (filter; punishment over the last fifth of the length)."""

@@ -20,6 +20,7 @@ from gspo_cli.algorithms.ratio import SATURATION, saturate, token_log_ratio
 from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_sequences, sum_of_token_means, token_shares
 
 UNIT: Literal["token", "sequence"] = "sequence"
+REDUCTION = "seq-mean"
 token_terms = sum_of_token_means
 
 

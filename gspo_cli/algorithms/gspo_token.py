@@ -19,6 +19,7 @@ from gspo_cli.algorithms.ratio import clipped_surrogate, sequence_token_log_rati
 from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_token_means, token_shares
 
 UNIT: Literal["token", "sequence"] = "sequence"
+REDUCTION = "seq-mean-token-mean"
 token_terms = sum_of_token_means
 
 

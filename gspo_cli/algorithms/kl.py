@@ -22,7 +22,7 @@ def kl_terms(log_probs_BT: Tensor, ref_log_probs_BT: Tensor, mask_BT: Tensor, es
     """
     gap_BT = torch.where(mask_BT, log_probs_BT, 0.0) - torch.where(mask_BT, ref_log_probs_BT, 0.0)
     if estimator == "k3":
-        return saturate(-gap_BT).exp() + gap_BT - 1
+        return saturate(-gap_BT).exp() + saturate(gap_BT) - 1
     return gap_BT.detach() * (1 + gap_BT - gap_BT.detach())
 
 

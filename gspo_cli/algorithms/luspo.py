@@ -20,6 +20,7 @@ from gspo_cli.algorithms.ratio import clipped_surrogate, sequence_log_ratio
 from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_tokens
 
 UNIT: Literal["token", "sequence"] = "sequence"
+REDUCTION = "seq-mean"
 token_terms = sum_of_tokens
 
 

@@ -22,6 +22,7 @@ from gspo_cli.algorithms.reduction import num_responses, per_token, score_terms,
 from gspo_cli.types import Mean
 
 UNIT: Literal["token", "sequence"] = "token"
+REDUCTION = "seq-mean-token-sum"
 token_terms = sum_of_tokens
 NEEDS_SAMPLER = True
 """The weight is taken against the engine's log-probabilities, so no other sampler correction goes on top."""

@@ -20,6 +20,7 @@ from gspo_cli.algorithms.ratio import clipped_surrogate, token_log_ratio
 from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_token_means, token_shares
 
 UNIT: Literal["token", "sequence"] = "token"
+REDUCTION = "seq-mean-token-mean"
 token_terms = sum_of_token_means
 CRITIC = True
 """Advantages come from a learned value function; see `token_advantages`."""

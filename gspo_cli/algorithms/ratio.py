@@ -55,8 +55,8 @@ class Surrogate(NamedTuple):
     """d value / d log x, detached: x A where the gradient flows, else 0."""
     clipped: Tensor
     """True where the clip range makes the gradient 0."""
-    dual_clipped: Tensor
-    """True where the dual clip does."""
+    dual_clipped: Tensor | None
+    """True where the dual clip does; None without one."""
 
 
 def clipped_surrogate(
@@ -78,12 +78,14 @@ def clipped_surrogate(
     # filled in the ratio's own precision: a choice between two Python numbers would be float32
     bound = torch.full_like(log_ratio, 1.0 - clip.low).masked_fill(log_ratio > 0, 1.0 + clip.high)
     ratio = torch.where(clipped, bound, saturate(log_ratio).exp())
-    dual = torch.zeros_like(clipped)
+    dual = None
     if dual_clip is not None:
         dual = (advantages < 0) & (log_ratio > log(dual_clip))
         ratio = torch.where(dual, dual_clip, ratio)
     scale = advantages if weights is None else advantages * per_token(weights)
-    flows = ~clipped & ~dual & (log_ratio.abs() <= SATURATION)
+    flows = ~clipped & (log_ratio.abs() <= SATURATION)
+    if dual is not None:
+        flows = flows & ~dual
     # an advantage of 0 must give exactly 0, whatever the ratio
     value = torch.where(scale == 0, 0.0, ratio * scale)
     return Surrogate(value, torch.where(flows, ratio * scale, 0.0).detach(), clipped, dual)

@@ -17,6 +17,7 @@ from gspo_cli.algorithms.contract import LossOutput
 from gspo_cli.algorithms.reduction import num_responses, per_token, score_terms, sum_of_token_means, token_shares
 
 UNIT: Literal["token", "sequence"] = "token"
+REDUCTION = "seq-mean-token-mean"
 token_terms = sum_of_token_means
 PRESET = {"minibatches": 1}
 """It has nothing against stale data, so a rollout batch is one optimizer step."""

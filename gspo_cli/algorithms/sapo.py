@@ -20,6 +20,7 @@ from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_token
 from gspo_cli.types import Mean, Reduced
 
 UNIT: Literal["token", "sequence"] = "token"
+REDUCTION = "seq-mean-token-mean"
 token_terms = sum_of_token_means
 
 

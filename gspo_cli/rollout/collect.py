@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gspo_cli.errors import GspoError
 from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
 from gspo_cli.seeds import derive_seed, permutation
-from gspo_cli.tasks.contract import Task
+from gspo_cli.tasks.contract import Crediting, Task
 from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sample, Sampling
 
 if TYPE_CHECKING:
@@ -87,8 +87,33 @@ def collect(
         samples = tuple(drawn[problem.id, i] for i in range(num_samples))
         texts = tuple(decode(tokenizer, s) for s in samples)
         scores = tuple(task.reward(problem, text) for text in texts)
-        groups.append(Group(problem, prompts[problem.id], samples, texts, scores))
-    return RolloutBatch(step, tuple(groups))
+        groups.append(
+            Group(problem, prompts[problem.id], samples, texts, scores, credit(task, tokenizer, problem, samples))
+        )
+    return RolloutBatch(step, tuple(groups), sampling.max_new_tokens)
+
+
+def credit(
+    task: Task, tokenizer: PreTrainedTokenizerBase, problem: Problem, samples: tuple[Sample, ...]
+) -> tuple[tuple[float, ...], ...] | None:
+    """A factor for each response token from a task that assigns credit; None from any other.
+
+    Errors: GspoError when the task does not give one factor a token.
+    """
+    if not isinstance(task, Crediting):
+        return None
+    factors = []
+    for sample in samples:
+        pieces = [str(tokenizer.decode([t])) for t in sample.token_ids]
+        given = tuple(float(c) for c in task.token_credits(problem, pieces))
+        if len(given) != len(pieces):
+            raise GspoError(
+                f"token_credits gave {len(given)} factors for {len(pieces)} tokens",
+                "each response token needs one factor on its advantage",
+                "mend the task's token_credits",
+            )
+        factors.append(given)
+    return tuple(factors)
 
 
 def problems_hash(problems: list[Problem]) -> str:

@@ -53,6 +53,17 @@ METRICS: dict[str, Metric] = {
         "nat", "root mean square over responses of the mean of o - m: the sequence log-ratio seen without any update",
         "rollout", "lower", "rms",
     ),
+    "mismatch/floor_mean": Metric("nat", "mean over responses of the mean of o - m", "rollout"),
+    "mismatch/floor_std": Metric("nat", "standard deviation over responses of the same", "rollout", reduction="std"),
+    "mismatch/token_floor": Metric("nat", "root mean square of o - m over loss tokens", "rollout", "lower", "rms"),
+    "mismatch/prob_absdiff_mean": Metric("1", "mean of |exp(o) - exp(m)| over loss tokens", "rollout", "lower"),
+    "mismatch/prob_absdiff_max": Metric("1", "largest |exp(o) - exp(m)|", "rollout", "lower", "max"),
+    "mismatch/self_floor": Metric(
+        "nat",
+        "root mean square over responses of the mean of l - o on the first mini-batch, before any update (step 1 only)",
+        "rollout", "lower", "rms",
+    ),
+    "group/dropped_frac": Metric("frac", "groups discarded by dynamic sampling / groups sampled", "rollout", "lower"),
     "compute/queries": Metric("prompts", "prompts sampled so far", "rollout", reduction="sum"),
     "compute/responses": Metric("responses", "responses sampled so far", "rollout", reduction="sum"),
     "compute/gen_tokens": Metric("tokens", "tokens sampled so far", "rollout", reduction="sum"),
@@ -71,6 +82,24 @@ METRICS: dict[str, Metric] = {
     "clip/high_frac": Metric("frac", "clipped tokens with a positive advantage / all loss tokens", "update, step"),
     "clip/seq_frac": Metric("frac", "responses all of whose tokens are clipped / responses", "update, step"),
     "clip/seq_any_frac": Metric("frac", "responses with at least one clipped token / responses", "update, step"),
+    "clip/dual_frac": Metric("frac", "loss tokens whose gradient the dual clip makes zero / loss tokens", "update, step"),
+    "gate/mean": Metric("1", f"sum of the soft gate's slope f'(w) / loss tokens ({TRAINED})", "update, step"),
+    "gate/mean_pos": Metric("1", "the same over tokens with a positive advantage", "update, step"),
+    "gate/mean_neg": Metric("1", "the same over tokens with a negative advantage", "update, step"),
+    "gate/below_half_frac": Metric("frac", "loss tokens with f'(w) < 0.5 / loss tokens", "update, step"),
+    "gate/weight_mean": Metric("1", "sum of f'(w) w / loss tokens", "update, step"),
+    "weight/capped_frac": Metric("frac", "loss tokens whose weight is at its cap / loss tokens", "update, step"),
+    "correction/weight_mean": Metric("1", "sum of the sampler correction's weights / loss tokens", "update, step"),
+    "correction/capped_frac": Metric("frac", "loss tokens at the correction's cap / loss tokens", "update, step"),
+    "correction/kept_token_frac": Metric("frac", "loss tokens with a correction above 0 / loss tokens", "update, step"),
+    "correction/kept_seq_frac": Metric("frac", "responses with a token kept / responses", "update, step"),
+    "kl/ref_k1": Metric("nat", "mean of l - ref over loss tokens (reference: the start model)", "update, step"),
+    "kl/ref_k3": Metric("nat", "mean of exp(ref - l) - (ref - l) - 1 over loss tokens", "update, step"),
+    "value/loss": Metric("reward^2", "0.5 max of plain and clipped squared value error / loss tokens", "update, step", "lower"),
+    "value/clip_frac": Metric("frac", "loss tokens where the clipped square is the larger one / loss tokens", "update, step"),
+    "value/explained_var": Metric("1", "1 - Var(R - V) / Var(R) over loss tokens", "update, step", "higher", "last"),
+    "value/residual_std": Metric("reward", "standard deviation of R - V over loss tokens", "update, step", "lower", "std"),
+    "value/return_std": Metric("reward", "standard deviation of the returns R over loss tokens", "update, step", reduction="std"),
     "ratio/outside_frac": Metric(
         "frac", f"loss tokens whose ratio lies outside the clip range, whatever the advantage / loss tokens ({TRAINED})",
         "update, step",
@@ -101,6 +130,14 @@ METRICS: dict[str, Metric] = {
     ),
     "arithmetic/avg@k": Metric("frac", "mean over problems of the share of right samples", "eval", "higher"),
 }  # fmt: skip
+
+
+NOT_APPLICABLE = (
+    "clip/token_frac", "clip/token_frac_active", "clip/low_frac", "clip/high_frac", "clip/seq_frac", "clip/seq_any_frac",
+    "gate/mean", "gate/mean_pos", "gate/mean_neg", "gate/below_half_frac", "gate/weight_mean",
+    "weight/capped_frac", "ratio/outside_frac",
+)  # fmt: skip
+"""Logged as null by the algorithms that have no hard clip, gate or cap: "n/a" is not 0."""
 
 
 def metric(name: str) -> Metric:

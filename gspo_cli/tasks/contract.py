@@ -19,6 +19,14 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class Crediting(Protocol):
+    """A task that says which tokens of a response earned or spoiled the reward."""
+
+    def token_credits(self, problem: Problem, tokens: list[str]) -> list[float]:
+        """A factor on the advantage of each token, e.g. 0 for tokens that carry no decision."""
+
+
+@runtime_checkable
 class Demonstrated(Protocol):
     """A task that can also show how it is done, for a cold start."""
 

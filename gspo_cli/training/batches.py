@@ -23,6 +23,8 @@ class Row:
     prompt_ids: tuple[int, ...]
     sample: Sample
     advantage: float
+    credits: tuple[float, ...] | None = None
+    """A factor on the advantage of each token."""
 
     @property
     def length(self) -> int:
@@ -30,11 +32,31 @@ class Row:
         return len(self.prompt_ids) + len(self.sample.token_ids)
 
 
-def rewards_and_groups(batch: RolloutBatch) -> tuple[Tensor, Tensor]:
-    """Rewards [B] in float64, NaN where unscored, and each response's group [B], in batch order."""
+@dataclass(frozen=True)
+class Cut:
+    """How a rollout batch is cut into passes."""
+
+    minibatches: int
+    micro_batch_tokens: int
+    keep_rows_without_advantage: bool = False
+    """They have a gradient of their own under a KL penalty or with a critic."""
+    mask_truncated: bool = False
+    """Leave responses that the length limit ended out of the loss and its denominators."""
+
+
+def rewards_and_groups(batch: RolloutBatch, overlong_from: float | None = None) -> tuple[Tensor, Tensor]:
+    """Rewards [B] in float64, NaN where unscored, and each response's group [B], in batch order.
+
+    `overlong_from` = share of the length limit (the longest a response can be) at which the soft punishment begins; it
+    falls linearly to -1 at the limit (arXiv 2503.14476, Eq. 13). Logged rewards are the task's, without it.
+    """
     values = [s.value for g in batch.groups for s in g.scores]
     rewards_B = torch.tensor([float("nan") if v is None else v for v in values], dtype=torch.float64)
     groups_B = torch.tensor([i for i, g in enumerate(batch.groups) for _ in g.samples])
+    if overlong_from is not None:
+        lengths_B = torch.tensor([len(s.token_ids) for g in batch.groups for s in g.samples], dtype=torch.float64)
+        start = overlong_from * batch.max_new_tokens
+        rewards_B = rewards_B - ((lengths_B - start) / (batch.max_new_tokens - start)).clamp(0, 1)
     return rewards_B, groups_B
 
 
@@ -45,25 +67,27 @@ def split(groups: tuple[Group, ...], parts: int) -> list[list[int]]:
     return [list(range(a, b)) for a, b in pairwise(bounds)]
 
 
-def make_mini_batches(
-    batch: RolloutBatch, advantages_B: Tensor, parts: int, micro_batch_tokens: int, device: torch.device
-) -> list[MiniBatch]:
-    """The rollout batch as `parts` optimizer steps.
+def make_mini_batches(batch: RolloutBatch, advantages_B: Tensor, plan: Cut, device: torch.device) -> list[MiniBatch]:
+    """The rollout batch as optimizer steps.
 
     Rows whose advantage is 0 have no gradient and are left out of the micro-batches; the mini-batch's mask, from
     which denominators are taken, keeps them.
     """
     values = iter(advantages_B.tolist())
-    rows = [[Row(g.prompt.token_ids, s, next(values)) for s in g.samples] for g in batch.groups]
+    rows = [
+        [Row(g.prompt.token_ids, s, next(values), g.credits[i] if g.credits else None) for i, s in enumerate(g.samples)]
+        for g in batch.groups
+    ]
     mini_batches = []
-    for part in split(batch.groups, parts):
-        all_rows = [row for i in part for row in rows[i]]
-        trained = sorted((r for r in all_rows if r.advantage != 0), key=lambda r: -r.length)
+    for part in split(batch.groups, plan.minibatches):
+        counted = [r for i in part for r in rows[i] if not (plan.mask_truncated and r.sample.finish == "length")]
+        trained = [r for r in counted if r.advantage != 0 or plan.keep_rows_without_advantage]
+        trained.sort(key=lambda r: -r.length)
         mini_batches.append(
             MiniBatch(
-                micro_batches=[pad(chunk, device) for chunk in cut(trained, micro_batch_tokens)],
-                mask_BT=length_mask([len(r.sample.token_ids) for r in all_rows]),
-                num_skipped=len(all_rows) - len(trained),
+                micro_batches=[pad(chunk, device) for chunk in cut(trained, plan.micro_batch_tokens)],
+                mask_BT=length_mask([len(r.sample.token_ids) for r in counted]),
+                num_skipped=len(counted) - len(trained),
             )
         )
     return mini_batches
@@ -90,8 +114,19 @@ def pad(rows: list[Row], device: torch.device) -> MicroBatch:
         ids_BT[i, : row.length] = torch.tensor(row.prompt_ids + row.sample.token_ids)
         mask_BT[i, start : row.length] = True
         sampled_BT[i, start : row.length] = torch.tensor(row.sample.log_probs)
-    advantages_B = torch.tensor([r.advantage for r in rows])
-    return MicroBatch(*(t.to(device) for t in (ids_BT, mask_BT, advantages_B, sampled_BT)))
+    advantages = torch.tensor([r.advantage for r in rows])
+    if any(r.credits is not None for r in rows):
+        advantages = advantages[:, None].expand_as(mask_BT) * credit_matrix(rows, width)
+    return MicroBatch(*(t.to(device) for t in (ids_BT, mask_BT, advantages, sampled_BT)))
+
+
+def credit_matrix(rows: list[Row], width: int) -> Tensor:
+    """The factor on each token's advantage, 1 where a row has none: [B, T]."""
+    credits_BT = torch.ones(len(rows), width)
+    for i, row in enumerate(rows):
+        if row.credits is not None:
+            credits_BT[i, len(row.prompt_ids) : row.length] = torch.tensor(row.credits)
+    return credits_BT
 
 
 def length_mask(lengths: list[int]) -> Tensor:

@@ -7,7 +7,7 @@ off-policy, which is what the clip ranges are for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,13 +17,17 @@ from gspo_cli.rollout.engine import Engine
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.tasks.contract import Task
 from gspo_cli.training.accumulate import Accumulator
-from gspo_cli.training.batches import make_mini_batches, rewards_and_groups
+from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
+from gspo_cli.training.checks import minibatches
+from gspo_cli.training.preflight import preflight
 from gspo_cli.training.probe import Probe
 from gspo_cli.training.record import Totals, record_batch
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner, record_old_policy, update
-from gspo_cli.types import RolloutBatch, Sampling, StepMetrics
+from gspo_cli.types import Group, MiniBatch, RolloutBatch, Sampling, StepMetrics
+
+MAX_ROUNDS = 10
 
 
 @dataclass
@@ -34,6 +38,8 @@ class Hooks:
     store: Callable[[RolloutBatch], None]
     on_step: Callable[[int, dict[str, float | None]], None]
     """Called after each rollout batch with its metrics and times, for display."""
+    on_preflight: Callable[[dict[str, float], list[str]], None]
+    """Called once with what the preflight measured and its warnings."""
 
 
 @dataclass
@@ -50,6 +56,8 @@ class Session:
     hooks: Hooks
     totals: Totals = field(default_factory=Totals)
     clock: Stopwatch = field(default_factory=Stopwatch)
+    chunks: int = 0
+    """Portions of the prompt stream consumed so far."""
 
 
 def train(session: Session) -> None:
@@ -73,19 +81,23 @@ def train_batch(session: Session, step: int) -> None:
         batch = sample_batch(session, step)
     with clock("prepare_s"):
         # once per rollout batch, over all of it: the mini-batches share one old policy and one set of advantages
-        advantages_B = run.algorithm.advantage(*rewards_and_groups(batch), run.params)
-        mini_batches = make_mini_batches(
-            batch, advantages_B, run.recipe.train.minibatches, run.recipe.train.micro_batch_tokens, learner.model.device
-        )
+        algo = run.recipe.algo
+        overlong_from = None if algo.overlong_cache_frac is None else 1 - algo.overlong_cache_frac
+        advantages_B = run.algorithm.advantage(*rewards_and_groups(batch, overlong_from), run.params)
+        mini_batches = make_mini_batches(batch, advantages_B, cut_plan(run, learner), learner.model.device)
+        if learner.critic is not None:
+            learner.critic.set_advantages(run.algorithm, run.params, mini_batches)
+    if step == 1:
+        check_first_batch(session, batch, mini_batches)
     with clock("probe_s"):
         probe = Probe(learner.model, batch)
     with clock("old_policy_s"):
-        record_old_policy(learner, mini_batches[1:])  # the first one's old policy is the one it is trained with
+        record_old_policy(learner, mini_batches)
 
     updates: list[Accumulator] = []
     for index, mini_batch in enumerate(mini_batches):
         with clock("update_s"):
-            updates.append(update(learner, mini_batch, learning_rate(run, step, index)))
+            updates.append(update(learner, mini_batch, learning_rate(run, step, index), first=index == 0))
         with clock("probe_s"):
             updates[-1].add(probe.churn())
     session.engine.sync(version=step)
@@ -98,18 +110,56 @@ def train_batch(session: Session, step: int) -> None:
 
 
 def sample_batch(session: Session, step: int) -> RolloutBatch:
-    """Samples and scores the prompts of this step with the weights of the step before."""
-    recipe = session.run.recipe
-    return collect(
-        session.engine,
-        session.tokenizer,
-        session.task,
-        session.stream.batch(step),
-        recipe.rollout.samples,
-        Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens),
-        seed_keys=(recipe.seed, "sample", step),
-        version=step - 1,
+    """Samples and scores the prompts of this step with the weights of the step before.
+
+    With dynamic sampling, groups without spread are put aside and further prompts sampled until the batch is full
+    (arXiv 2503.14476, Eq. 11), for at most `MAX_ROUNDS` rounds; what is there then is trained on.
+    """
+    recipe, kept, dropped = session.run.recipe, list[Group](), list[Group]()
+    rounds = MAX_ROUNDS if recipe.algo.dynamic_sampling else 1
+    for _ in range(rounds):
+        session.chunks += 1
+        batch = collect(
+            session.engine,
+            session.tokenizer,
+            session.task,
+            session.stream.batch(session.chunks),
+            recipe.rollout.samples,
+            Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens),
+            seed_keys=(recipe.seed, "sample", step),
+            version=step - 1,
+        )
+        if rounds == 1:
+            return batch
+        for group in batch.groups:
+            (kept if has_spread(group) else dropped).append(group)
+        if len(kept) >= recipe.rollout.prompts:
+            break
+    full, spare = kept[: recipe.rollout.prompts], kept[recipe.rollout.prompts :]
+    missing = recipe.rollout.prompts - len(full)
+    return replace(batch, groups=tuple(full + dropped[:missing]), dropped=tuple(spare + dropped[missing:]))
+
+
+def has_spread(group: Group) -> bool:
+    """Whether the group's scored responses got different rewards."""
+    return len({score.value for score in group.scores if score.value is not None}) > 1
+
+
+def cut_plan(run: Run, learner: Learner) -> Cut:
+    """How this run's batches are cut."""
+    return Cut(
+        minibatches=minibatches(run.recipe),
+        micro_batch_tokens=run.recipe.train.micro_batch_tokens,
+        keep_rows_without_advantage=learner.reference is not None or learner.critic is not None,
+        mask_truncated=run.recipe.algo.truncation == "mask",
     )
+
+
+def check_first_batch(session: Session, batch: RolloutBatch, mini_batches: list[MiniBatch]) -> None:
+    """The preflight, logged as an event and shown."""
+    found = preflight(session.learner, batch, mini_batches, session.engine.info.stop_ids)
+    session.log.event("preflight", values=found.values, warnings=found.warnings)
+    session.hooks.on_preflight(found.values, found.warnings)
 
 
 def evaluate(session: Session, step: int) -> None:
@@ -122,9 +172,9 @@ def evaluate(session: Session, step: int) -> None:
 
 def learning_rate(run: Run, step: int, mini_batch: int) -> float:
     """Constant after a linear warm-up; a function of the optimizer step's index alone."""
-    train = run.recipe.train
-    index = (step - 1) * train.minibatches + mini_batch
-    return (run.recipe.algo.lr or train.lr) * min(1.0, (index + 1) / max(1, train.warmup * train.minibatches))
+    train, parts = run.recipe.train, minibatches(run.recipe)
+    index = (step - 1) * parts + mini_batch
+    return (run.recipe.algo.lr or train.lr) * min(1.0, (index + 1) / max(1, train.warmup * parts))
 
 
 def stop_if_not_finite(updates: list[Accumulator], step: int) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from torch import Tensor
 
 from gspo_cli.runlog.log import RunLog
+from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
 from gspo_cli.training.stopwatch import Stopwatch
@@ -42,12 +43,12 @@ def record_batch(
     for metrics in updates:
         pooled.add({name: value for name, value in metrics.values.items() if name != "lr"})
 
-    rollout_line, step_line = sampled.result(), pooled.result()
-    samples = [s for g in batch.groups for s in g.samples]
-    num_tokens = sum(len(s.token_ids) for s in samples)
-    rollout_line.update(totals.add(queries=len(batch.groups), responses=len(samples), gen_tokens=num_tokens))
+    rollout_line, step_line = sampled.result(), complete(pooled.result())
+    samples = [s for g in (*batch.groups, *batch.dropped) for s in g.samples]
+    num_tokens, num_groups = sum(len(s.token_ids) for s in samples), len(batch.groups) + len(batch.dropped)
+    rollout_line.update(totals.add(queries=num_groups, responses=len(samples), gen_tokens=num_tokens))
     micro_batches = [m for mini in mini_batches for m in mini.micro_batches]
-    update_lines = [metrics.result() for metrics in updates]
+    update_lines = [complete(metrics.result()) for metrics in updates]
     step_line.update(
         totals.add(
             train_tokens=sum(int(m.mask_BT.sum()) for m in micro_batches),
@@ -69,3 +70,13 @@ def padding_share(micro_batches: list[MicroBatch]) -> float:
     positions = sum(m.input_ids_BT.numel() for m in micro_batches)
     lengths = (m.mask_BT.long().cumsum(-1).argmax(-1) + 1 for m in micro_batches)  # the last loss token ends the row
     return 1 - sum(int(n.sum()) for n in lengths) / positions if positions else 0.0
+
+
+def complete(line: StepMetrics) -> StepMetrics:
+    """A line with null for what has no meaning in this run, and with what follows from two of its values."""
+    for name in NOT_APPLICABLE:
+        line.values.setdefault(name, None)
+    residual, spread = line.values.get("value/residual_std"), line.values.get("value/return_std")
+    if residual is not None and spread:
+        line.values["value/explained_var"] = 1 - (residual / spread) ** 2
+    return line

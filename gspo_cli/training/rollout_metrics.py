@@ -35,6 +35,7 @@ def rollout_metrics(batch: RolloutBatch, advantages_B: Tensor) -> dict[str, Redu
         "group/zero_std_frac": Mean(flat_G.sum(), num_groups),
         "group/all_best_frac": Mean((flat_G & (first_G == best) & (best > worst)).sum(), num_groups),
         "group/all_worst_frac": Mean((flat_G & (first_G == worst) & (best > worst)).sum(), num_groups),
+        "group/dropped_frac": Mean(torch.tensor(float(len(batch.dropped))), num_groups + len(batch.dropped)),
         "adv/abs_mean": Mean(advantages_B.abs().sum(), len(advantages_B)),
         "adv/abs_max": Extreme(advantages_B.abs().max(), 1),
         "length/mean": Mean(length_B.sum(), len(length_B)),
@@ -47,22 +48,29 @@ def rollout_metrics(batch: RolloutBatch, advantages_B: Tensor) -> dict[str, Redu
 
 
 def mismatch_metrics(mini_batches: list[MiniBatch]) -> dict[str, Reduced]:
-    """The engine's log-probabilities m against the trainer's o, before any update, over the rows trained on."""
-    k1 = k3 = squares = torch.zeros((), dtype=torch.float64)
-    tokens = responses = 0
-    for micro in (m for mini in mini_batches for m in mini.micro_batches):
-        assert micro.old_log_probs_BT is not None
-        gap_BT = torch.where(micro.mask_BT, micro.old_log_probs_BT - micro.sampler_log_probs_BT, 0.0).double().cpu()
-        gap_B = gap_BT.sum(-1) / micro.mask_BT.sum(-1).cpu()
-        k1 = k1 - gap_BT.sum()
-        k3 = k3 + (gap_BT.exp() - 1 - gap_BT).sum()
-        squares = squares + gap_B.square().sum()
-        tokens += int(micro.mask_BT.sum())
-        responses += len(gap_B)
+    """The engine's log-probabilities m against the trainer's o, before any update, over the rows where o is known."""
+    micro_batches = [m for mini in mini_batches for m in mini.micro_batches if m.trainer_log_probs_BT is not None]
+    if not micro_batches:
+        return {}
+    token_gaps, row_gaps, probabilities = [], [], []
+    for micro in micro_batches:
+        assert micro.trainer_log_probs_BT is not None
+        old_BT, mask_BT = micro.trainer_log_probs_BT, micro.mask_BT
+        gap_BT = torch.where(mask_BT, old_BT - micro.sampler_log_probs_BT, 0.0).double()
+        token_gaps.append(gap_BT[mask_BT])
+        row_gaps.append(gap_BT.sum(-1) / mask_BT.sum(-1))
+        probabilities.append((old_BT.exp() - micro.sampler_log_probs_BT.exp())[mask_BT].abs().double())
+    gap_N, gap_B, difference_N = torch.cat(token_gaps), torch.cat(row_gaps), torch.cat(probabilities)
+    tokens, rows = len(gap_N), len(gap_B)
     return {
-        "kl/sampler_trainer_k1": Mean(k1, tokens),
-        "kl/sampler_trainer_k3": Mean(k3, tokens),
-        "mismatch/floor": RootMean(squares, responses),
+        "kl/sampler_trainer_k1": Mean(-gap_N.sum(), tokens),
+        "kl/sampler_trainer_k3": Mean((gap_N.exp() - 1 - gap_N).sum(), tokens),
+        "mismatch/floor": RootMean(gap_B.square().sum(), rows),
+        "mismatch/floor_mean": Mean(gap_B.sum(), rows),
+        "mismatch/floor_std": spread(gap_B),
+        "mismatch/token_floor": RootMean(gap_N.square().sum(), tokens),
+        "mismatch/prob_absdiff_mean": Mean(difference_N.sum(), tokens),
+        "mismatch/prob_absdiff_max": Extreme(difference_N.max(), 1),
     }
 
 

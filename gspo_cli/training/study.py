@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
-from gspo_cli.algorithms import ALGORITHMS, Algorithm
+from gspo_cli.algorithms import ALGORITHMS, NEEDED, Algorithm
 from gspo_cli.config import Recipe, check_params, merge
 from gspo_cli.errors import GspoError
+from gspo_cli.plugins import is_plugin, load_plugin
 from gspo_cli.recipe import Layer, user_error
+from gspo_cli.training.checks import check_combination
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Run:
     @property
     def name(self) -> str:
         """The run's folder within the study."""
-        return f"{self.arm}-s{self.recipe.seed}"
+        return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.arm)}-s{self.recipe.seed}"
 
 
 def plan(recipe: Recipe, arms: list[str], seeds: list[int]) -> list[Run]:
@@ -43,6 +46,23 @@ def plan(recipe: Recipe, arms: list[str], seeds: list[int]) -> list[Run]:
     ]
 
 
+def find_algorithm(name: str, arms: list[str]) -> Algorithm:
+    """The algorithm of that name, or the user's own by `module:attribute`.
+
+    Errors: GspoError for an unknown one, with the nearest algorithm or arm.
+    """
+    if is_plugin(name):
+        return cast(Algorithm, load_plugin(name, needs=NEEDED))
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    near = difflib.get_close_matches(name, [*ALGORITHMS, *arms], n=1)
+    raise GspoError(
+        f"no algorithm or arm {name!r}",
+        f"the algorithms are {', '.join(ALGORITHMS)}" + (f"; the recipe's arms are {', '.join(arms)}" if arms else ""),
+        f"did you mean {near[0]!r}?" if near else "choose one of them with --algo",
+    )
+
+
 def resolve_arm(recipe: Recipe, arm: str) -> tuple[Recipe, Algorithm, Any]:
     """The recipe for one arm: a label of `[arms]`, or an algorithm's name for its plain arm.
 
@@ -51,29 +71,27 @@ def resolve_arm(recipe: Recipe, arm: str) -> tuple[Recipe, Algorithm, Any]:
     """
     change = recipe.arms.get(arm, {"name": arm})
     name = change.get("name", recipe.algo.name)
-    if name not in ALGORITHMS:
-        known = [*ALGORITHMS, *(a for a in recipe.arms if a != arm)]
-        near = difflib.get_close_matches(str(name), known, n=1)
-        raise GspoError(
-            f"no algorithm or arm {name!r}",
-            f"the algorithms are {', '.join(ALGORITHMS)}"
-            + (f"; the recipe's arms are {', '.join(recipe.arms)}" if recipe.arms else ""),
-            f"did you mean {near[0]!r}?" if near else "choose one of them with --algo",
-        )
-    algo = recipe.algo.model_dump()
+    algorithm = find_algorithm(str(name), list(recipe.arms))
+    algo = recipe.algo.model_dump(exclude_unset=True)
     if name != recipe.algo.name:
         algo = {k: v for k, v in algo.items() if k not in recipe.algo.params}
-    algo = merge(algo, change)
+    algo = merge(getattr(algorithm, "PRESET", {}), merge(algo, change))
+    if name == "dr_grpo":
+        algo.setdefault("max_length", recipe.rollout.max_new_tokens)
     own = {k: v for k, v in algo.items() if k not in type(recipe.algo).model_fields}
     try:
-        params = check_params(ALGORITHMS[name].Params, own)
+        params = check_params(algorithm.Params, own)
     except ValidationError as error:
         layers = [Layer(f"[arms.{arm}]" if arm in recipe.arms else f"algorithm {name}", {"algo": own})]
-        raise user_error(error, layers, ALGORITHMS[name].Params, prefix=("algo",)) from error
+        general = [k for k in type(recipe.algo).model_fields if k != "name"]
+        raise user_error(error, layers, algorithm.Params, prefix=("algo",), also=general) from error
     except ValueError as error:
         raise GspoError(
             f"algorithm {name}: {error}", "the parameters are checked before anything runs", "mend it"
         ) from error
-    complete = merge(algo, asdict(params))
-    table = recipe.model_dump(mode="json") | {"algo": complete | {"name": name}, "arms": {}}
-    return Recipe.model_validate(table), ALGORITHMS[name], params
+    complete = recipe.algo.model_dump() | algo | asdict(params) | {"name": name}
+    allowed = set(type(recipe.algo).model_fields) | asdict(params).keys()
+    table = recipe.model_dump(mode="json") | {"algo": {k: v for k, v in complete.items() if k in allowed}, "arms": {}}
+    filled = Recipe.model_validate(table)
+    check_combination(filled, algorithm, params)
+    return filled, algorithm, params

@@ -13,13 +13,17 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gspo_cli.algorithms import Algorithm
+from gspo_cli.algorithms import Algorithm, LossOutput
+from gspo_cli.algorithms.correction import BOUNDS, correction_metrics, correction_weight
+from gspo_cli.algorithms.kl import kl_metrics, kl_terms
 from gspo_cli.algorithms.ratio_metrics import ratio_metrics
-from gspo_cli.models.log_probs import token_scores
+from gspo_cli.config import AlgoConfig
+from gspo_cli.models.log_probs import TokenScores, token_scores
 from gspo_cli.moe.routing import captured_routes, routers
 from gspo_cli.moe.volatility import at_predicting_positions, loads, slot_churn
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.batches import global_denominator
+from gspo_cli.training.critic import Critic
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
 
 
@@ -31,25 +35,40 @@ class Learner:
     optimizer: torch.optim.Optimizer
     algorithm: Algorithm
     params: Any
+    algo: AlgoConfig
+    """The modifiers: KL, correction, whose old log-probabilities."""
     temperature: float
     grad_clip: float
+    critic: Critic | None = None
+    reference: PreTrainedModel | None = None
+    """The start model, frozen, for the KL penalty."""
 
 
 @torch.no_grad()
 def record_old_policy(learner: Learner, mini_batches: list[MiniBatch]) -> None:
-    """Fills in log-probabilities and routes under the policy as it is now, in the layout that training uses."""
-    with captured_routes(learner.model) as routes:
-        for micro in (m for mini in mini_batches for m in mini.micro_batches):
-            scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
-            micro.old_log_probs_BT = scores.log_probs_BT
-            micro.old_routes_LBTK = routes.stacked(len(micro.mask_BT)) if routes else None
+    """Fills in what is fixed before the first update, in the layout that training uses.
+
+    The first mini-batch's log-probabilities and routes come from its own training pass, which is at the old policy.
+    """
+    for index, mini_batch in enumerate(mini_batches):
+        for micro in mini_batch.micro_batches:
+            if learner.reference is not None:
+                scores = token_scores(learner.reference, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+                micro.ref_log_probs_BT = scores.log_probs_BT
+            if learner.algo.old_log_probs == "sampler":
+                micro.old_log_probs_BT = micro.sampler_log_probs_BT
+            elif index > 0:
+                with captured_routes(learner.model) as routes:
+                    scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+                micro.trainer_log_probs_BT = micro.old_log_probs_BT = scores.log_probs_BT
+                micro.old_routes_LBTK = routes.stacked(len(micro.mask_BT)) if routes else None
 
 
-def update(learner: Learner, mini_batch: MiniBatch, lr: float) -> Accumulator:
+def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> Accumulator:
     """Forward, backward and one optimizer step; weights stay as they are when there is no signal or a non-finite one.
 
-    A micro-batch without old log-probabilities is at the old policy now: its own values, detached, are the old ones,
-    and its ratios are exactly 1.
+    `first` = no update has been made on this rollout batch yet: the values of this pass are the old policy's, and
+    ratios against the trainer's own are exactly 1.
     """
     metrics = Accumulator()
     denominator = global_denominator(learner.algorithm, mini_batch, learner.params)
@@ -59,25 +78,58 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float) -> Accumulator:
         for micro in mini_batch.micro_batches:
             scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
             routes_LBTK = routes.stacked(len(micro.mask_BT)) if routes else None
-            if micro.old_log_probs_BT is None:
-                micro.old_log_probs_BT, micro.old_routes_LBTK = scores.log_probs_BT.detach(), routes_LBTK
-            output = learner.algorithm.loss(
-                scores.log_probs_BT, micro.old_log_probs_BT, micro.advantages_B, micro.mask_BT, learner.params,
-                sampler_log_probs_BT=micro.sampler_log_probs_BT,
-            )  # fmt: skip
-            (output.loss_numerator / denominator).backward()
-            loss += output.loss_numerator.detach() / denominator
-            metrics.add(output.metrics)
+            if first:
+                adopt_as_old(micro, scores, routes_LBTK)
+            output, numerator = objective(learner, micro, scores, metrics)
+            (numerator / denominator).backward()
+            loss += numerator.detach() / denominator
+            assert micro.old_log_probs_BT is not None
             metrics.add(
                 ratio_metrics(scores.log_probs_BT, micro.old_log_probs_BT, scores.entropy_BT, micro.mask_BT, output)
             )
             metrics.add(route_metrics(learner.model, micro, routes_LBTK))
     if mini_batch.micro_batches:
         metrics.add(step(learner, loss, lr))
+        if learner.critic is not None:
+            metrics.add(learner.critic.update(mini_batch, learner.params))
     else:
         metrics.add({"update/applied": Mean(torch.zeros(()), 1)})
     metrics.add(skipped_rows(mini_batch, metrics))
     return metrics
+
+
+def adopt_as_old(micro: MicroBatch, scores: TokenScores, routes_LBTK: Tensor | None) -> None:
+    """Takes the values of the pass before the first update as the old policy's."""
+    micro.trainer_log_probs_BT, micro.old_routes_LBTK = scores.log_probs_BT.detach(), routes_LBTK
+    if micro.old_log_probs_BT is None:
+        micro.old_log_probs_BT = micro.trainer_log_probs_BT
+
+
+def objective(
+    learner: Learner, micro: MicroBatch, scores: TokenScores, metrics: Accumulator
+) -> tuple[LossOutput, Tensor]:
+    """The algorithm's loss on one micro-batch, and its numerator with the KL penalty on top."""
+    assert micro.old_log_probs_BT is not None
+    algo, weights = learner.algo, None
+    if algo.correction.kind != "none":
+        low, high = BOUNDS[algo.correction.kind]
+        bounds = (low if algo.correction.low is None else algo.correction.low, algo.correction.high or high)
+        weights = correction_weight(
+            micro.old_log_probs_BT, micro.sampler_log_probs_BT, micro.mask_BT,
+            learner.algorithm.UNIT, algo.correction.kind, bounds,
+        )  # fmt: skip
+        metrics.add(correction_metrics(weights, micro.mask_BT, algo.correction.kind, bounds))
+    output = learner.algorithm.loss(
+        scores.log_probs_BT, micro.old_log_probs_BT, micro.advantages, micro.mask_BT, learner.params,
+        sampler_log_probs_BT=micro.sampler_log_probs_BT, weights=weights,
+    )  # fmt: skip
+    metrics.add(output.metrics)
+    if micro.ref_log_probs_BT is None:
+        return output, output.loss_numerator
+    terms_BT = kl_terms(scores.log_probs_BT, micro.ref_log_probs_BT, micro.mask_BT, algo.kl.estimator)
+    metrics.add(kl_metrics(scores.log_probs_BT, micro.ref_log_probs_BT, micro.mask_BT))
+    penalty = learner.algorithm.token_terms(terms_BT, micro.mask_BT)
+    return output, output.loss_numerator + algo.kl.coef * penalty
 
 
 def step(learner: Learner, loss: Tensor, lr: float) -> dict[str, Reduced]:
@@ -103,18 +155,18 @@ def step(learner: Learner, loss: Tensor, lr: float) -> dict[str, Reduced]:
 
 def route_metrics(model: PreTrainedModel, micro: MicroBatch, routes_LBTK: Tensor | None) -> dict[str, Reduced]:
     """Expert churn against the old policy and the balance of loads; nothing for a dense model."""
-    if routes_LBTK is None or micro.old_routes_LBTK is None:
+    if routes_LBTK is None:
         return {}
     now_LNK = at_predicting_positions(routes_LBTK, micro.mask_BT)
-    old_LNK = at_predicting_positions(micro.old_routes_LBTK, micro.mask_BT)
     num_experts = int(routers(model)[0].num_experts)  # type: ignore[arg-type]
-    return {
-        "moe/slot_churn": slot_churn(old_LNK, now_LNK),
-        "moe/load_max_violation": loads(now_LNK, num_experts),
-    }
+    found: dict[str, Reduced] = {"moe/load_max_violation": loads(now_LNK, num_experts)}
+    if micro.old_routes_LBTK is not None:
+        old_LNK = at_predicting_positions(micro.old_routes_LBTK, micro.mask_BT)
+        found["moe/slot_churn"] = slot_churn(old_LNK, now_LNK)
+    return found
 
 
-TOKEN_SHARES = ("clip/token_frac", "clip/low_frac", "clip/high_frac")
+TOKEN_SHARES = ("clip/token_frac", "clip/low_frac", "clip/high_frac", "clip/dual_frac")
 RESPONSE_SHARES = ("clip/seq_frac", "clip/seq_any_frac")
 
 

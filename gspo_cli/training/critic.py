@@ -1,0 +1,78 @@
+"""PPO's critic: a copy of the start model with a scalar head, trained beside the policy.
+
+B = responses, T = token positions, H = hidden width
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from gspo_cli.algorithms import Algorithm
+from gspo_cli.algorithms.critic import value_loss
+from gspo_cli.training.accumulate import Accumulator
+from gspo_cli.types import MicroBatch, MiniBatch, Reduced
+
+
+class Critic:
+    """V(prompt and response so far): the value before each response token. Its head starts at 0, in float32."""
+
+    def __init__(self, policy: PreTrainedModel, lr: float, grad_clip: float) -> None:
+        self.trunk = copy.deepcopy(policy.base_model)
+        self.head = nn.Linear(policy.config.hidden_size, 1).to(policy.device)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.parameters = [*self.trunk.parameters(), *self.head.parameters()]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        self.grad_clip = grad_clip
+
+    def values(self, micro: MicroBatch) -> Tensor:
+        """The value at each loss token, 0 elsewhere: [B, T]; like its log-probability, it is read one position before."""
+        hidden_BTH = self.trunk(input_ids=micro.input_ids_BT, attention_mask=None, use_cache=False).last_hidden_state
+        values_BT = self.head(hidden_BTH.float())[..., 0]
+        shifted_BT = torch.cat([torch.zeros_like(values_BT[:, :1]), values_BT[:, :-1]], dim=1)
+        return torch.where(micro.mask_BT, shifted_BT, 0.0)
+
+    @torch.no_grad()
+    def set_advantages(self, algorithm: Algorithm, params: Any, mini_batches: list[MiniBatch]) -> None:
+        """Once per rollout batch: old values, returns and whitened advantages of every token.
+
+        Until here a row's advantage is its reward. Advantages are whitened over the whole rollout batch, so all rows
+        are laid into one matrix.
+        """
+        micro_batches = [m for mini in mini_batches for m in mini.micro_batches]
+        for micro in micro_batches:
+            micro.old_values_BT = self.values(micro)
+        width = max(m.mask_BT.shape[1] for m in micro_batches)
+        mask_BT, values_BT = (
+            torch.cat([nn.functional.pad(t, (0, width - t.shape[1])) for t in tensors])
+            for tensors in ([m.mask_BT for m in micro_batches], [m.old_values_BT for m in micro_batches])
+        )
+        rewards_B = torch.cat([m.advantages for m in micro_batches])
+        advantages_BT, returns_BT = algorithm.token_advantages(rewards_B, values_BT, mask_BT, params)  # type: ignore[attr-defined]
+        sizes = [len(m.mask_BT) for m in micro_batches]
+        for micro, mine_BT, target_BT in zip(
+            micro_batches, advantages_BT.split(sizes), returns_BT.split(sizes), strict=True
+        ):
+            micro.advantages, micro.returns_BT = (t[:, : micro.mask_BT.shape[1]] for t in (mine_BT, target_BT))
+
+    def update(self, mini_batch: MiniBatch, params: Any) -> dict[str, Reduced]:
+        """One optimizer step of the critic on a mini-batch, with the value/* metrics."""
+        metrics = Accumulator()
+        total = sum(int(m.mask_BT.sum()) for m in mini_batch.micro_batches)
+        for micro in mini_batch.micro_batches:
+            assert micro.old_values_BT is not None and micro.returns_BT is not None
+            numerator, _, found = value_loss(
+                self.values(micro), micro.old_values_BT, micro.returns_BT, micro.mask_BT, params.value_clip
+            )
+            (numerator / total).backward()
+            metrics.add(found)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.grad_clip)
+        if torch.isfinite(norm):
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return metrics.values

@@ -1,0 +1,112 @@
+"""What is checked on the first rollout batch, before any update: that both sides compute the same thing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gspo_cli.algorithms.ratio import sequence_log_ratio, token_log_ratio
+from gspo_cli.errors import GspoError
+from gspo_cli.models.log_probs import token_scores
+from gspo_cli.training.update import Learner
+from gspo_cli.types import Mean, MiniBatch, Reduced, RolloutBatch, RootMean
+
+TOKEN_TOLERANCE = 0.1  # nats of RMS difference a token: far beyond rounding, typical of a temperature on one side only
+
+
+@dataclass
+class Findings:
+    """What the checks measured and what they object to."""
+
+    metrics: dict[str, Reduced] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+@torch.no_grad()
+def preflight(
+    learner: Learner, batch: RolloutBatch, mini_batches: list[MiniBatch], stop_ids: tuple[int, ...]
+) -> Findings:
+    """Scores the first mini-batch twice and compares: trainer with itself, trainer with engine, EOS, band.
+
+    Errors: GspoError when the engine's log-probabilities are to be the old ones and differ from the trainer's by more
+    than the clip range.
+    """
+    found = Findings()
+    check_ends(batch, stop_ids, found)
+    band = narrow_edge(learner.params)
+    if band is not None and len(mini_batches) == 1:
+        found.warnings.append("one mini-batch a rollout batch: every ratio is 1, so nothing will ever be clipped")
+    micro_batches = mini_batches[0].micro_batches
+    if not micro_batches:
+        return found
+    again = squares = tokens_squared = torch.zeros((), dtype=torch.float64)
+    rows = tokens = 0
+    for micro in micro_batches:
+        first, second = (
+            token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature).log_probs_BT
+            for _ in range(2)
+        )
+        sampled_BT = micro.sampler_log_probs_BT
+        again = again + sequence_log_ratio(second, first, micro.mask_BT).double().cpu().square().sum()
+        squares = squares + sequence_log_ratio(first, sampled_BT, micro.mask_BT).double().cpu().square().sum()
+        tokens_squared += token_log_ratio(first, sampled_BT, micro.mask_BT).double().cpu().square().sum()
+        rows, tokens = rows + len(micro.mask_BT), tokens + int(micro.mask_BT.sum())
+    found.metrics["mismatch/self_floor"] = RootMean(again, rows)
+    self_floor, floor = float((again / rows).sqrt()), float((squares / rows).sqrt())
+    token_floor = float((tokens_squared / tokens).sqrt())
+    found.values = {"self_floor": self_floor, "floor": floor, "token_floor": token_floor} | (
+        {"band": band} if band else {}
+    )
+    judge(learner, found, band)
+    return found
+
+
+def judge(learner: Learner, found: Findings, band: float | None) -> None:
+    """Turns the measured floors into warnings, or into a refusal."""
+    floor, token_floor, self_floor = (found.values[k] for k in ("floor", "token_floor", "self_floor"))
+    if token_floor > TOKEN_TOLERANCE:
+        found.warnings.append(
+            f"engine and trainer differ by {token_floor:.2g} nats a token (RMS): is the temperature "
+            f"({learner.temperature}) applied on both sides?"
+        )
+    if band is None:
+        return
+    if self_floor > band / 10:
+        found.warnings.append(
+            f"two passes of the trainer differ by {self_floor:.2g} nats, over a tenth of the clip range"
+        )
+    if learner.algo.old_log_probs == "sampler" and floor > band and not learner.algo.accept_mismatch_floor:
+        raise GspoError(
+            f"the engine's log-probabilities cannot stand for the old policy's with {learner.algo.name}",
+            f"without any update they differ from the trainer's by {floor:.2g} nats a response (RMS), and the clip "
+            f"range ends at {band:.2g}",
+            "old_log_probs = 'trainer', or algo.accept_mismatch_floor = true to study just that",
+        )
+    if floor > band / 10:
+        found.warnings.append(f"engine and trainer differ by {floor / band:.2g} times the clip range's nearer edge")
+
+
+def narrow_edge(params: Any) -> float | None:
+    """The distance from 0 of the nearer edge of the clip range, in nats; None without a hard clip."""
+    clip = getattr(params, "clip", None)
+    return min(-clip.log_bounds[0], clip.log_bounds[1]) if clip is not None else None
+
+
+def check_ends(batch: RolloutBatch, stop_ids: tuple[int, ...], found: Findings) -> None:
+    """A response that stopped holds its EOS as its last token, and one that was cut off has the full length."""
+    samples = [s for g in batch.groups for s in g.samples]
+    wrong = [
+        s for s in samples
+        if (s.finish == "stop") != (s.token_ids[-1] in stop_ids)
+        or (s.finish == "length" and len(s.token_ids) != batch.max_new_tokens)
+    ]  # fmt: skip
+    if wrong:
+        found.warnings.append(f"{len(wrong)} of {len(samples)} responses do not end as they say: EOS may be missing")
+
+
+def band_never_reached(history: Mean | None) -> bool:
+    """Whether no ratio has left the clip range so far."""
+    return history is not None and float(history.numerator) == 0

@@ -1,0 +1,271 @@
+"""The smoke recipe, trained by the program itself: what it prints, what it leaves, and that a seed fixes every byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+from program import Done, Gspo, strict_lines
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.config import Recipe
+from gspo_cli.models.load import weights_hash
+from gspo_cli.runlog.schema import metric
+
+ARMS = ("grpo", "gspo")
+FILES = {"run.json", "config.json", "recipe.toml", "code.diff", "metrics.jsonl", "perf.jsonl", "events.jsonl"}
+KINDS = ["eval", *["rollout", "update", "update", "step", "eval"] * 2]  # 2 rollout batches of 2 mini-batches
+COLUMNS = {
+    "step", "problem_id", "prompt", "answer", "sample", "seed", "prompt_ids", "token_ids", "log_probs", "text",
+    "finish", "weight_version", "reward", "reason",
+}  # fmt: skip
+
+
+class Study(NamedTuple):
+    """A study and what its command printed."""
+
+    folder: Path
+    done: Done
+
+    def metrics(self, run: str) -> list[dict[str, Any]]:
+        """The lines of a run's log."""
+        return strict_lines(self.folder / run / "metrics.jsonl")
+
+
+@pytest.fixture(scope="module")
+def study(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Both algorithms, with colour asked for and forbidden."""
+    out = tmp_path_factory.mktemp("first")
+    done = gspo("train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "one", NO_COLOR="1", FORCE_COLOR="1")
+    assert done.code == 0, done.err
+    return Study(out / "one", done)
+
+
+@pytest.fixture(scope="module")
+def again(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The same under another name in another place, quiet and as JSON."""
+    out = tmp_path_factory.mktemp("second")
+    done = gspo("train", smoke, "-q", "--json", "--algo", "grpo,gspo", "--out", out, "--name", "two", FORCE_COLOR="1")
+    assert done.code == 0, done.err
+    return Study(out / "two", done)
+
+
+# What it prints
+
+
+def test_stdout_holds_the_folder_alone(study: Study) -> None:
+    assert study.done.out == f"{study.folder}\n"
+
+
+def test_stdout_holds_an_object_a_run_with_json(again: Study) -> None:
+    said = [json.loads(line) for line in again.done.out.splitlines()]
+    assert said == [{"run": str(again.folder / f"{arm}-s0"), "arm": arm, "seed": 0} for arm in ARMS]
+
+
+def test_quiet_leaves_stderr_empty(again: Study) -> None:
+    assert again.done.err == ""
+
+
+def test_without_a_terminal_each_step_is_one_line_of_pairs(study: Study) -> None:
+    steps = [line for line in study.done.err.splitlines() if line.startswith("run=")]
+    pairs = [dict(pair.split("=") for pair in line.split(" ")) for line in steps]
+    assert [(p["run"], p["step"]) for p in pairs] == [(f"{arm}-s0", f"{step}/2") for arm in ARMS for step in (1, 2)]
+    logged = [line for arm in ARMS for line in pick(study.metrics(f"{arm}-s0"), "rollout")]
+    for shown, line in zip(pairs, logged, strict=True):
+        assert float(shown["reward"]) == pytest.approx(line["metrics"]["reward/mean"], abs=5e-4)
+        assert float(shown["length"]) == pytest.approx(line["metrics"]["length/mean"], abs=5e-2)
+
+
+def test_no_colour_even_where_colour_is_forced(study: Study) -> None:
+    assert "\x1b" not in study.done.out + study.done.err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["recipes", "ls"], ["train", "--stepps"]])
+def test_nothing_is_coloured_against_the_readers_wish(gspo: Gspo, arguments: list[str]) -> None:
+    plain = gspo(*arguments, NO_COLOR="1", FORCE_COLOR="1", GITHUB_ACTIONS="true")
+    forced = gspo(*arguments, FORCE_COLOR="1")
+    assert "\x1b" not in plain.out + plain.err
+    assert "\x1b" in forced.out + forced.err
+
+
+# What it leaves
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_run_folder_holds_what_its_contract_names(study: Study, arm: str) -> None:
+    run = study.folder / f"{arm}-s0"
+    assert {p.name for p in run.iterdir() if p.is_file()} == FILES
+    assert [p.name for p in (run / "rollouts").iterdir()] != []
+    assert not list(study.folder.rglob(".tmp*"))
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_record_of_a_run(study: Study, smoke: Path, arm: str) -> None:
+    run = study.folder / f"{arm}-s0"
+    record, config = (json.loads((run / name).read_text()) for name in ("run.json", "config.json"))
+    assert (record["arm"], record["seed"], record["study"], record["threads"]) == (arm, 0, "one", 1)
+    assert record["argv"][1:3] == ["train", str(smoke)]
+    assert (run / "recipe.toml").read_text() == smoke.read_text()
+    assert Recipe.model_validate(config).algo.name == config["algo"]["name"] == arm
+    del config["name"]
+    assert record["config_sha256"] == hashlib.sha256(canonical(config).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_trained_model_is_an_ordinary_folder(study: Study, arm: str) -> None:
+    run = study.folder / f"{arm}-s0"
+    folder = run / "checkpoints" / "step-000002" / "model"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert AutoTokenizer.from_pretrained(folder)("3+5=")["input_ids"] == [22, 14, 24, 32]  # 3 specials, then from " "
+    assert weights_hash(model) != json.loads((run / "run.json").read_text())["model_sha256"]
+
+
+def test_the_arms_start_from_one_model_and_the_same_data(study: Study) -> None:
+    records = [json.loads((study.folder / f"{arm}-s0" / "run.json").read_text()) for arm in ARMS]
+    for name in ("model_sha256", "tokenizer_sha256", "data_sha256", "start_model"):
+        assert records[0][name] == records[1][name]
+
+
+def test_the_events_say_that_the_run_was_completed(study: Study) -> None:
+    events = strict_lines(study.folder / "gspo-s0" / "events.jsonl")
+    assert [e["event"] for e in events] == ["start", "end"]
+    assert events[-1]["status"] == "completed"
+
+
+# The log
+
+
+def pick(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The lines of one kind."""
+    return [line for line in lines if line["kind"] == kind]
+
+
+def canonical(value: Any) -> str:
+    """The JSON text that hashes are taken of."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_log_is_a_chain_without_gaps(study: Study, arm: str) -> None:
+    run = study.folder / f"{arm}-s0"
+    lines = study.metrics(run.name)
+    assert [line["seq"] for line in lines] == list(range(len(KINDS)))
+    assert [line["kind"] for line in lines] == KINDS
+    assert [line["mini_batch"] for line in lines if line["kind"] == "update"] == [0, 1, 0, 1]
+    before = json.loads((run / "run.json").read_text())["config_sha256"]
+    for text, line in zip((run / "metrics.jsonl").read_text().splitlines(), lines, strict=True):
+        assert text == canonical(line)
+        assert line["prev"] == before[:32]
+        before = hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_log_has_something_to_tell(study: Study, arm: str) -> None:
+    lines = study.metrics(f"{arm}-s0")
+    assert max(line["metrics"]["reward/mean"] for line in pick(lines, "rollout")) > 0
+    assert pick(lines, "step")[-1]["metrics"]["compute/updates"] > 0
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_logged_metric_is_in_the_schema_for_its_line(study: Study, arm: str) -> None:
+    for line in study.metrics(f"{arm}-s0"):
+        assert line["metrics"]
+        for name in line["metrics"]:
+            assert line["kind"] in metric(name).lines.split(", "), name
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_times_are_kept_apart_from_the_log(study: Study, arm: str) -> None:
+    perf = strict_lines(study.folder / f"{arm}-s0" / "perf.jsonl")
+    key = ("seq", "step", "kind", "mini_batch")
+    assert [[p[k] for k in key] for p in perf] == [[m[k] for k in key] for m in study.metrics(f"{arm}-s0")]
+    assert all(p["rollout_s"] > 0 and p["batch_s"] >= p["rollout_s"] for p in pick(perf, "rollout"))
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_same_seed_gives_the_same_bytes(study: Study, again: Study, arm: str) -> None:
+    name = f"{arm}-s0/metrics.jsonl"
+    assert (study.folder / name).read_bytes() == (again.folder / name).read_bytes()
+
+
+def test_another_seed_gives_another_run(gspo_here: Gspo, study: Study, smoke: Path, tmp_path: Path) -> None:
+    assert gspo_here("train", smoke, "--out", tmp_path, "--name", "other", "--seed", "1").code == 0
+    other = pick(strict_lines(tmp_path / "other" / "gspo-s1" / "metrics.jsonl"), "rollout")
+    assert other[0]["metrics"] != pick(study.metrics("gspo-s0"), "rollout")[0]["metrics"]
+
+
+def test_the_arms_see_the_same_first_batch(study: Study) -> None:
+    first = [pick(study.metrics(f"{arm}-s0"), "rollout")[0]["metrics"] for arm in ARMS]
+    same = [name for name in first[0] if name.startswith(("reward/", "length/", "group/"))]
+    assert len(same) > 8
+    assert {n: first[0][n] for n in same} == {n: first[1][n] for n in same}
+    assert study.metrics("grpo-s0")[-2]["metrics"] != study.metrics("gspo-s0")[-2]["metrics"]
+
+
+def test_a_stored_batch_has_every_sample(study: Study) -> None:
+    run = study.folder / "gspo-s0"
+    line = pick(study.metrics(run.name), "rollout")[0]["metrics"]
+    rows = pq.read_table(run / "rollouts" / "step_000001.parquet").to_pylist()
+    assert len(rows) == 4 * 32
+    assert sum(row["reward"] for row in rows) / len(rows) == pytest.approx(line["reward/mean"], abs=1e-12)
+    assert sum(len(row["token_ids"]) for row in rows) == line["compute/gen_tokens"]
+
+
+# Other commands on the same recipe
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ARMS])
+def test_every_other_algorithm_trains(gspo_here: Gspo, smoke: Path, tmp_path: Path, name: str) -> None:
+    sets = ["--set", "eval.bench=[]", "--set", "rollout.store=0"]
+    done = gspo_here("train", smoke, "--algo", name, "--out", tmp_path, "--name", "study", *sets)
+    assert done.code == 0, done.err
+    steps = pick(strict_lines(tmp_path / "study" / f"{name}-s0" / "metrics.jsonl"), "step")
+    assert steps[-1]["metrics"]["compute/updates"] > 0
+
+
+def test_rollout_stores_the_batch_that_training_starts_with(
+    gspo_here: Gspo, study: Study, smoke: Path, tmp_path: Path
+) -> None:
+    done = gspo_here("rollout", smoke, "--out", tmp_path / "batch", "--json")
+    said = json.loads(done.out)
+    stored = pq.read_table(said["path"])
+    assert set(stored.column_names) == COLUMNS
+    assert (said["prompts"], said["responses"], stored.num_rows) == (4, 128, 128)
+    assert stored.equals(pq.read_table(study.folder / "gspo-s0" / "rollouts" / "step_000001.parquet"))
+    metadata = {key.decode(): value.decode() for key, value in stored.schema.metadata.items()}
+    record = json.loads((study.folder / "gspo-s0" / "run.json").read_text())
+    assert metadata["gspo.temperature"] == "1.0"
+    assert metadata["gspo.model_sha256"] == record["model_sha256"]
+
+
+def test_eval_writes_answers_and_a_summary_that_agree(gspo_here: Gspo, study: Study) -> None:
+    run = study.folder / "gspo-s0"
+    log = (run / "metrics.jsonl").read_bytes()
+    done = gspo_here("eval", "benchmarks", run, "--samples", "2", "--json")
+    said = json.loads(done.out)
+    folder = run / "eval" / "arithmetic" / "step-000002"
+    assert said == json.loads((folder / "summary.json").read_text())
+    rows = pq.read_table(folder / "answers.parquet").to_pylist()
+    assert (said["samples"], said["num_problems"], len(rows)) == (2, 200, 400)
+    assert said["average"] == pytest.approx(sum(row["reward"] for row in rows) / 400, abs=1e-12)
+    assert (run / "metrics.jsonl").read_bytes() == log
+
+
+def test_eval_list_as_json(gspo_here: Gspo) -> None:
+    found = [json.loads(line) for line in gspo_here("eval", "list", "--json").out.splitlines()]
+    assert "arithmetic" in [bench["name"] for bench in found]
+    assert all(bench["description"] for bench in found)
+
+
+def test_recipes_are_listed_and_shown(gspo_here: Gspo, smoke: Path) -> None:
+    found = [json.loads(line) for line in gspo_here("recipes", "ls", "--json").out.splitlines()]
+    assert "quickstart" in [entry["name"] for entry in found] and all(entry["about"] for entry in found)
+    assert "quickstart" in gspo_here("recipes", "ls").out
+    assert gspo_here("recipes", "show", smoke).out == smoke.read_text()
+    shown = json.loads(gspo_here("recipes", "show", smoke, "--resolved", "--set", "train.steps=9").out)
+    assert (shown["train"]["steps"], shown["train"]["grad_clip"]) == (9, 1.0)
