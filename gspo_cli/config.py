@@ -229,10 +229,10 @@ class Recipe(Table):
 
     @model_validator(mode="after")
     def _minibatches_fit(self) -> Self:
-        if (self.algo.minibatches or self.train.minibatches) > self.rollout.prompts:
+        parts, prompts = self.algo.minibatches or self.train.minibatches, self.rollout.prompts
+        if parts > prompts:
             raise ValueError(
-                f"minibatches = {self.algo.minibatches or self.train.minibatches} is more than rollout.prompts = {self.rollout.prompts}; "
-                "a mini-batch holds whole groups"
+                f"minibatches = {parts} is more than rollout.prompts = {prompts}; a mini-batch holds whole groups"
             )
         return self
 

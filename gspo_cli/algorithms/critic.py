@@ -31,7 +31,7 @@ def gae(rewards_B: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam
 
 
 def whiten(advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """(A - mean) / std over all loss tokens of the rollout batch; 0 where there is no spread: no action was better than another."""
+    """(A - mean) / std over all loss tokens of the rollout batch; 0 where there is no spread: no action was better."""
     values_N = advantages_BT[mask_BT].double()
     std = values_N.std() if len(values_N) > 1 else torch.zeros(())
     if float(std) <= 1e-9:

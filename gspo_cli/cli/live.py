@@ -54,6 +54,13 @@ class TrainView:
         self.runs_done += 1
         console.note(summary)
 
+    def preflight(self, values: dict[str, float], warnings: list[str]) -> None:
+        """What was checked before the first update."""
+        measured = ", ".join(f"{name} {value:.2g}" for name, value in values.items())
+        console.note(f"preflight {self.run}: {measured or 'no row with an advantage'} (nats)")
+        for warning in warnings:
+            console.note(f"warning: {warning}")
+
     def step(self, step: int, values: dict[str, float | None]) -> None:
         """One rollout batch is done."""
         self.steps_done += 1

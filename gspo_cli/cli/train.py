@@ -51,7 +51,7 @@ def train(
     from gspo_cli.evals import find_benchmark
     from gspo_cli.tasks import make_task
     from gspo_cli.training.cold_start import start_model
-    from gspo_cli.training.run import execute, prepare_torch
+    from gspo_cli.training.run import View, execute, prepare_torch
     from gspo_cli.training.study import plan
 
     arms = [a.strip() for a in algo.split(",") if a.strip()] if algo else [*loaded.arms] or [loaded.algo.name]
@@ -64,6 +64,8 @@ def train(
     for bench in loaded.eval.bench:
         find_benchmark(bench)
     make_task(loaded.task).problems(loaded.task.split)
+    for bench in loaded.eval.bench:
+        find_benchmark(bench)
     check_free(folder, [r.name for r in runs], overwrite)
     make_writable(out)
     prepare_torch(loaded.model.threads)
@@ -76,7 +78,7 @@ def train(
         for run in runs:
             view.start_run(run.name)
             try:
-                done = execute(run, start, folder, text, sys.argv, view.step)
+                done = execute(run, start, folder, text, sys.argv, View(view.step, view.preflight))
             except KeyboardInterrupt:
                 console.note(f"interrupted; the log up to the last whole rollout batch is in {folder / run.name}")
                 raise

@@ -31,7 +31,7 @@ class Critic:
         self.grad_clip = grad_clip
 
     def values(self, micro: MicroBatch) -> Tensor:
-        """The value at each loss token, 0 elsewhere: [B, T]; like its log-probability, it is read one position before."""
+        """The value at each loss token, 0 elsewhere: [B, T]; like the log-probability, read one position earlier."""
         hidden_BTH = self.trunk(input_ids=micro.input_ids_BT, attention_mask=None, use_cache=False).last_hidden_state
         values_BT = self.head(hidden_BTH.float())[..., 0]
         shifted_BT = torch.cat([torch.zeros_like(values_BT[:, :1]), values_BT[:, :-1]], dim=1)
@@ -45,12 +45,13 @@ class Critic:
         are laid into one matrix.
         """
         micro_batches = [m for mini in mini_batches for m in mini.micro_batches]
-        for micro in micro_batches:
-            micro.old_values_BT = self.values(micro)
+        old_values = [self.values(m) for m in micro_batches]
+        for micro, mine_BT in zip(micro_batches, old_values, strict=True):
+            micro.old_values_BT = mine_BT
         width = max(m.mask_BT.shape[1] for m in micro_batches)
         mask_BT, values_BT = (
             torch.cat([nn.functional.pad(t, (0, width - t.shape[1])) for t in tensors])
-            for tensors in ([m.mask_BT for m in micro_batches], [m.old_values_BT for m in micro_batches])
+            for tensors in ([m.mask_BT for m in micro_batches], old_values)
         )
         rewards_B = torch.cat([m.advantages for m in micro_batches])
         advantages_BT, returns_BT = algorithm.token_advantages(rewards_B, values_BT, mask_BT, params)  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ from gspo_cli.training.record import Totals, record_batch
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner, record_old_policy, update
-from gspo_cli.types import Group, MiniBatch, RolloutBatch, Sampling, StepMetrics
+from gspo_cli.types import Group, MiniBatch, Reduced, RolloutBatch, Sampling, StepMetrics
 
 MAX_ROUNDS = 10
 
@@ -87,8 +87,7 @@ def train_batch(session: Session, step: int) -> None:
         mini_batches = make_mini_batches(batch, advantages_B, cut_plan(run, learner), learner.model.device)
         if learner.critic is not None:
             learner.critic.set_advantages(run.algorithm, run.params, mini_batches)
-    if step == 1:
-        check_first_batch(session, batch, mini_batches)
+    checked = check_first_batch(session, batch, mini_batches) if step == 1 else {}
     with clock("probe_s"):
         probe = Probe(learner.model, batch)
     with clock("old_policy_s"):
@@ -102,7 +101,7 @@ def train_batch(session: Session, step: int) -> None:
             updates[-1].add(probe.churn())
     session.engine.sync(version=step)
 
-    shown = record_batch(session.log, session.totals, clock, batch, advantages_B, mini_batches, updates)
+    shown = record_batch(session.log, session.totals, clock, batch, advantages_B, mini_batches, updates, checked)
     stop_if_not_finite(updates, step)
     if run.recipe.rollout.store and step % run.recipe.rollout.store == 0:
         session.hooks.store(batch)
@@ -155,11 +154,12 @@ def cut_plan(run: Run, learner: Learner) -> Cut:
     )
 
 
-def check_first_batch(session: Session, batch: RolloutBatch, mini_batches: list[MiniBatch]) -> None:
-    """The preflight, logged as an event and shown."""
+def check_first_batch(session: Session, batch: RolloutBatch, mini_batches: list[MiniBatch]) -> dict[str, Reduced]:
+    """The preflight, logged as an event and shown; its metrics."""
     found = preflight(session.learner, batch, mini_batches, session.engine.info.stop_ids)
     session.log.event("preflight", values=found.values, warnings=found.warnings)
     session.hooks.on_preflight(found.values, found.warnings)
+    return found.metrics
 
 
 def evaluate(session: Session, step: int) -> None:

@@ -11,7 +11,7 @@ from gspo_cli.algorithms.ratio import sequence_log_ratio, token_log_ratio
 from gspo_cli.errors import GspoError
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.training.update import Learner
-from gspo_cli.types import Mean, MiniBatch, Reduced, RolloutBatch, RootMean
+from gspo_cli.types import MiniBatch, Reduced, RolloutBatch, RootMean
 
 TOKEN_TOLERANCE = 0.1  # nats of RMS difference a token: far beyond rounding, typical of a temperature on one side only
 
@@ -105,8 +105,3 @@ def check_ends(batch: RolloutBatch, stop_ids: tuple[int, ...], found: Findings) 
     ]  # fmt: skip
     if wrong:
         found.warnings.append(f"{len(wrong)} of {len(samples)} responses do not end as they say: EOS may be missing")
-
-
-def band_never_reached(history: Mean | None) -> bool:
-    """Whether no ratio has left the clip range so far."""
-    return history is not None and float(history.numerator) == 0

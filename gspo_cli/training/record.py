@@ -11,7 +11,7 @@ from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
 from gspo_cli.training.stopwatch import Stopwatch
-from gspo_cli.types import MicroBatch, MiniBatch, RolloutBatch, StepMetrics
+from gspo_cli.types import MicroBatch, MiniBatch, Reduced, RolloutBatch, StepMetrics
 
 
 class Totals:
@@ -34,11 +34,13 @@ def record_batch(
     advantages_B: Tensor,
     mini_batches: list[MiniBatch],
     updates: list[Accumulator],
+    extra: dict[str, Reduced],
 ) -> dict[str, float | None]:
     """Writes the lines and gives the pooled values and times, for display."""
     sampled = Accumulator()
     sampled.add(rollout_metrics(batch, advantages_B))
     sampled.add(mismatch_metrics(mini_batches))
+    sampled.add(extra)
     pooled = Accumulator()
     for metrics in updates:
         pooled.add({name: value for name, value in metrics.values.items() if name != "lr"})

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals import find_benchmark
 from gspo_cli.evals.runner import evaluate
 from gspo_cli.models.load import load_policy, stop_ids, tokenizer_hash, weights_hash
+from gspo_cli.plugins import is_plugin, plugin_source
 from gspo_cli.rollout.collect import PromptStream, problems_hash
+from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.rollout.transformers_engine import TransformersEngine
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.log import RunLog, canonical, short_hash
 from gspo_cli.runlog.provenance import code_diff, provenance
 from gspo_cli.tasks import make_task
+from gspo_cli.training.critic import Critic
 from gspo_cli.training.loop import Hooks, Session, train
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner
-from gspo_cli.types import RolloutBatch, StepMetrics
-
-OnStep = Callable[[int, dict[str, float | None]], None]
+from gspo_cli.types import StepMetrics
 
 
 def prepare_torch(threads: int | None) -> None:
@@ -41,7 +45,15 @@ def prepare_torch(threads: int | None) -> None:
     torch.set_flush_denormal(True)  # Adam's moments of rarely used experts fall that low, and slow a CPU down
 
 
-def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str], on_step: OnStep) -> Path:
+@dataclass(frozen=True)
+class View:
+    """Where a run shows what it does."""
+
+    on_step: Callable[[int, dict[str, float | None]], None]
+    on_preflight: Callable[[dict[str, float], list[str]], None]
+
+
+def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str], view: View) -> Path:
     """Trains one run and returns its folder.
 
     Whatever happens, the logs end with a whole line, and an event says how the run ended.
@@ -50,48 +62,29 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
     model, tokenizer = load_policy(recipe.model, start)
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
-    benchmarks = [find_benchmark(name) for name in recipe.eval.bench]
-    stops = stop_ids(model, tokenizer)
-    engine = TransformersEngine(model, stops, recipe.rollout.kv_budget_gb, recipe.rollout.deadline_s)
-    config_text = canonical(recipe.model_dump(mode="json", exclude={"name"}))
+    engine = TransformersEngine(
+        model, stop_ids(model, tokenizer), recipe.rollout.kv_budget_gb, recipe.rollout.deadline_s
+    )
     hashes = {
         "model_sha256": weights_hash(model),
         "tokenizer_sha256": tokenizer_hash(tokenizer),
         "data_sha256": problems_hash(stream.problems),
     }
-    folder.mkdir(parents=True)
-    fs.write_text(folder / "recipe.toml", recipe_text)
-    fs.write_text(folder / "config.json", json.dumps(recipe.model_dump(mode="json"), indent=1))
-    fs.write_text(folder / "code.diff", code_diff())
-    record = provenance(argv) | hashes | {
-        "study": study.name, "arm": run.arm, "seed": recipe.seed, "start_model": str(start),
-        "config_sha256": hashlib.sha256(config_text.encode()).hexdigest(), "engine": engine.info.as_dict(),
-        "device": device_name(model.device), "threads": torch.get_num_threads(), "determinism": determinism(),
-        "num_parameters": sum(p.numel() for p in model.parameters()), "planned_steps": recipe.train.steps,
-    }  # fmt: skip
-    fs.write_text(folder / "run.json", json.dumps(record, indent=1))
-    log = RunLog(folder, short_hash(config_text))
-    log.event("start", pid=os.getpid())
-
-    def evaluate_all() -> StepMetrics:
-        metrics = StepMetrics()
-        for benchmark in benchmarks:
-            result = evaluate(benchmark, engine, tokenizer, recipe.eval.samples, False, recipe.seed)
-            metrics.values[result.metric] = result.average
-            metrics.counts[result.metric] = result.num_problems * result.samples
-        return metrics
-
-    def store(batch: RolloutBatch) -> None:
-        path = folder / "rollouts" / f"step_{batch.step:06d}.parquet"
-        write_rollout(batch, path, hashes | {"temperature": str(recipe.rollout.temperature)})
-
-    learner = Learner(
-        model=model, optimizer=make_optimizer(model, recipe), algorithm=run.algorithm, params=run.params,
-        temperature=recipe.rollout.temperature, grad_clip=recipe.train.grad_clip,
-    )  # fmt: skip
+    log = open_folder(run, folder, start, recipe_text, argv, hashes | {"engine": engine.info.as_dict()}, model)
+    learner = make_learner(run, model)
+    hooks = Hooks(
+        evaluate=lambda: evaluate_all(recipe, engine, tokenizer),
+        store=lambda batch: write_rollout(
+            batch,
+            folder / "rollouts" / f"step_{batch.step:06d}.parquet",
+            hashes | {"temperature": str(recipe.rollout.temperature)},
+        ),
+        on_step=view.on_step,
+        on_preflight=view.on_preflight,
+    )
     started = time.monotonic()
     try:
-        train(Session(run, learner, engine, tokenizer, task, stream, log, Hooks(evaluate_all, store, on_step)))
+        train(Session(run, learner, engine, tokenizer, task, stream, log, hooks))
         save_model(model, tokenizer, folder / "checkpoints" / f"step-{recipe.train.steps:06d}" / "model")
         log.event("end", status="completed", seconds=round(time.monotonic() - started, 3))
     except BaseException as error:
@@ -100,6 +93,60 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
     finally:
         engine.close()
     return folder
+
+
+def open_folder(
+    run: Run,
+    folder: Path,
+    start: Path,
+    recipe_text: str,
+    argv: list[str],
+    found: dict[str, Any],
+    model: PreTrainedModel,
+) -> RunLog:
+    """Creates the run folder with its provenance, and its log."""
+    recipe = run.recipe
+    config_text = canonical(recipe.model_dump(mode="json", exclude={"name"}))
+    folder.mkdir(parents=True)
+    fs.write_text(folder / "recipe.toml", recipe_text)
+    fs.write_text(folder / "config.json", json.dumps(recipe.model_dump(mode="json"), indent=1))
+    fs.write_text(folder / "code.diff", code_diff())
+    plugins = [p for p in (recipe.algo.name, recipe.task.name, recipe.task.reward) if p and is_plugin(p)]
+    record = provenance(argv) | found | {
+        "study": folder.parent.name, "arm": run.arm, "seed": recipe.seed, "start_model": str(start),
+        "config_sha256": hashlib.sha256(config_text.encode()).hexdigest(),
+        "device": device_name(model.device), "threads": torch.get_num_threads(), "determinism": determinism(),
+        "num_parameters": sum(p.numel() for p in model.parameters()), "planned_steps": recipe.train.steps,
+        "plugins": {p: plugin_source(p) for p in plugins},
+    }  # fmt: skip
+    fs.write_text(folder / "run.json", json.dumps(record, indent=1))
+    log = RunLog(folder, short_hash(config_text))
+    log.event("start", pid=os.getpid())
+    return log
+
+
+def make_learner(run: Run, model: PreTrainedModel) -> Learner:
+    """The policy with its optimizer, and the critic and reference that the arm asks for."""
+    recipe = run.recipe
+    reference = copy.deepcopy(model).requires_grad_(False) if recipe.algo.kl.coef > 0 else None
+    critic = (
+        Critic(model, run.params.critic_lr, recipe.train.grad_clip) if getattr(run.algorithm, "CRITIC", False) else None
+    )
+    return Learner(
+        model=model, optimizer=make_optimizer(model, recipe), algorithm=run.algorithm, params=run.params,
+        algo=recipe.algo, temperature=recipe.rollout.temperature, grad_clip=recipe.train.grad_clip,
+        critic=critic, reference=reference,
+    )  # fmt: skip
+
+
+def evaluate_all(recipe: Recipe, engine: Engine, tokenizer: PreTrainedTokenizerBase) -> StepMetrics:
+    """The recipe's benchmarks with the weights as they are."""
+    metrics = StepMetrics()
+    for benchmark in map(find_benchmark, recipe.eval.bench):
+        result = evaluate(benchmark, engine, tokenizer, recipe.eval.samples, False, recipe.seed)
+        metrics.values[result.metric] = result.average
+        metrics.counts[result.metric] = result.num_problems * result.samples
+    return metrics
 
 
 def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:

@@ -47,9 +47,8 @@ def main() -> None:
     from gspo_cli.rollout.transformers_engine import TransformersEngine
     from gspo_cli.runlog.log import RunLog
     from gspo_cli.training.loop import Hooks, Session, train_batch
-    from gspo_cli.training.run import make_optimizer, prepare_torch
+    from gspo_cli.training.run import make_learner, prepare_torch
     from gspo_cli.training.study import plan
-    from gspo_cli.training.update import Learner
     from gspo_cli.types import Problem, Score, StepMetrics
 
     rows = read_prompts(args)
@@ -71,9 +70,7 @@ def main() -> None:
     model, tokenizer = load_policy(run.recipe.model, args.model)
     model.set_experts_implementation(args.experts)
     engine = TransformersEngine(model, stop_ids(model, tokenizer), 1.0, 600.0)
-    learner = Learner(
-        model, make_optimizer(model, run.recipe), run.algorithm, run.params, 1.0, run.recipe.train.grad_clip
-    )
+    learner = make_learner(run, model)
     batches: list[Batch] = []
 
     def on_step(_step: int, shown: dict[str, float | None]) -> None:
@@ -88,7 +85,7 @@ def main() -> None:
         batches.append(batch)
 
     with tempfile.TemporaryDirectory() as folder:
-        hooks = Hooks(evaluate=StepMetrics, store=lambda _batch: None, on_step=on_step)
+        hooks = Hooks(evaluate=StepMetrics, store=lambda _batch: None, on_step=on_step, on_preflight=lambda *_: None)
         log = RunLog(Path(folder), "")
         session = Session(
             run, learner, engine, tokenizer, Task(), InOrder(problems, args.prompts, args.seed), log, hooks

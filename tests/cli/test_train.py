@@ -93,6 +93,15 @@ def test_nothing_is_coloured_against_the_readers_wish(gspo: Gspo, arguments: lis
     assert "\x1b" in forced.out + forced.err
 
 
+def test_forced_colour_makes_no_terminal_of_a_pipe(
+    gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch, smoke: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    done = gspo_here("train", smoke, "--out", tmp_path, "--name", "piped", "--set", "eval.bench=[]")
+    assert len([line for line in done.err.splitlines() if line.startswith("run=gspo-s0 step=")]) == 2
+    assert "\x1b[?25l" not in done.err  # a live view hides the cursor
+
+
 # What it leaves
 
 

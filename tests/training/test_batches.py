@@ -8,11 +8,14 @@ import torch
 from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.training.batches import cut, make_mini_batches, rewards_and_groups, split
+from gspo_cli.config import AlgoConfig
+from gspo_cli.training.batches import Cut, cut, make_mini_batches, rewards_and_groups, split
 from gspo_cli.training.update import Learner, record_old_policy, update
 from gspo_cli.types import Group, MiniBatch, Problem, Prompt, RolloutBatch, Sample, Score
 
 CPU = torch.device("cpu")
+NOTHING = MiniBatch([], torch.zeros(0, 1, dtype=torch.bool), 0)
+"""Stands where the first mini-batch would: that one takes its old policy from its own pass."""
 
 
 def rollout_batch(num_groups: int = 5, samples: int = 4, seed: int = 0) -> RolloutBatch:
@@ -28,20 +31,21 @@ def rollout_batch(num_groups: int = 5, samples: int = 4, seed: int = 0) -> Rollo
         scores = tuple(Score(1.0 if p == 1 else float(i % 2), "") for i in range(samples))
         problem = Problem(str(p), "", "")
         groups.append(Group(problem, prompt, tuple(drawn), ("",) * samples, scores))
-    return RolloutBatch(1, tuple(groups))
+    return RolloutBatch(1, tuple(groups), max_new_tokens=8)
 
 
 def mini_batches(budget: int, parts: int = 2, num_groups: int = 5) -> list[MiniBatch]:
     batch = rollout_batch(num_groups)
     advantages = ALGORITHMS["grpo"].advantage(*rewards_and_groups(batch), ALGORITHMS["grpo"].Params())
-    return make_mini_batches(batch, advantages, parts, budget, CPU)
+    return make_mini_batches(batch, advantages, Cut(parts, budget), CPU)
 
 
 def learner(model: PreTrainedModel, name: str) -> Learner:
     """A learner whose optimizer moves the weights by the gradient itself."""
     copied = copy.deepcopy(model).double()
     algorithm = ALGORITHMS[name]
-    return Learner(copied, torch.optim.SGD(copied.parameters(), lr=1.0), algorithm, algorithm.Params(), 1.0, 1e9)
+    optimizer = torch.optim.SGD(copied.parameters(), lr=1.0)
+    return Learner(copied, optimizer, algorithm, algorithm.Params(), AlgoConfig(name=name), 1.0, 1e9)
 
 
 def test_split_keeps_groups_whole_and_even() -> None:
@@ -73,12 +77,12 @@ def test_gradient_and_metrics_do_not_depend_on_the_cut(tiny_moe: PreTrainedModel
     def after(budget: int) -> tuple[list[torch.Tensor], dict[str, float | None]]:
         who = learner(tiny_moe, name)
         minis = mini_batches(budget)
-        record_old_policy(who, minis)
+        record_old_policy(who, [NOTHING, *minis])
         for mini in minis:  # an old policy elsewhere, so that ratios differ from 1 and clips act
             for micro in mini.micro_batches:
                 assert micro.old_log_probs_BT is not None
-                micro.old_log_probs_BT -= 3e-4 * micro.mask_BT * torch.sign(micro.advantages_B)[:, None]
-        metrics = update(who, minis[0], lr=1.0)
+                micro.old_log_probs_BT -= 3e-4 * micro.mask_BT * torch.sign(micro.advantages)[:, None]
+        metrics = update(who, minis[0], lr=1.0, first=False)
         return [p.detach() for p in who.model.parameters()], metrics.result().values
 
     weights, metrics = after(10_000)
@@ -94,21 +98,21 @@ def test_gradient_and_metrics_do_not_depend_on_the_cut(tiny_moe: PreTrainedModel
 def test_skipping_rows_without_advantage_changes_no_gradient(tiny_moe: PreTrainedModel) -> None:
     who, other = learner(tiny_moe, "gspo"), learner(tiny_moe, "gspo")
     mini = mini_batches(10_000, parts=1)[0]
-    update(who, mini, lr=1.0)
+    update(who, mini, lr=1.0, first=True)
     # all rows in the passes: the same responses, given a token of advantage in turn, and taken away again
     batch = rollout_batch()
     rows = torch.arange(20.0) + 1
-    whole = make_mini_batches(batch, rows, 1, 10_000, CPU)[0]
+    whole = make_mini_batches(batch, rows, Cut(1, 10_000), CPU)[0]
     by_row = {
         tuple(i): float(a)
         for m in mini.micro_batches
-        for i, a in zip(m.input_ids_BT.tolist(), m.advantages_B, strict=True)
+        for i, a in zip(m.input_ids_BT.tolist(), m.advantages, strict=True)
     }
     (micro,) = whole.micro_batches
     width = mini.micro_batches[0].input_ids_BT.shape[1]
-    micro.advantages_B = torch.tensor([by_row.get(tuple(i[:width]), 0.0) for i in micro.input_ids_BT.tolist()])
-    assert int((micro.advantages_B == 0).sum()) == 4
-    update(other, whole, lr=1.0)
+    micro.advantages = torch.tensor([by_row.get(tuple(i[:width]), 0.0) for i in micro.input_ids_BT.tolist()])
+    assert int((micro.advantages == 0).sum()) == 4
+    update(other, whole, lr=1.0, first=True)
     for a, b in zip(who.model.parameters(), other.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
 
@@ -116,22 +120,22 @@ def test_skipping_rows_without_advantage_changes_no_gradient(tiny_moe: PreTraine
 def test_first_mini_batch_is_exactly_on_policy(tiny_moe: PreTrainedModel) -> None:
     who = learner(tiny_moe, "gspo")
     minis = mini_batches(10_000)
-    record_old_policy(who, minis[1:])
-    first = update(who, minis[0], lr=0.5).result().values
+    record_old_policy(who, minis)
+    first = update(who, minis[0], lr=0.5, first=True).result().values
     assert first["ratio/seq_min"] == first["ratio/seq_max"] == 1.0
     assert first["clip/token_frac"] == first["kl/old_k3"] == first["moe/slot_churn"] == 0.0
-    second = update(who, minis[1], lr=0.5).result().values
+    second = update(who, minis[1], lr=0.5, first=False).result().values
     assert second["ratio/seq_max"] != 1.0
 
 
 def test_clip_fractions_count_skipped_rows(tiny_moe: PreTrainedModel) -> None:
     who = learner(tiny_moe, "gspo")
     mini = mini_batches(10_000, parts=1)[0]
-    record_old_policy(who, [mini])
+    record_old_policy(who, [NOTHING, mini])
     (micro,) = mini.micro_batches
     assert micro.old_log_probs_BT is not None
-    micro.old_log_probs_BT = micro.old_log_probs_BT - torch.sign(micro.advantages_B)[:, None] * micro.mask_BT
-    result = update(who, mini, lr=0.0).result()  # every trained response is beyond its edge
+    micro.old_log_probs_BT = micro.old_log_probs_BT - torch.sign(micro.advantages)[:, None] * micro.mask_BT
+    result = update(who, mini, lr=0.0, first=False).result()  # every trained response is beyond its edge
     assert result.values["clip/seq_frac"] == 16 / 20
     assert result.counts["clip/token_frac"] == int(mini.mask_BT.sum())
     assert result.values["clip/token_frac_active"] == 1.0
@@ -141,9 +145,9 @@ def test_clip_fractions_count_skipped_rows(tiny_moe: PreTrainedModel) -> None:
 def test_no_signal_makes_no_step(tiny_moe: PreTrainedModel) -> None:
     who = learner(tiny_moe, "gspo")
     batch = rollout_batch()
-    minis = make_mini_batches(batch, torch.zeros(20), 2, 100, CPU)
+    minis = make_mini_batches(batch, torch.zeros(20), Cut(2, 100), CPU)
     before = [p.clone() for p in who.model.parameters()]
-    values = update(who, minis[0], lr=1.0).result().values
+    values = update(who, minis[0], lr=1.0, first=True).result().values
     assert values["update/applied"] == 0 and values["update/skipped_rows_frac"] == 1.0
     assert all(torch.equal(a, b) for a, b in zip(before, who.model.parameters(), strict=True))
 
@@ -151,9 +155,9 @@ def test_no_signal_makes_no_step(tiny_moe: PreTrainedModel) -> None:
 def test_a_non_finite_gradient_never_reaches_the_weights(tiny_moe: PreTrainedModel) -> None:
     who = learner(tiny_moe, "gspo")
     mini = mini_batches(10_000, parts=1)[0]
-    mini.micro_batches[0].advantages_B[0] = float("nan")
+    mini.micro_batches[0].advantages[0] = float("nan")
     before = [p.clone() for p in who.model.parameters()]
-    values = update(who, mini, lr=1.0).result().values
+    values = update(who, mini, lr=1.0, first=True).result().values
     assert values["update/applied"] == 0
     assert all(torch.equal(a, b) for a, b in zip(before, who.model.parameters(), strict=True))
 

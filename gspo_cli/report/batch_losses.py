@@ -1,0 +1,111 @@
+"""Every algorithm's loss on the same rows, and what can be said of its token weights without a backward pass.
+
+B = responses, T = response token positions, G = groups
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms import ALGORITHMS, Algorithm, LossOutput
+from gspo_cli.algorithms.advantage import group_advantage
+from gspo_cli.algorithms.ratio_metrics import weight_variation
+from gspo_cli.report.batch_data import StoredBatch
+from gspo_cli.types import Mean, Reduced
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """Log-probabilities of the response tokens, float64 [B, T], and which positions are tokens."""
+
+    now_BT: Tensor
+    """l: under the policy that is updated."""
+    old_BT: Tensor
+    """o: under the policy that sampled, recomputed by the trainer."""
+    sampler_BT: Tensor
+    """m: as the sampler stored them."""
+    mask_BT: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One algorithm on the batch."""
+
+    output: LossOutput
+    advantages_B: Tensor
+    shares_G: Tensor
+    """Each group's part of the denominator."""
+
+    @property
+    def objective(self) -> float:
+        """J."""
+        return -float(self.output.loss_numerator / self.output.denominator)
+
+    @property
+    def weight_BT(self) -> Tensor:
+        """dJ/dl of each token: [B, T]."""
+        return self.output.gradient_weight_BT / self.output.denominator
+
+
+def losses(batch: StoredBatch, scores: TokenScores) -> dict[str, Loss]:
+    """Every algorithm with its published setting and advantage, on the whole batch as one mini-batch.
+
+    `ppo` has no critic here and takes the group advantage; `dr_grpo` takes the batch's generation limit.
+    """
+    rewards_B = torch.tensor(
+        [float("nan") if r.reward is None else r.reward for r in batch.responses], dtype=torch.float64
+    )
+    groups_B = torch.tensor([r.group for r in batch.responses])
+    found = {}
+    for name, algorithm in ALGORITHMS.items():
+        params = published(algorithm, batch)
+        critic = getattr(algorithm, "CRITIC", False)
+        advantages_B = (
+            group_advantage(rewards_B, groups_B) if critic else algorithm.advantage(rewards_B, groups_B, params)
+        ).double()
+        output = algorithm.loss(
+            scores.now_BT, scores.old_BT, advantages_B, scores.mask_BT, params, sampler_log_probs_BT=scores.sampler_BT
+        )
+        shares = [algorithm.denominator(scores.mask_BT[groups_B == g], params) for g in range(batch.num_groups)]
+        found[name] = Loss(output, advantages_B, torch.stack(shares).double())
+    return found
+
+
+def published(algorithm: Algorithm, batch: StoredBatch) -> Any:
+    """The algorithm's default parameters, with the batch's generation limit where it has one."""
+    params = algorithm.Params()
+    has_limit = any(field.name == "max_length" for field in fields(params))
+    return replace(params, max_length=batch.max_length[0]) if has_limit else params
+
+
+def metrics(loss: Loss, mask_BT: Tensor) -> dict[str, float | None]:
+    """The algorithm's own metrics (clip/*, gate/*, ...) and the spread of weights within a response, by logged name."""
+    own: dict[str, Reduced] = {
+        **loss.output.metrics, "weight/within_seq_cv": weight_variation(loss.output.gradient_weight_BT, mask_BT),
+    }  # fmt: skip
+    return {name: mean(value) for name, value in own.items() if isinstance(value, Mean)}
+
+
+def mean(value: Mean) -> float | None:
+    """The quotient; None over nothing."""
+    return float(value.numerator) / float(value.denominator) if float(value.denominator) else None
+
+
+def weight_quantiles(weight_N: Tensor) -> dict[str, float] | None:
+    """Quantiles of |dJ/dl|; None without tokens."""
+    if not len(weight_N):
+        return None
+    values = torch.quantile(weight_N.abs(), torch.tensor(QUANTILES, dtype=weight_N.dtype))
+    return {f"p{100 * q:02.0f}": float(v) for q, v in zip(QUANTILES, values, strict=True)}
+
+
+def kish(weight: Tensor) -> float | None:
+    """Effective number of equal weights, (sum |w|)^2 / sum w^2 (Kish 1965, §11.7); None if all are 0."""
+    squares = float(weight.square().sum())
+    return float(weight.abs().sum()) ** 2 / squares if squares else None

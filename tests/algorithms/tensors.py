@@ -1,0 +1,107 @@
+"""Random batches as float64 tensors, and a loss with its gradient, for identities between algorithms.
+
+B = responses, T = token positions, G = responses of a prompt
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gspo_cli.algorithms import ALGORITHMS, LossOutput
+from gspo_cli.algorithms.advantage import group_advantage
+from gspo_cli.algorithms.contract import Clip
+from gspo_cli.types import Mean
+
+SEEDS = st.integers(0, 2**32 - 1)
+drawn = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+
+TOKEN_CLIP = ("grpo", "ppo", "dapo", "dr_grpo", "minirl")
+SEQUENCE_CLIP = ("gspo", "gspo_token", "luspo")
+HARD_CLIP = (*TOKEN_CLIP, *SEQUENCE_CLIP)
+"""With a `clip` range; gmpo's is in nats."""
+BANDS = (Clip(low=3e-4, high=4e-4), Clip(low=0.2, high=0.27))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a loss reads."""
+
+    log_probs_BT: Tensor
+    old_BT: Tensor
+    advantages: Tensor
+    mask_BT: Tensor
+
+    def with_ratios(self, log_ratio_BT: Tensor) -> Case:
+        """The same old policy, `log_ratio_BT` away from the new one."""
+        return replace(self, log_probs_BT=self.old_BT + log_ratio_BT)
+
+    @property
+    def length_B1(self) -> Tensor:
+        """L_i."""
+        return self.mask_BT.sum(-1, keepdim=True)
+
+
+class Result(NamedTuple):
+    """J, dJ/dl by autograd, and everything else a loss returns."""
+
+    objective: Tensor
+    gradient_BT: Tensor
+    output: LossOutput
+
+
+def random_case(seed: int, spread: float = 0.4, groups: int = 2, group_size: int = 4, tokens: int = 7) -> Case:
+    """Whole groups with group advantages, masks with holes, at least one loss token a response."""
+    g = torch.Generator().manual_seed(seed)
+    shape = (groups * group_size, tokens)
+    mask_BT = torch.rand(shape, generator=g) < 0.7
+    mask_BT[torch.arange(shape[0]), torch.randint(0, tokens, (shape[0],), generator=g)] = True
+    rewards_B = torch.rand(shape[0], generator=g, dtype=torch.float64)
+    groups_B = torch.arange(shape[0]) // group_size
+    old_BT = -3 * torch.rand(shape, generator=g, dtype=torch.float64) - 0.1
+    drift_B1 = torch.randn(shape[0], 1, generator=g, dtype=torch.float64)
+    noise_BT = torch.randn(shape, generator=g, dtype=torch.float64)
+    advantages_B = group_advantage(rewards_B, groups_B).double()
+    return Case(old_BT + spread * (drift_B1 + noise_BT) / 2, old_BT, advantages_B, mask_BT)
+
+
+def one_token(log_ratio: float, advantage: float, dtype: torch.dtype = torch.float64) -> Case:
+    """One response of one token; the old log-probability is 0, so that the log-ratio is given to the bit."""
+    x = torch.tensor([[log_ratio]], dtype=dtype)
+    return Case(x, torch.zeros_like(x), torch.tensor([advantage], dtype=dtype), torch.ones(1, 1, dtype=torch.bool))
+
+
+def run(name: str, case: Case, params: Any = None, **extra: Tensor) -> Result:
+    """One algorithm on one case; `minirl`'s sampler is the old policy unless `extra` says otherwise."""
+    module = ALGORITHMS[name]
+    if name == "minirl":
+        extra.setdefault("sampler_log_probs_BT", case.old_BT)
+    log_probs_BT = case.log_probs_BT.detach().clone().requires_grad_()
+    output = module.loss(
+        log_probs_BT, case.old_BT, case.advantages, case.mask_BT, params or module.Params(), **extra
+    )
+    objective = -output.loss_numerator / output.denominator
+    (gradient_BT,) = torch.autograd.grad(objective, log_probs_BT)
+    return Result(objective.detach(), gradient_BT, output)
+
+
+def with_band(name: str, band: Clip, **more: Any) -> Any:
+    """An algorithm's parameters at this clip range."""
+    return ALGORITHMS[name].Params(clip=band, **more)
+
+
+def fraction(result: Result, metric: str) -> float:
+    """A metric's value."""
+    mean = result.output.metrics[metric]
+    assert isinstance(mean, Mean)
+    return float(mean.numerator) / float(mean.denominator)
+
+
+def same(actual: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
+    """Equal within a relative and absolute tolerance."""
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)

@@ -1,0 +1,308 @@
+"""What must hold between the algorithms whatever the numbers are, in float64 to 1e-12.
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from tensors import BANDS, HARD_CLIP, SEEDS, Case, drawn, fraction, one_token, random_case, run, same, with_band
+
+from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.algorithms.contract import Clip
+from gspo_cli.algorithms.correction import BOUNDS, Kind, correction_weight
+from gspo_cli.algorithms.ratio import clipped_surrogate, sequence_log_ratio, sequence_token_log_ratio
+from gspo_cli.algorithms.reduction import num_tokens, sum_of_tokens
+
+WIDE = Clip(low=0.9, high=9.0)
+EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
+
+
+@EVERY
+@drawn
+@given(seed=SEEDS)
+def test_on_policy_all_gradients_are_one(name: str, seed: int) -> None:
+    # w = s = 1, f'(1) = 1: dJ/dl = A_i / (N L_i) under seq-mean-token-mean; another reduction replaces 1/(N L_i) by 1/T
+    # (dapo, cispo), 1/N (luspo, minirl) or 1/(N L_max)
+    case = replace(random_case(seed), log_probs_BT=random_case(seed).old_BT)
+    num_responses, tokens = len(case.mask_BT), int(case.mask_BT.sum())
+    share_B1 = 1 / (num_responses * case.length_B1)
+    share_B1 = {
+        "dapo": torch.full_like(share_B1, 1 / tokens),
+        "cispo": torch.full_like(share_B1, 1 / tokens),
+        "luspo": torch.full_like(share_B1, 1 / num_responses),
+        "minirl": torch.full_like(share_B1, 1 / num_responses),
+        "dr_grpo": torch.full_like(share_B1, 1 / (num_responses * 3000)),
+    }.get(name, share_B1)
+    same(run(name, case).gradient_BT, torch.where(case.mask_BT, case.advantages[:, None] * share_B1, 0.0))
+
+
+@drawn
+@given(seed=SEEDS)
+def test_on_policy_losses_of_full_groups(seed: int) -> None:
+    # J = 1/N sum_i A_i = 0 for grpo and gspo (the advantages of a group are float32 and sum to 0 within 1e-6);
+    # dapo's is 1/T sum_i L_i A_i
+    case = replace(random_case(seed), log_probs_BT=random_case(seed).old_BT)
+    for name in ("grpo", "gspo", "gspo_token", "gmpo"):
+        assert abs(float(run(name, case).objective)) < 1e-6
+    expected = float((case.length_B1[:, 0] * case.advantages).sum() / case.mask_BT.sum())
+    assert float(run("dapo", case).objective) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+def test_on_policy_dapo_is_not_0() -> None:
+    # advantages +-sqrt(1/2), lengths 1 and 3: J = (sqrt(1/2) - 3 sqrt(1/2)) / 4
+    zeros = torch.zeros(2, 3, dtype=torch.float64)
+    mask_BT = torch.tensor([[True, False, False], [True, True, True]])
+    case = Case(zeros, zeros, torch.tensor([1.0, -1.0], dtype=torch.float64) * math.sqrt(0.5), mask_BT)
+    assert float(run("dapo", case).objective) == pytest.approx(-math.sqrt(0.5) / 2, rel=1e-12)
+    assert float(run("grpo", case).objective) == 0
+
+
+@pytest.mark.parametrize("name", [*HARD_CLIP, "gmpo"])
+@drawn
+@given(seed=SEEDS)
+def test_on_policy_nothing_is_clipped(name: str, seed: int) -> None:
+    case = replace(random_case(seed), log_probs_BT=random_case(seed).old_BT)
+    result = run(name, case)
+    assert result.output.clipped_BT is not None and not result.output.clipped_BT.any()
+    metrics = [key for key in result.output.metrics if key.startswith("clip/")] + ["ratio/outside_frac"]
+    assert len(metrics) >= 7
+    assert {fraction(result, key) for key in metrics} == {0.0}
+
+
+@pytest.mark.parametrize("kind", ["none", "tis", "icepop", "seq_mask"])
+@drawn
+@given(seed=SEEDS)
+def test_gspo_is_gspo_token_where_a_response_has_one_advantage(kind: Kind, seed: int) -> None:
+    case, extra = random_case(seed, spread=1e-3), {}
+    if kind != "none":
+        sampler_BT = case.old_BT + 0.05 * random_case(seed + 1).old_BT
+        bounds = {"seq_mask": (0.9, 1.1), "tis": (0.0, 1.1)}.get(kind, BOUNDS[kind])
+        weights_B = correction_weight(case.old_BT, sampler_BT, case.mask_BT, "sequence", kind, bounds)
+        assert weights_B.shape == (8,)
+        extra = {"weights": weights_B}
+    gspo, token = run("gspo", case, **extra), run("gspo_token", case, **extra)
+    expanded = run("gspo_token", replace(case, advantages=case.advantages[:, None].expand_as(case.mask_BT)), **extra)
+    for other in (token, expanded):
+        same(other.objective, gspo.objective)
+        same(other.gradient_BT, gspo.gradient_BT)
+        assert other.output.clipped_BT is not None and gspo.output.clipped_BT is not None
+        assert torch.equal(other.output.clipped_BT, gspo.output.clipped_BT)
+
+
+@drawn
+@given(seed=SEEDS)
+def test_an_advantage_on_one_token_picks_its_gradient(seed: int) -> None:
+    case = random_case(seed, spread=1e-3)
+    gspo = run("gspo", case)
+    for t in range(case.mask_BT.shape[1]):
+        only_BT = torch.zeros_like(case.old_BT)
+        only_BT[:, t] = case.advantages
+        picked = run("gspo_token", replace(case, advantages=only_BT)).gradient_BT
+        same(picked[:, t], gspo.gradient_BT[:, t])
+        assert (picked[:, :t] == 0).all() and (picked[:, t + 1 :] == 0).all()
+
+
+def test_gspo_token_differs_where_advantages_do() -> None:
+    # log s = 0, A = (1, -1) on two tokens: gradient (1, -1)/2, value 0; GSPO with their mean 0 has none
+    zeros, mask_BT = torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool)
+    case = Case(zeros, zeros, torch.tensor([[1.0, -1.0]], dtype=torch.float64), mask_BT)
+    assert run("gspo_token", case).gradient_BT.tolist() == [[0.5, -0.5]]
+    assert run("gspo", replace(case, advantages=case.advantages.mean(-1))).gradient_BT.tolist() == [[0.0, 0.0]]
+
+
+@drawn
+@given(seed=SEEDS)
+def test_gspo_tokens_ratio_is_the_sequences_to_the_bit(seed: int) -> None:
+    case = random_case(seed, spread=1e-3)
+    tensors = case.log_probs_BT.float(), case.old_BT.float(), case.mask_BT
+    log_s_B1 = sequence_log_ratio(*tensors)
+    assert torch.equal(sequence_token_log_ratio(*tensors), log_s_B1.expand_as(case.mask_BT))
+
+
+@pytest.mark.parametrize("band", BANDS)
+@drawn
+@given(seed=SEEDS)
+def test_gspo_is_grpo_for_one_token(band: Clip, seed: int) -> None:
+    case = random_case(seed, spread=3 * band.high, tokens=1)
+    grpo, gspo = (run(name, case, with_band(name, band)) for name in ("grpo", "gspo"))
+    same(gspo.objective, grpo.objective)
+    same(gspo.gradient_BT, grpo.gradient_BT)
+    assert {k: fraction(gspo, k) for k in gspo.output.metrics} == {k: fraction(grpo, k) for k in grpo.output.metrics}
+
+
+@pytest.mark.parametrize("band", BANDS)
+@drawn
+@given(seed=SEEDS)
+def test_gspo_is_grpo_for_equal_token_ratios(band: Clip, seed: int) -> None:
+    case = random_case(seed)
+    log_ratio_B1 = 3 * band.high * random_case(seed + 1, spread=1.0, tokens=1).log_probs_BT
+    case = case.with_ratios(log_ratio_B1.expand_as(case.old_BT))
+    grpo, gspo = (run(name, case, with_band(name, band)) for name in ("grpo", "gspo"))
+    same(gspo.objective, grpo.objective)
+    same(gspo.gradient_BT, grpo.gradient_BT)
+
+
+def test_which_token_carries_the_ratio() -> None:
+    # e^3 and e^-3 cancel in s: gspo's weight is A/(N L) = 1/3 wherever they stand; grpo clips the token with e^3
+    zeros, mask_BT = torch.zeros(1, 3, dtype=torch.float64), torch.ones(1, 3, dtype=torch.bool)
+    case = Case(zeros, zeros, torch.ones(1, dtype=torch.float64), mask_BT)
+    orders = [[3.0, -3.0, 0.0], [0.0, 3.0, -3.0], [-3.0, 0.0, 3.0]]
+    cases = [case.with_ratios(torch.tensor([order], dtype=torch.float64)) for order in orders]
+    for order, carried in zip(orders, cases, strict=True):
+        same(run("gspo", carried).gradient_BT, torch.full((1, 3), 1 / 3, dtype=torch.float64))
+        expected = [0.0 if x > 0 else math.exp(x) / 3 for x in order]
+        assert run("grpo", carried).gradient_BT[0].tolist() == pytest.approx(expected, rel=1e-12)
+
+
+@drawn
+@given(seed=SEEDS)
+def test_gspo_does_not_see_which_token_moved(seed: int) -> None:
+    case = random_case(seed, spread=1e-3)
+    log_ratio_BT = torch.where(case.mask_BT, case.log_probs_BT - case.old_BT, 0.0)
+    full = replace(case, mask_BT=torch.ones_like(case.mask_BT))
+    order = torch.randperm(log_ratio_BT.shape[1], generator=torch.Generator().manual_seed(seed))
+    plain, permuted = full.with_ratios(log_ratio_BT), full.with_ratios(log_ratio_BT[:, order])
+    same(run("gspo", permuted).gradient_BT, run("gspo", plain).gradient_BT, 1e-10)
+
+
+@drawn
+@given(seed=SEEDS)
+def test_gmpo_is_gspo_where_nothing_is_clamped(seed: int) -> None:
+    case = random_case(seed, spread=0.02)
+    gmpo, gspo = run("gmpo", case), run("gspo", case, with_band("gspo", WIDE))
+    same(gmpo.objective, gspo.objective)
+    same(gmpo.gradient_BT, gspo.gradient_BT)
+
+
+def test_gmpo_clamps_before_the_mean() -> None:
+    # A = 1, log-ratios 1 and 0: gmpo e^{(0.4 + 0)/2} with no gradient at the first token; gspo e^{1/2}, within its band
+    zeros, mask_BT = torch.zeros(1, 2, dtype=torch.float64), torch.ones(1, 2, dtype=torch.bool)
+    case = Case(zeros, zeros, torch.ones(1, dtype=torch.float64), mask_BT)
+    case = case.with_ratios(torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+    gmpo, gspo = run("gmpo", case), run("gspo", case, with_band("gspo", WIDE))
+    assert float(gmpo.objective) == pytest.approx(math.exp(0.2), rel=1e-12)
+    assert gmpo.gradient_BT[0].tolist() == pytest.approx([0.0, math.exp(0.2) / 2], rel=1e-12)
+    assert float(gspo.objective) == pytest.approx(math.exp(0.5), rel=1e-12)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_sapo_at_the_old_policy(advantage: float) -> None:
+    # f(1) = (4/tau) sigmoid(0) = 2/tau, f'(1) = 1
+    tau = 1.0 if advantage > 0 else 1.05
+    result = run("sapo", one_token(0.0, advantage))
+    assert float(result.objective) == pytest.approx(advantage * 2 / tau, rel=1e-12)
+    assert float(result.gradient_BT) == pytest.approx(advantage, rel=1e-12)
+
+
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+@pytest.mark.parametrize("w", [0.01, 0.5, 0.8, 1.2, 2.0, 5.0])
+def test_sapos_gate_is_sech_squared(w: float, advantage: float) -> None:
+    tau = 1.0 if advantage > 0 else 1.05
+    result, gate = run("sapo", one_token(math.log(w), advantage)), 1 / math.cosh(tau * (w - 1) / 2) ** 2
+    assert fraction(result, "gate/mean") == pytest.approx(gate, rel=1e-12)
+    assert fraction(result, "gate/mean_pos" if advantage > 0 else "gate/mean_neg") == pytest.approx(gate, rel=1e-12)
+    assert fraction(result, "gate/weight_mean") == pytest.approx(gate * w, rel=1e-12)
+    assert float(result.gradient_BT) == pytest.approx(gate * w * advantage, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("w", "advantage", "gate"),
+    [(1.2, 1, 0.990), (0.8, -1, 0.989), (1.27, 1, 0.982), (2, 1, 0.786), (5, 1, 0.071), (math.exp(-19), -1, 0.768)],
+)
+def test_sapos_gate_is_soft(w: float, advantage: float, gate: float) -> None:
+    assert fraction(run("sapo", one_token(math.log(w), advantage)), "gate/mean") == pytest.approx(gate, abs=5e-4)
+
+
+def test_sapo_halves_a_token_at_1_763_over_tau() -> None:
+    # sech^2(x) = 1/2 at x = arcosh(sqrt 2) = 0.88137, and tau (w - 1) / 2 = x
+    half = 1 + 2 * math.acosh(math.sqrt(2))
+    for w, below in ((half - 1e-9, 0.0), (half + 1e-9, 1.0)):
+        assert fraction(run("sapo", one_token(math.log(w), 1.0)), "gate/below_half_frac") == below
+
+
+def test_sapo_without_advantage() -> None:
+    # A = 0 takes tau_neg and contributes nothing
+    result = run("sapo", one_token(math.log(2), 0.0))
+    assert fraction(result, "gate/mean") == pytest.approx(1 / math.cosh(1.05 / 2) ** 2, rel=1e-12)
+    assert float(result.objective) == float(result.gradient_BT) == 0
+
+
+@pytest.mark.parametrize("name", ["cispo", "minirl"])
+def test_no_gradient_through_a_detached_weight(name: str) -> None:
+    # l = -2, o = -2.5, A = 3: weight e^0.5, J = A e^0.5 l, and dJ/dl = A e^0.5, not A e^0.5 (1 + l); minirl's clip
+    # would act here, and is set wide
+    case = replace(one_token(0.0, 3.0), old_BT=torch.tensor([[-2.5]], dtype=torch.float64))
+    case = case.with_ratios(torch.tensor([[0.5]], dtype=torch.float64))
+    result = run(name, case, with_band(name, WIDE) if name == "minirl" else None)
+    assert float(result.objective) == pytest.approx(-2 * 3 * math.exp(0.5), rel=1e-12)
+    assert float(result.gradient_BT) == pytest.approx(3 * math.exp(0.5), rel=1e-12)
+
+
+@pytest.mark.parametrize("log_ratio", [-5.0, -0.3, 0.1, 0.5, 5.0])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_cispo_caps_and_never_drops(log_ratio: float, advantage: float) -> None:
+    # a cap written elsewhere as 1 + 0.2 is 1.2 here
+    result = run("cispo", one_token(log_ratio, advantage), ALGORITHMS["cispo"].Params(cap=1.2))
+    assert float(result.gradient_BT) == pytest.approx(min(math.exp(log_ratio), 1.2) * advantage, rel=1e-12)
+    assert fraction(result, "weight/capped_frac") == (math.exp(log_ratio) > 1.2)
+
+
+@pytest.mark.parametrize("band", [*BANDS, Clip(low=2e-3, high=2.5e-3)])
+@drawn
+@given(seed=SEEDS)
+def test_gspo_as_a_token_mean_would_be_luspo(band: Clip, seed: int) -> None:
+    # 1/T sum_i sum_t x_i = N/T * (1/N sum_i L_i x_i)
+    case = random_case(seed, spread=2 * band.high)
+    log_ratio = sequence_log_ratio(case.log_probs_BT, case.old_BT, case.mask_BT)
+    surrogate = clipped_surrogate(log_ratio, case.advantages[:, None], band)
+    forced = sum_of_tokens(surrogate.value, case.mask_BT) / num_tokens(case.mask_BT)
+    luspo = run("luspo", case, with_band("luspo", band))
+    same(forced, luspo.objective * len(case.mask_BT) / case.mask_BT.sum())
+    gspo = run("gspo", case, with_band("gspo", band))
+    same(luspo.gradient_BT, gspo.gradient_BT * case.length_B1)
+
+
+@drawn
+@given(seed=SEEDS)
+def test_minirl_is_grpo_times_length_where_the_sampler_is_the_old_policy(seed: int) -> None:
+    case, uncapped = random_case(seed), ALGORITHMS["minirl"].Params(cap=math.exp(19))
+    minirl, grpo = run("minirl", case, uncapped), run("grpo", case)
+    same(minirl.gradient_BT, grpo.gradient_BT * case.length_B1)
+    assert minirl.output.clipped_BT is not None and grpo.output.clipped_BT is not None
+    assert torch.equal(minirl.output.clipped_BT, grpo.output.clipped_BT)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "ppo"])
+@drawn
+@given(seed=SEEDS)
+def test_token_clips_differ_in_band_and_reduction_alone(name: str, seed: int) -> None:
+    case, band = random_case(seed), BANDS[1]
+    per_token_BT = run(name, case, with_band(name, band)).output.gradient_weight_BT
+    norm_BT = per_token_BT if name == "dapo" else per_token_BT * case.length_B1
+    params = ALGORITHMS["dr_grpo"].Params(clip=band, max_length=5)
+    same(norm_BT, run("dr_grpo", case, params).output.gradient_weight_BT)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("grpo", "gspo", "gspo_token", "sapo", "ppo", "reinforce", "gmpo"), (1 / 1 + 5 / 2) / 2),
+        (("dapo", "cispo"), 6 / 3),
+        (("luspo", "minirl"), 6 / 2),
+        (("dr_grpo",), 6 / (2 * 3000)),
+    ],
+)
+def test_each_algorithm_reduces_token_terms_as_its_paper_does(names: tuple[str, ...], expected: float) -> None:
+    # terms 1 | 2, 3 in responses of 1 and 2 tokens, the third response has none; a penalty uses the same reduction
+    terms_BT = torch.tensor([[1.0, math.nan], [2.0, 3.0], [math.nan, math.inf]], dtype=torch.float64)
+    mask_BT = torch.tensor([[True, False], [True, True], [False, False]])
+    for name in names:
+        module = ALGORITHMS[name]
+        value = module.token_terms(terms_BT, mask_BT) / module.denominator(mask_BT, module.Params())
+        assert float(value) == pytest.approx(expected, rel=1e-12), name
