@@ -48,7 +48,7 @@ def show(
     set_: Set = None,
     json_: Annotated[bool, typer.Option("--json", help="Same as --resolved.")] = False,
 ) -> None:
-    """Show a recipe as it is written, or completely resolved.
+    """Show a recipe as it is written, or completely resolved, each arm with its algorithm's published defaults.
 
     Examples:
 
@@ -60,6 +60,11 @@ def show(
 
     loaded = recipes.load(name, {}, set_ or [])
     if resolved or json_ or set_:
-        console.out.print(json.dumps(loaded.model_dump(mode="json"), indent=1))
+        from gspo_cli.training.study import resolve_arm
+
+        arms = [*loaded.arms] or [loaded.algo.name]
+        complete = {arm: resolve_arm(loaded, arm)[0].algo.model_dump(mode="json") for arm in arms}
+        table = loaded.model_dump(mode="json") | {"algo": complete[arms[0]], "arms": complete}
+        console.out.print(json.dumps(table, indent=1))
     else:
         console.out.print(recipes.find(name).read_text(encoding="utf-8").rstrip())

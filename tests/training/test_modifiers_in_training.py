@@ -1,0 +1,159 @@
+"""KL, sampler correction, truncation, punishment, credits and the critic, as the training step applies them."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from test_batches import CPU, learner, rollout_batch
+from transformers import PreTrainedModel
+
+from gspo_cli.algorithms import ALGORITHMS, ppo
+from gspo_cli.algorithms.critic import gae, whiten
+from gspo_cli.config import AlgoConfig, Correction, Kl
+from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
+from gspo_cli.training.critic import Critic
+from gspo_cli.training.loop import has_spread
+from gspo_cli.training.update import Learner, record_old_policy, update
+from gspo_cli.types import MiniBatch, RolloutBatch
+
+
+def minis(batch: RolloutBatch, plan: Cut, name: str = "grpo") -> list[MiniBatch]:
+    advantages = ALGORITHMS[name].advantage(*rewards_and_groups(batch), ALGORITHMS[name].Params())
+    return make_mini_batches(batch, advantages, plan, CPU)
+
+
+def test_kl_against_itself_changes_nothing_at_first_and_pulls_back_later(tiny_moe: PreTrainedModel) -> None:
+    def run(coef: float) -> list[float | None]:
+        who = learner(tiny_moe, "gspo")
+        who = replace(who, algo=AlgoConfig(kl=Kl(coef=coef)), reference=copy.deepcopy(who.model))
+        penalties = []
+        for _ in range(3):
+            parts = minis(rollout_batch(), Cut(1, 10_000, keep_rows_without_advantage=True))
+            record_old_policy(who, parts)
+            penalties.append(update(who, parts[0], lr=0.002, first=True).result().values["kl/ref_k3"])
+        return penalties
+
+    free, bound = run(0.0), run(0.5)
+    assert free[0] == bound[0] == 0.0
+    assert bound[2] is not None and free[2] is not None and 0 < bound[2] < free[2]
+
+
+def test_correction_weighs_the_gradient(tiny_moe: PreTrainedModel) -> None:
+    def gradient(kind: str, shift: float) -> torch.Tensor:
+        who = learner(tiny_moe, "grpo")
+        correction = Correction.model_validate({"kind": kind, "low": 0.0, "high": 100.0})
+        who = replace(who, algo=AlgoConfig(correction=correction))
+        (mini,) = minis(rollout_batch(), Cut(1, 10_000))
+        record_old_policy(who, [MiniBatch([], mini.mask_BT, 0), mini])
+        for micro in mini.micro_batches:
+            assert micro.old_log_probs_BT is not None
+            micro.sampler_log_probs_BT = micro.old_log_probs_BT - shift
+        update(who, mini, lr=1.0, first=False)
+        before = dict(tiny_moe.double().named_parameters())
+        return torch.cat([(p - before[n]).flatten() for n, p in who.model.named_parameters()])
+
+    plain = gradient("none", 0.5)
+    weight = torch.tensor(0.5).double().exp()  # the router works in float32, hence the tolerance
+    torch.testing.assert_close(gradient("tis", 0.5), plain * weight, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(gradient("icepop", 0.5), plain * weight, atol=1e-6, rtol=1e-5)
+    tiny_moe.float()
+
+
+def test_truncated_responses_leave_numerator_and_denominator() -> None:
+    batch = rollout_batch()
+    first = batch.groups[0]
+    cut_off = (replace(first.samples[0], finish="length"), *first.samples[1:])
+    batch = replace(batch, groups=(replace(first, samples=cut_off), *batch.groups[1:]))
+    kept, masked = (minis(batch, Cut(1, 10_000, mask_truncated=m))[0] for m in (False, True))
+    assert len(masked.mask_BT) == len(kept.mask_BT) - 1
+    assert len(masked.micro_batches[0].mask_BT) == len(kept.micro_batches[0].mask_BT) - 1
+
+
+def test_overlong_punishment() -> None:
+    batch = replace(rollout_batch(), max_new_tokens=10)
+    plain, _ = rewards_and_groups(batch)
+    punished, _ = rewards_and_groups(batch, overlong_from=0.5)
+    lengths = torch.tensor([len(s.token_ids) for g in batch.groups for s in g.samples]).double()
+    # 0 up to 5 tokens, then a fifth of a reward for each further token
+    torch.testing.assert_close(plain - punished, ((lengths - 5) / 5).clamp(min=0))
+    assert (plain - punished).max() > 0
+
+
+def test_credits_make_token_advantages() -> None:
+    batch = rollout_batch(1)
+    group = batch.groups[0]
+    credits = tuple(tuple(float(t % 2) for t in range(len(s.token_ids))) for s in group.samples)
+    batch = replace(batch, groups=(replace(group, credits=credits),))
+    (micro,) = minis(batch, Cut(1, 10_000))[0].micro_batches
+    assert micro.advantages.shape == micro.mask_BT.shape
+    for row in range(len(micro.mask_BT)):
+        here = micro.advantages[row][micro.mask_BT[row]]
+        assert (here[0::2] == 0).all() and (here[1::2] != 0).all()
+
+
+def test_has_spread() -> None:
+    assert [has_spread(g) for g in rollout_batch().groups] == [True, False, True, True, True]
+
+
+def critic_batch(model: PreTrainedModel, budget: int) -> tuple[Critic, list[MiniBatch]]:
+    critic = Critic(model, lr=0.1, grad_clip=1e9)
+    torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
+    parts = minis(rollout_batch(), Cut(2, budget, keep_rows_without_advantage=True), "ppo")
+    critic.set_advantages(ppo, ppo.Params(lam=0.9), parts)  # type: ignore[arg-type]
+    return critic, parts
+
+
+def test_critic_values_stand_before_the_token(tiny_dense: PreTrainedModel) -> None:
+    critic, parts = critic_batch(tiny_dense, 10_000)
+    micro = parts[0].micro_batches[0]
+    hidden = critic.trunk(input_ids=micro.input_ids_BT, use_cache=False).last_hidden_state
+    for b, t in micro.mask_BT.nonzero().tolist():
+        torch.testing.assert_close(critic.values(micro)[b, t], critic.head(hidden[b, t - 1])[0])
+
+
+def test_critic_advantages_do_not_depend_on_the_cut(tiny_dense: PreTrainedModel) -> None:
+    def by_row(budget: int) -> dict[tuple[int, ...], torch.Tensor]:
+        _, parts = critic_batch(tiny_dense, budget)
+        micros = [m for p in parts for m in p.micro_batches]
+        return {
+            tuple(t for t in ids if t): a[m]
+            for micro in micros
+            for ids, a, m in zip(micro.input_ids_BT.tolist(), micro.advantages, micro.mask_BT, strict=True)
+        }
+
+    whole, pieces = by_row(10_000), by_row(15)
+    assert whole.keys() == pieces.keys() and len(whole) == 20
+    for row, advantages in whole.items():
+        torch.testing.assert_close(advantages, pieces[row], atol=1e-5, rtol=1e-5)
+    values = torch.cat(list(whole.values()))
+    assert float(values.mean()) == pytest.approx(0, abs=1e-6) and float(values.std()) == pytest.approx(1, rel=1e-3)
+
+
+def test_critic_learns_its_returns(tiny_dense: PreTrainedModel) -> None:
+    critic, parts = critic_batch(tiny_dense, 10_000)
+    critic.optimizer.param_groups[0]["lr"] = 0.01
+    losses = []
+    for _ in range(25):
+        found = critic.update(parts[0], ppo.Params(value_clip=1e9))
+        losses.append(float(found["value/loss"].numerator))  # type: ignore[union-attr]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_gae_with_lambda_and_gamma_one_is_reward_minus_value() -> None:
+    values, mask = torch.tensor([[0.0, 0.5, 0.25, 0.0]]), torch.tensor([[False, True, True, False]])
+    advantages, returns = gae(torch.tensor([2.0]), values, mask, 1.0, 1.0)
+    assert advantages.tolist() == [[0.0, 1.5, 1.75, 0.0]] and returns.tolist() == [[0.0, 2.0, 2.0, 0.0]]
+    assert whiten(torch.ones(1, 4), mask).tolist() == [[0.0] * 4]
+
+
+def test_sampler_log_probs_as_old_policy(tiny_moe: PreTrainedModel) -> None:
+    who: Learner = learner(tiny_moe, "gspo")
+    who = replace(who, algo=AlgoConfig(old_log_probs="sampler"))
+    (mini,) = minis(rollout_batch(), Cut(1, 10_000))
+    record_old_policy(who, [mini])
+    values = update(who, mini, lr=0.0, first=True).result().values
+    assert values["ratio/seq_max"] != 1.0  # the recorded engine log-probabilities are made up
+    (micro,) = mini.micro_batches
+    assert torch.equal(micro.old_log_probs_BT, micro.sampler_log_probs_BT)  # type: ignore[arg-type]
+    assert micro.trainer_log_probs_BT is not None
