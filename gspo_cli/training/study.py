@@ -30,7 +30,7 @@ class Run:
     @property
     def name(self) -> str:
         """The run's folder within the study."""
-        return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.arm)}-s{self.recipe.seed}"
+        return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.arm).strip('-')}-s{self.recipe.seed}"
 
 
 def plan(recipe: Recipe, arms: list[str], seeds: list[int]) -> list[Run]:

@@ -31,7 +31,7 @@ def test_on_policy_all_gradients_are_one(name: str, seed: int) -> None:
     # (dapo, cispo), 1/N (luspo, minirl) or 1/(N L_max)
     case = replace(random_case(seed), log_probs_BT=random_case(seed).old_BT)
     num_responses, tokens = len(case.mask_BT), int(case.mask_BT.sum())
-    share_B1 = 1 / (num_responses * case.length_B1)
+    share_B1 = 1 / (num_responses * case.length_B1.double())
     share_B1 = {
         "dapo": torch.full_like(share_B1, 1 / tokens),
         "cispo": torch.full_like(share_B1, 1 / tokens),

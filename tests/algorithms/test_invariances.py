@@ -13,7 +13,7 @@ import pytest
 import torch
 from cases import RUBBISH
 from hypothesis import given
-from tensors import HARD_CLIP, SEEDS, Case, drawn, fraction, one_token, random_case, run, same
+from tensors import BANDS, HARD_CLIP, SEEDS, Case, drawn, fraction, one_token, random_case, run, same, with_band
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS
@@ -146,8 +146,6 @@ def test_half_precision_does_not_know_the_papers_range() -> None:
 @pytest.mark.parametrize("name", HARD_CLIP)
 def test_float32_is_enough_for_the_papers_range(name: str) -> None:
     # 3.9e-4 and 4.1e-4, -2.9e-4 and -3.1e-4 stand on either side of the edges
-    from tensors import BANDS, with_band
-
     params = with_band(name, BANDS[0])
     for change, advantage, clipped in ((3.9e-4, 1, 0), (4.1e-4, 1, 1), (-2.9e-4, -1, 0), (-3.1e-4, -1, 1)):
         result = run(name, one_token(log1p(change), advantage, torch.float32), params)

@@ -1,0 +1,91 @@
+"""The ratio/*, kl/old_*, entropy and weight/* metrics of an update: by hand, and against plain loops.
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from cases import seeded_batches
+from hypothesis import given
+from oracle import ORACLES
+from tensors import SEEDS, Case, drawn, random_case, run
+from torch import Tensor
+
+from gspo_cli.algorithms.ratio_metrics import ratio_metrics, spread
+from gspo_cli.training.accumulate import Accumulator
+
+NAN = math.nan
+
+
+def measured(name: str, case: Case, entropy_BT: Tensor | None = None) -> dict[str, float | None]:
+    """The metrics' values after the one division."""
+    result, metrics = run(name, case), Accumulator()
+    entropy_BT = torch.ones_like(case.old_BT) if entropy_BT is None else entropy_BT
+    metrics.add(ratio_metrics(case.log_probs_BT, case.old_BT, entropy_BT, case.mask_BT, result.output))
+    return metrics.result().values
+
+
+def test_by_hand() -> None:
+    # log-ratios log 2 and 0 | log 4; log s = log 2 / 2 | 2 log 2, so s = sqrt 2 | 4
+    two = math.log(2)
+    mask_BT = torch.tensor([[True, True, False], [False, True, False], [False, False, False]])
+    log_ratio_BT = torch.tensor([[two, 0, NAN], [NAN, 2 * two, NAN], [NAN] * 3], dtype=torch.float64)
+    case = Case(log_ratio_BT, torch.zeros(3, 3, dtype=torch.float64), -torch.ones(3, dtype=torch.float64), mask_BT)
+    values = measured("grpo", case, torch.tensor([[1.0, 2.0, NAN], [NAN, 6.0, NAN], [NAN] * 3]))
+    # log w: 1, 0, 2 (times log 2), mean 1, deviation 1; log s: 1/2, 2, mean 5/4, deviation 1.5 / sqrt 2
+    expected = {
+        "entropy/mean": 3.0,
+        "ratio/token_log_mean": two,
+        "ratio/token_log_std": two,
+        "ratio/token_log_absmax": 2 * two,
+        "ratio/seq_log_mean": 1.25 * two,
+        "ratio/seq_log_std": 1.5 * two / math.sqrt(2),
+        "ratio/seq_min": math.sqrt(2),
+        "ratio/seq_max": 4.0,
+        "ratio/saturated_frac": 0.0,
+        # Var_t = (log 2 / 2)^2 in the first response, 0 in the second
+        "ratio/within_seq_log_var": (two / 2) ** 2 / 2,
+        # k1 = o - l; k3 = w - 1 - log w: (2 - 1 - log 2) + 0 + (4 - 1 - 2 log 2), over 3
+        "kl/old_k1": -two,
+        "kl/old_k3": (4 - 3 * two) / 3,
+        # grpo's weights 2/2 and 1/2 of the first response: mean 3/4, deviation 1/4; the second has one
+        "weight/within_seq_cv": (1 / 3) / 2,
+    }
+    assert values == pytest.approx(expected, rel=1e-12)
+
+
+def test_saturated_tokens_are_counted() -> None:
+    mask_BT = torch.tensor([[True, True, True, False]])
+    log_ratio_BT = torch.tensor([[20.5, -1e3, 19.5, 1e4]], dtype=torch.float64)
+    case = Case(log_ratio_BT, torch.zeros(1, 4, dtype=torch.float64), torch.ones(1, dtype=torch.float64), mask_BT)
+    assert measured("grpo", case)["ratio/saturated_frac"] == pytest.approx(2 / 3)
+
+
+def test_random_cases_against_loops() -> None:
+    for batch in seeded_batches(60, extreme=False):
+        if not any(map(any, batch.mask)):
+            continue
+        tensors = (torch.tensor(x, dtype=torch.float64) for x in (batch.log_probs, batch.old, batch.advantages))
+        values, expected = measured("grpo", Case(*tensors, torch.tensor(batch.mask))), ORACLES["grpo"](batch).metrics
+        for metric in ("ratio/token_log_mean", "ratio/seq_log_mean", "ratio/within_seq_log_var"):
+            numerator, denominator = expected[metric]
+            assert values[metric] == pytest.approx(numerator / denominator, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gspo", "luspo", "gspo_token"])
+@drawn
+@given(seed=SEEDS)
+def test_a_sequence_ratio_weighs_all_tokens_alike(name: str, seed: int) -> None:
+    assert measured(name, random_case(seed, spread=1e-4))["weight/within_seq_cv"] == pytest.approx(0, abs=1e-7)
+    assert (measured("grpo", random_case(seed, spread=0.1))["weight/within_seq_cv"] or 0) > 1e-3
+
+
+def test_a_spread_keeps_its_digits() -> None:
+    # log-ratios of 1e-4 around 1e6: a mean of squares minus a squared mean would have lost them
+    values = 1e6 + torch.tensor([-1e-4, 0, 1e-4], dtype=torch.float64)
+    squares = float(spread(values).squares)
+    assert squares == pytest.approx(2e-8, rel=1e-3)

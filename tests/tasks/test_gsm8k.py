@@ -1,0 +1,88 @@
+"""GSM8K: reading rows from files of one's own, and the final number of an answer."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from gspo_cli.config import TaskConfig
+from gspo_cli.errors import GspoError
+from gspo_cli.rewards.final_number import final_number, number
+from gspo_cli.tasks import make_task
+from gspo_cli.types import Problem
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("so 3+4=7\n#### 7", 7),
+        ("#### 1,024", 1024),
+        ("#### $18.00", 18),
+        ("#### 7\nand more", 7),
+        ("#### 3\n#### 4", 4),
+        ("the answer is \\boxed{12}", 12),
+        ("<think>#### 5</think> #### 6", 6),
+        ("#### -0.5", Fraction(-1, 2)),
+        ("7", None),
+        ("#### seven", None),
+        ("#### ", None),
+        ("#### 1e3", None),
+        ("#### 2**9", None),
+        ("\\boxed{12", None),
+        ("#### " + "9" * 50, None),
+    ],
+)
+def test_final_number(text: str, value: int | None) -> None:
+    assert final_number(text) == value
+
+
+def test_numbers_are_exact() -> None:
+    assert number("0.1") == Fraction(1, 10) and number("0.30000000000000004") != number("0.3")
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+def test_own_file_with_own_columns(tmp_path: Path, ending: str) -> None:
+    import pandas as pd
+
+    rows = [{"q": "1+1?", "a": "two\n#### 2"}, {"q": "2+2?", "a": "4"}]
+    path = tmp_path / f"data.{ending}"
+    if ending == "parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    elif ending == "json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    task = make_task(TaskConfig(name="gsm8k", path=str(path), columns={"prompt": "q", "answer": "a"}))
+    problems = task.problems("train")
+    assert [p.answer for p in problems] == ["2", "4"]
+    assert problems[0].prompt.startswith("1+1?")
+    assert task.reward(problems[0], "#### 2.0").value == 1.0
+
+
+def test_missing_column_names_those_there(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"q": "1", "a": "2"}\n')
+    with pytest.raises(GspoError) as caught:
+        make_task(TaskConfig(name="gsm8k", path=str(path))).problems("train")
+    assert "question" in caught.value.message and "q, a" in caught.value.why
+
+
+def test_real_data(shared_data: Path) -> None:
+    task = make_task(TaskConfig(name="gsm8k", path=str(shared_data / "gsm8k_train.jsonl")))
+    problems = task.problems("train")
+    assert len(problems) == 7473
+    assert all(number(p.answer) is not None for p in problems)
+    solution = json.loads((shared_data / "gsm8k_train.jsonl").read_text().splitlines()[0])["answer"]
+    assert task.reward(problems[0], solution).value == 1.0
+    assert task.reward(problems[0], solution + "1").value == 0.0
+
+
+def test_reward_of_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_reward_module.py").write_text("def short(problem, text):\n    return -len(text)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = make_task(TaskConfig(name="arithmetic", reward="my_reward_module:short"))
+    assert task.reward(Problem("1+1=", "1+1=", "2"), "abc").value == -3.0
+    with pytest.raises(GspoError, match="cannot load"):
+        make_task(TaskConfig(name="no_such_module:Task"))
