@@ -49,6 +49,49 @@ def plots(
 
 @app.command()
 @console.command
+def batch(
+    rollout: Annotated[Path, typer.Argument(help="A stored rollout batch: a parquet file or a folder that holds one.")],
+    model: Annotated[str, typer.Option("--model", help="The policy that sampled it: a Hugging Face folder or name.")],
+    against: Annotated[
+        str | None,
+        typer.Option("--against", help="The policy some updates later.", show_default="none: every ratio is 1"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the figures.", show_default="batch-report beside the batch"),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Compare every algorithm's loss, weights, clips and gradient on one stored batch, with three figures.
+
+    Examples:
+
+        gspo report batch my-batch --model ./start
+
+        gspo report batch run/rollouts/step_000001.parquet --model ./start --against run/model --json
+    """
+    import torch
+
+    from gspo_cli.report.batch import report_batch
+    from gspo_cli.report.batch_tables import tables
+    from gspo_cli.training.run import prepare_torch
+
+    prepare_torch(torch.get_num_threads())
+    found = report_batch(rollout, model, against, out)
+    if json_:
+        console.print_json(found)
+        return
+    for table in tables(found):
+        console.out.print("\n".join([*table.lines(), ""]))
+    for line in found["notes"]:
+        console.note(line)
+    for paths in found["figures"].values():
+        for path in paths:
+            console.out.print(path)
+
+
+@app.command()
+@console.command
 def explain(
     metric: Annotated[str | None, typer.Argument(help="A logged name.", show_default="all of them")] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object, or one a line for all metrics.")] = False,

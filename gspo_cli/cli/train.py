@@ -61,8 +61,6 @@ def train(
         raise GspoError(f"--algo {algo} names an arm twice", "an arm is trained once a seed", "name each arm once")
     loaded = loaded.model_copy(update={"name": folder.name})
     runs = plan(loaded, arms, chosen)
-    for bench in loaded.eval.bench:
-        find_benchmark(bench)
     make_task(loaded.task).problems(loaded.task.split)
     for bench in loaded.eval.bench:
         find_benchmark(bench)

@@ -46,7 +46,7 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, title: str, dashes: Mapping
     ax.set_ylabel(f"{panel.metric} [{schema.metric(panel.metric).unit}]")
     if not np.isfinite(rows["y"].to_numpy(np.float64)).any():
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", va="center", color="#666666")
-    floor = _log_axis(ax, rows) if panel.log else None
+    floor = log_axis(ax, rows) if panel.log else None
     arms = arms_of(rows)
     for index, (arm, algorithm) in enumerate(arms):
         mine = rows[rows["arm"] == arm]
@@ -127,7 +127,7 @@ def _is_share(panel: Panel) -> bool:
     return schema.metric(panel.metric).unit == "frac"
 
 
-def _log_axis(ax: Axes, rows: pd.DataFrame) -> float:
+def log_axis(ax: Axes, rows: pd.DataFrame) -> float:
     """Whole decades around the positive values, and below them a grey strip labelled 0 if a value is 0.
 
     Returns the lowest value of the scale proper.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -97,11 +98,17 @@ def mean(value: Mean) -> float | None:
     return float(value.numerator) / float(value.denominator) if float(value.denominator) else None
 
 
-def weight_quantiles(weight_N: Tensor) -> dict[str, float] | None:
-    """Quantiles of |dJ/dl|; None without tokens."""
-    if not len(weight_N):
+def weight_quantiles(loss: Loss, mask_BT: Tensor, here_BT: Tensor) -> dict[str, float] | None:
+    """Quantiles of |dJ/dl| over the tokens of `here_BT` that have an advantage, in units of the mean over all tokens
+    that have one; clipped tokens count as 0. None where all weights are 0."""
+    active_BT = (loss.advantages_B != 0)[:, None]
+    absolute_BT = loss.weight_BT.abs()
+    mean = absolute_BT[mask_BT & active_BT].mean()
+    chosen_N = absolute_BT[here_BT & active_BT]
+    if not len(chosen_N) or not float(mean):
         return None
-    values = torch.quantile(weight_N.abs(), torch.tensor(QUANTILES, dtype=weight_N.dtype))
+    # not torch.quantile, which takes 16 million numbers at most
+    values = np.quantile(chosen_N.numpy() / float(mean), QUANTILES)
     return {f"p{100 * q:02.0f}": float(v) for q, v in zip(QUANTILES, values, strict=True)}
 
 

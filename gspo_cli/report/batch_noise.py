@@ -22,8 +22,8 @@ MIN_GROUPS = 8
 class Noise:
     """Of one algorithm's gradient estimate."""
 
-    variance: float
-    """Total variance (trace of the covariance) of the whole batch's gradient."""
+    variance: float | None
+    """Total variance (trace of the covariance) of the whole batch's gradient; None for a single group."""
     share: float | None
     """The same over the squared norm of the gradient; None if that is 0."""
     scale: float | None
@@ -40,12 +40,14 @@ def noise(sketch_GK: Tensor, shares_G: Tensor, squared_norm: float) -> Noise:
     only source of chance.   Noise scale: arXiv 1812.06162, Eq. 2.9 and A.1, here in groups, not tokens.
     """
     num_groups = len(shares_G)
+    if num_groups == 1:
+        return Noise(None, None, None)
     rng = np.random.default_rng(derive_seed(0, "bootstrap"))
     counts_SG = torch.from_numpy(rng.multinomial(num_groups, np.full(num_groups, 1 / num_groups), DRAWS)).double()
     draws_SG = counts_SG / (counts_SG @ shares_G)[:, None]
     centred_SG = draws_SG - draws_SG.mean(0)
     products_GG = sketch_GK @ sketch_GK.T
-    variance = float(((centred_SG @ products_GG) * centred_SG).sum(1).mean()) * num_groups / max(1, num_groups - 1)
+    variance = float(((centred_SG @ products_GG) * centred_SG).sum(1).mean()) * num_groups / (num_groups - 1)
     signal = squared_norm - variance
     return Noise(
         variance=variance,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -31,29 +32,41 @@ def draw_figure(table: pd.DataFrame, panels: Sequence[Panel], titles: Sequence[s
     """The figure of a table (its columns: `curves.TABLE`); `notes` are printed under the legend."""
     arms = axes.arms_of(table)
     dashes = style.line_styles(arms)
-    legends = [entries for entries in (_arm_handles(table, arms, dashes), _series_handles(table)) if entries]
+    legends: list[Sequence[Line2D | Patch]] = [_arm_handles(table, arms, dashes), _series_handles(table)]
+    with style.applied():
+        figure, places = framed(len(panels), legends, notes)
+        for ax, panel, title in zip(places, panels, titles, strict=True):
+            axes.draw(ax, panel, table[table["panel"] == panel.name], title, dashes)
+    return figure
+
+
+def framed(
+    num_panels: int, legends: Sequence[Sequence[Line2D | Patch]], notes: Sequence[str]
+) -> tuple[Figure, list[Axes]]:
+    """A figure with empty panels, and under them its legends (those that have entries) and notes; to be called within
+    `style.applied()`."""
+    legends = [entries for entries in legends if entries]
     lines = [line for note in notes for line in textwrap.wrap(note, NOTE_CHARS, subsequent_indent="   ")]
     below = sum(_legend_height(entries) for entries in legends) + NOTE_ROW * len(lines) + 0.08
     height = TOP + PANEL_HEIGHT + X_LABEL + below
-    with style.applied():
-        figure = Figure(figsize=(WIDTH, height))
-        width = (WIDTH - LEFT - RIGHT - GAP * (len(panels) - 1)) / len(panels)
-        for index, (panel, title) in enumerate(zip(panels, titles, strict=True)):
-            corner = (LEFT + index * (width + GAP)) / WIDTH, (X_LABEL + below) / height
-            ax = figure.add_axes((*corner, width / WIDTH, PANEL_HEIGHT / height))
-            axes.draw(ax, panel, table[table["panel"] == panel.name], title, dashes)
-        y = below
-        for entries in legends:
-            figure.legend(
-                handles=entries, loc="upper center", bbox_to_anchor=(0.5, y / height), ncols=_columns(entries),
-                borderaxespad=0, borderpad=0, handlelength=2.4, columnspacing=1.4, labelspacing=0.35,
-            )  # fmt: skip
-            y -= _legend_height(entries)
-        figure.text(
-            LEFT / 2 / WIDTH, (y - 0.02) / height, "\n".join(lines), fontsize=6.2, color="#444444", va="top",
-            linespacing=1.3,
+    figure = Figure(figsize=(WIDTH, height))
+    width = (WIDTH - LEFT - RIGHT - GAP * (num_panels - 1)) / num_panels
+    lefts = [(LEFT + index * (width + GAP)) / WIDTH for index in range(num_panels)]
+    places = [
+        figure.add_axes((left, (X_LABEL + below) / height, width / WIDTH, PANEL_HEIGHT / height)) for left in lefts
+    ]
+    y = below
+    for entries in legends:
+        figure.legend(
+            handles=list(entries), loc="upper center", bbox_to_anchor=(0.5, y / height), ncols=_columns(entries),
+            borderaxespad=0, borderpad=0, handlelength=2.4, columnspacing=1.4, labelspacing=0.35,
         )  # fmt: skip
-    return figure
+        y -= _legend_height(entries)
+    figure.text(
+        LEFT / 2 / WIDTH, (y - 0.02) / height, "\n".join(lines), fontsize=6.2, color="#444444", va="top",
+        linespacing=1.3,
+    )  # fmt: skip
+    return figure, places
 
 
 def _columns(entries: Sequence[Line2D | Patch]) -> int:

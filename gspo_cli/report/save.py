@@ -23,8 +23,8 @@ def csv_bytes(table: pd.DataFrame) -> bytes:
 
     A text that a spreadsheet would take for a formula gets a leading apostrophe.
     """
-    safe = table.astype({"seed": "Int64", "n": "Int64"})
-    for name in TEXTS:
+    safe = table.astype({name: "Int64" for name in ("seed", "n") if name in table})
+    for name in (name for name in TEXTS if name in table):
         safe[name] = safe[name].map({text: _harmless(text) for text in safe[name].unique()})
     buffer = pa.BufferOutputStream()
     # pandas' own writer takes ten times as long, which long runs feel

@@ -101,8 +101,10 @@ def train_batch(session: Session, step: int) -> None:
             updates[-1].add(probe.churn())
     session.engine.sync(version=step)
 
-    shown = record_batch(session.log, session.totals, clock, batch, advantages_B, mini_batches, updates, checked)
-    stop_if_not_finite(updates, step)
+    shown, update_lines = record_batch(
+        session.log, session.totals, clock, batch, advantages_B, mini_batches, updates, checked
+    )
+    stop_if_not_finite(update_lines, step)
     if run.recipe.rollout.store and step % run.recipe.rollout.store == 0:
         session.hooks.store(batch)
     session.hooks.on_step(step, shown)
@@ -177,10 +179,9 @@ def learning_rate(run: Run, step: int, mini_batch: int) -> float:
     return (run.recipe.algo.lr or train.lr) * min(1.0, (index + 1) / max(1, train.warmup * parts))
 
 
-def stop_if_not_finite(updates: list[Accumulator], step: int) -> None:
+def stop_if_not_finite(lines: list[StepMetrics], step: int) -> None:
     """Ends the run when an update was refused because its loss or gradient was not finite."""
-    for index, update_metrics in enumerate(updates):
-        values = update_metrics.result().values
+    for index, values in enumerate(line.values for line in lines):
         if values["update/applied"] == 0 and "grad/norm" in values:
             raise GspoError(
                 f"the loss or the gradient of rollout batch {step} is not finite",

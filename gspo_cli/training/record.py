@@ -35,8 +35,8 @@ def record_batch(
     mini_batches: list[MiniBatch],
     updates: list[Accumulator],
     extra: dict[str, Reduced],
-) -> dict[str, float | None]:
-    """Writes the lines and gives the pooled values and times, for display."""
+) -> tuple[dict[str, float | None], list[StepMetrics]]:
+    """Writes the lines and gives the pooled values with the times, for display, and the `update` lines."""
     sampled = Accumulator()
     sampled.add(rollout_metrics(batch, advantages_B))
     sampled.add(mismatch_metrics(mini_batches))
@@ -64,7 +64,7 @@ def record_batch(
         log.line("update", batch.step, line, mini_batch=index)
     log.line("step", batch.step, step_line)
     log.flush()
-    return rollout_line.values | step_line.values | times
+    return rollout_line.values | step_line.values | times, update_lines
 
 
 def padding_share(micro_batches: list[MicroBatch]) -> float:

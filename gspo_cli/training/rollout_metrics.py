@@ -17,25 +17,17 @@ from gspo_cli.types import Extreme, Mean, MiniBatch, Reduced, RolloutBatch, Root
 def rollout_metrics(batch: RolloutBatch, advantages_B: Tensor) -> dict[str, Reduced]:
     """The reward/*, group/*, adv/* and length/* metrics."""
     rewards_B, groups_B = rewards_and_groups(batch)
-    scored_B = ~rewards_B.isnan()
+    known_B = rewards_B[~rewards_B.isnan()]
     samples = [s for g in batch.groups for s in g.samples]
     length_B = torch.tensor([len(s.token_ids) for s in samples], dtype=torch.float64)
     truncated_B = torch.tensor([s.finish == "length" for s in samples])
-    num_groups = len(batch.groups)
-    flat_G = ~with_spread(torch.where(scored_B, rewards_B, 0.0), scored_B, groups_B, num_groups)
-    first_G = torch.stack([rewards_B[groups_B == g][:1].squeeze() for g in range(num_groups)])
-    group_std = torch.stack([_std(rewards_B[(groups_B == g) & scored_B]) for g in range(num_groups)])
-    known_B = rewards_B[scored_B]
-    best, worst = (known_B.max(), known_B.min()) if len(known_B) else (torch.tensor(0.0), torch.tensor(0.0))
     positive_B, negative_B = advantages_B > 0, advantages_B < 0
+    num_groups, num_dropped = len(batch.groups), len(batch.dropped)
     return {
         "reward/mean": Mean(known_B.sum(), len(known_B)),
         "reward/std": spread(known_B),
-        "reward/group_std": Mean(group_std.sum(), num_groups),
-        "group/zero_std_frac": Mean(flat_G.sum(), num_groups),
-        "group/all_best_frac": Mean((flat_G & (first_G == best) & (best > worst)).sum(), num_groups),
-        "group/all_worst_frac": Mean((flat_G & (first_G == worst) & (best > worst)).sum(), num_groups),
-        "group/dropped_frac": Mean(torch.tensor(float(len(batch.dropped))), num_groups + len(batch.dropped)),
+        **group_metrics(rewards_B, groups_B, num_groups),
+        "group/dropped_frac": Mean(torch.tensor(float(num_dropped)), num_groups + num_dropped),
         "adv/abs_mean": Mean(advantages_B.abs().sum(), len(advantages_B)),
         "adv/abs_max": Extreme(advantages_B.abs().max(), 1),
         "length/mean": Mean(length_B.sum(), len(length_B)),
@@ -44,6 +36,30 @@ def rollout_metrics(batch: RolloutBatch, advantages_B: Tensor) -> dict[str, Redu
         "length/mean_pos": Mean(length_B[positive_B].sum(), positive_B.sum()),
         "length/mean_neg": Mean(length_B[negative_B].sum(), negative_B.sum()),
         "length/truncated_frac": Mean(truncated_B.sum(), len(truncated_B)),
+    }
+
+
+def group_metrics(rewards_B: Tensor, groups_B: Tensor, num_groups: int) -> dict[str, Reduced]:
+    """How many groups carry a signal, and how strong it is; unscored responses (NaN) are left out."""
+    scored_B = ~rewards_B.isnan()
+    values_B = torch.where(scored_B, rewards_B, 0.0)
+
+    def group_sum(terms_B: Tensor) -> Tensor:
+        return torch.zeros(num_groups, dtype=torch.float64).index_add_(0, groups_B, terms_B.double())
+
+    count_G = group_sum(scored_B)
+    mean_G = group_sum(values_B) / count_G.clamp(min=1)
+    centred_B = torch.where(scored_B, values_B - mean_G[groups_B], 0.0)
+    std_G = (group_sum(centred_B.square()) / (count_G - 1).clamp(min=1)).sqrt()
+    flat_G = ~with_spread(values_B, scored_B, groups_B, num_groups)
+    known_B = rewards_B[scored_B]
+    best, worst = (known_B.max(), known_B.min()) if len(known_B) else (mean_G.max(), mean_G.max())
+    differ = (best > worst) & flat_G & (count_G > 0)
+    return {
+        "reward/group_std": Mean(torch.where(flat_G, 0.0, std_G).sum(), num_groups),
+        "group/zero_std_frac": Mean(flat_G.sum(), num_groups),
+        "group/all_best_frac": Mean((differ & torch.isclose(mean_G, best)).sum(), num_groups),
+        "group/all_worst_frac": Mean((differ & torch.isclose(mean_G, worst)).sum(), num_groups),
     }
 
 
@@ -72,7 +88,3 @@ def mismatch_metrics(mini_batches: list[MiniBatch]) -> dict[str, Reduced]:
         "mismatch/prob_absdiff_mean": Mean(difference_N.sum(), tokens),
         "mismatch/prob_absdiff_max": Extreme(difference_N.max(), 1),
     }
-
-
-def _std(values: Tensor) -> Tensor:
-    return values.std() if len(values) > 1 else torch.zeros((), dtype=values.dtype)

@@ -1,0 +1,113 @@
+"""Figure: how ratio spread and clipping depend on the length of a response."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
+from gspo_cli.report import style
+from gspo_cli.report.axes import log_axis
+from gspo_cli.report.batch_lengths import MIN_RESPONSES
+from gspo_cli.report.batch_measure import Measured
+from gspo_cli.report.canvas import framed
+
+TOKEN, SEQUENCE, INDEPENDENT = "token_log_std", "seq_log_std", "independent"
+COLOURS = {TOKEN: style.colour("grpo"), SEQUENCE: style.colour("gspo"), INDEPENDENT: "#555555"}
+CLIPS = ("grpo", "gspo")
+
+
+def table(measured: Measured) -> pd.DataFrame:
+    """`y` at mean length `x` of each octave with its `n` responses; panel `spread` in nats (and the line of independent
+    tokens, pooled token_log_std / sqrt(x)), panel `clip` the share of clipped tokens."""
+    rows = []
+    for part in measured.buckets:
+        spread = part.spread
+        head = {"x": spread.mean_length, "n": spread.responses}
+        rows += [
+            {"panel": "spread", "series": TOKEN, "y": spread.token_log_std, **head},
+            {"panel": "spread", "series": SEQUENCE, "y": spread.seq_log_std, **head},
+            *(
+                {"panel": "clip", "series": name, "y": part.algorithms[name]["clip_token_frac"], **head}
+                for name in CLIPS
+            ),
+        ]
+        if measured.spread.token_log_std is not None:
+            y = measured.spread.token_log_std / spread.mean_length**0.5
+            rows.append({"panel": "spread", "series": INDEPENDENT, "y": y, **head})
+    found = pd.DataFrame(rows, columns=["panel", "series", "x", "y", "n"]).astype({"y": float})
+    return found.sort_values(["panel", "series", "x"], ascending=[False, True, True], ignore_index=True)
+
+
+def draw(measured: Measured, table: pd.DataFrame, lines: list[str]) -> Figure:
+    """Spread and clips, both axes logarithmic; a bucket with few responses is a hollow dot."""
+    with style.applied():
+        figure, (left, right) = framed(2, [_handles()], lines)
+        spread, clip = (table[table["panel"] == panel] for panel in ("spread", "clip"))
+        fitted = "" if measured.slope is None else f"; slope of log s: {measured.slope:.2f}"
+        left.set_title(f"(a) ratio spread{fitted}")
+        left.set_ylabel("standard deviation [nat]")
+        _draw_panel(left, spread, COLOURS)
+        right.set_title("(b) clipped tokens at the published bands")
+        right.set_ylabel("clip/token_frac [frac]")
+        _draw_panel(right, clip, {name: style.colour(name) for name in CLIPS})
+    return figure
+
+
+def _draw_panel(ax: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
+    floor = log_axis(ax, rows.assign(high=np.nan))
+    bottom = ax.get_ylim()[0]
+    for index, (series, colour) in enumerate(colours.items()):
+        line = rows[rows["series"] == series]
+        x, y, n = (line[name].to_numpy(np.float64) for name in ("x", "y", "n"))
+        # zeros lie in the strip under the axis, each series at its own height
+        height = floor * (bottom / floor) ** (1 - (index + 1) / (len(colours) + 1))
+        heights = np.where(y > 0, y, np.where(y == 0, height, np.nan))
+        if series == INDEPENDENT:
+            ax.plot(x, np.where(y > 0, y, np.nan), color=colour, linestyle=(0, (4, 2)), linewidth=1.0, zorder=2)
+            continue
+        ax.plot(x, np.where(y > 0, y, np.nan), color=colour, linewidth=1.4, zorder=3)
+        for hollow in (False, True):
+            there = (n < MIN_RESPONSES) == hollow
+            ax.plot(x[there], heights[there], "o", color=colour, markersize=4, zorder=4,
+                    markerfacecolor="white" if hollow else colour)  # fmt: skip
+    _length_axis(ax, rows)
+
+
+def _length_axis(ax: Axes, rows: pd.DataFrame) -> None:
+    """Powers of two, the octaves' edges, and under the title how many responses each octave has."""
+    low, high = np.floor(np.log2(rows["x"].min())), np.ceil(np.log2(rows["x"].max()) + 1e-9)
+    ax.set_xscale("log", base=2)
+    ax.set_xlim(2.0**low, 2.0 ** max(high, low + 1))
+    ax.xaxis.set_major_locator(FixedLocator([2.0**k for k in range(int(low), int(max(high, low + 1)) + 1)]))
+    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("response length [token]")
+    for x, n in rows[["x", "n"]].drop_duplicates().itertuples(index=False):
+        ax.text(x, 0.97, f"{n}", transform=ax.get_xaxis_transform(), fontsize=6, color="#666666", ha="center", va="top")
+
+
+def _handles() -> list[Line2D | Patch]:
+    return [
+        Line2D([], [], color=COLOURS[TOKEN], marker="o", markersize=4, label="log w of tokens; GRPO"),
+        Line2D([], [], color=COLOURS[SEQUENCE], marker="o", markersize=4, label="log s of responses; GSPO"),
+        Line2D([], [], color=COLOURS[INDEPENDENT], linestyle=(0, (4, 2)), label="independent tokens: slope -1/2"),
+    ]
+
+
+def notes(measured: Measured) -> list[str]:
+    """How to read the figure."""
+    lines = [
+        "One point an octave of lengths, at its mean length; small numbers at the top: its responses (hollow dots: "
+        f"fewer than {MIN_RESPONSES}). The dashed line is sd(log w) of all tokens over the root of the length.",
+        "Length goes with difficulty, so this is no effect of length alone.",
+    ]
+    shares = [measured.spread.token_log_std, measured.spread.seq_log_std]
+    clips = [part.algorithms[name]["clip_token_frac"] for part in measured.buckets for name in CLIPS]
+    if 0 in [*shares, *clips]:
+        lines.append("A logarithmic axis has no 0: values that are exactly 0 are the dots in the grey strip.")
+    return lines

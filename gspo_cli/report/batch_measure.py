@@ -1,0 +1,67 @@
+"""All measurements of one stored batch.
+
+B = responses, T = response token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gspo_cli.report.batch_data import StoredBatch
+from gspo_cli.report.batch_gradients import Gradients, gradients
+from gspo_cli.report.batch_lengths import Bucket, Spread, buckets, slope, spread
+from gspo_cli.report.batch_losses import Loss, TokenScores, losses
+from gspo_cli.report.batch_policy import Policy, log_probs, response_mask, sampler_log_probs
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured on one batch."""
+
+    batch: StoredBatch
+    sampling: Policy
+    later: Policy | None
+    """None: l is the sampling policy's, so every ratio is 1."""
+    scores: TokenScores
+    losses: dict[str, Loss]
+    """By algorithm."""
+    gradients: Gradients
+    """In the order of `losses`."""
+    spread: Spread
+    buckets: list[Bucket]
+
+    @property
+    def slope(self) -> float | None:
+        """See `batch_lengths.slope`."""
+        return slope(self.buckets)
+
+    @property
+    def mismatch(self) -> float:
+        """Root mean square over tokens of o - m, in nats."""
+        return float((self.scores.old_BT - self.scores.sampler_BT)[self.scores.mask_BT].square().mean().sqrt())
+
+    def norm(self, algorithm: str) -> float:
+        """|dJ/dtheta|."""
+        square = self.gradients.products_AA.diagonal()[list(self.losses).index(algorithm)]
+        return float(square.sqrt() / self.losses[algorithm].output.denominator)
+
+
+def measure(batch: StoredBatch, sampling: Policy, later: Policy | None) -> Measured:
+    """Two passes over the batch: log-probabilities without gradient, then the gradients."""
+    old_BT = log_probs(sampling, batch)
+    now_BT = old_BT if later is None else log_probs(later, batch)
+    scores = TokenScores(now_BT, old_BT, sampler_log_probs(batch), response_mask(batch))
+    found = losses(batch, scores)
+    weight_ABT = torch.stack([loss.output.gradient_weight_BT for loss in found.values()])
+    return Measured(
+        batch=batch,
+        sampling=sampling,
+        later=later,
+        scores=scores,
+        losses=found,
+        gradients=gradients((later or sampling).model, batch, weight_ABT),
+        spread=spread(scores, torch.ones(len(now_BT), dtype=torch.bool)),
+        buckets=buckets(scores, found),
+    )
