@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -226,6 +226,8 @@ class Recipe(Table):
     arms: dict[Name, dict[str, Any]] = {}
     eval: EvalConfig = EvalConfig()
     report: ReportConfig = ReportConfig()
+    _sources: tuple[Any, ...] = PrivateAttr(())
+    """The layers it was merged from, so that a later error can name the file."""
 
     @model_validator(mode="after")
     def _minibatches_fit(self) -> Self:

@@ -98,9 +98,11 @@ def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] =
         _refuse_infinite(layer.table, layer.source, "")
         table = merge(table, layer.table)
     try:
-        return Recipe.model_validate(table)
+        loaded = Recipe.model_validate(table)
     except ValidationError as error:
         raise user_error(error, layers, Recipe) from error
+    loaded._sources = tuple(layers)
+    return loaded
 
 
 def user_error(
@@ -109,12 +111,18 @@ def user_error(
     model: type[Any],
     prefix: tuple[str, ...] = (),
     also: Iterable[str] = (),
+    skip: int = 0,
 ) -> GspoError:
-    """The first complaint of a validation as an error that names the source, the key and the nearest right key."""
+    """The first complaint of a validation as an error that names the source, the key and the nearest right key.
+
+    `prefix` stands in the recipe before the validated table (in place of the first `skip` parts of its own path);
+    `also` are further keys that the table may hold.
+    """
     first = error.errors(include_url=False)[0]
-    loc = (*prefix, *(str(part) for part in first["loc"] if part != "[key]"))
+    loc = (*prefix, *(str(part) for part in first["loc"][skip:] if part != "[key]"))
     key = ".".join(loc) or "the recipe"
-    source = next((layer.source for layer in reversed(layers) if _holds(layer.table, loc)), layers[0].source)
+    files = [layer.source for layer in layers if layer.source.endswith(".toml")] or [layers[0].source]
+    source = next((layer.source for layer in reversed(layers) if loc and _holds(layer.table, loc)), files[-1])
     if first["type"] != "extra_forbidden":
         value = f" (given: {first['input']!r})" if first["type"] != "missing" and loc else ""
         return GspoError(f"{source}: {key}: {first['msg'].removeprefix('Value error, ')}{value}",

@@ -22,7 +22,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 QUICK = ("--set", "model.threads=1", "--set", "model.tiny.hidden=16", "--set", "rollout.prompts=8", "--set",
-         "cold_start.steps=5", "--set", "rollout.max_new_tokens=12", "--set", "eval.bench=[]", "--steps", "2")  # fmt: skip
+        name = re.match(r"# (\S+\.py)\n", block)
+        assert name is not None
 
 
 def test_task_and_reward(modules: Path, gspo: Gspo) -> None:

@@ -72,9 +72,9 @@ def batch(
     """
     import torch
 
+    from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.report.batch import report_batch
     from gspo_cli.report.batch_tables import tables
-    from gspo_cli.training.run import prepare_torch
 
     prepare_torch(torch.get_num_threads())
     found = report_batch(rollout, model, against, out)

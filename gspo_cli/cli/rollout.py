@@ -38,9 +38,9 @@ def rollout(
     if target.exists():
         raise GspoError(f"{target} exists", "a stored batch is not overwritten", "choose another --out")
 
+    from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.runlog.folder import make_writable
     from gspo_cli.training.cold_start import start_model
-    from gspo_cli.training.run import prepare_torch
     from gspo_cli.training.sample import sample_once
 
     make_writable(out)

@@ -49,9 +49,11 @@ def train(
     folder = study_folder(out, name, loaded.name)
 
     from gspo_cli.evals import find_benchmark
+    from gspo_cli.models.torch_setup import prepare_torch
+    from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.tasks import make_task
     from gspo_cli.training.cold_start import start_model
-    from gspo_cli.training.run import View, execute, prepare_torch
+    from gspo_cli.training.run import View, execute
     from gspo_cli.training.study import plan
 
     arms = [a.strip() for a in algo.split(",") if a.strip()] if algo else [*loaded.arms] or [loaded.algo.name]
@@ -61,7 +63,8 @@ def train(
         raise GspoError(f"--algo {algo} names an arm twice", "an arm is trained once a seed", "name each arm once")
     loaded = loaded.model_copy(update={"name": folder.name})
     runs = plan(loaded, arms, chosen)
-    make_task(loaded.task).problems(loaded.task.split)
+    problems = make_task(loaded.task).problems(loaded.task.split)
+    PromptStream(problems, loaded.rollout.prompts, seed=0)  # refuses too few problems before anything is built
     for bench in loaded.eval.bench:
         find_benchmark(bench)
     check_free(folder, [r.name for r in runs], overwrite)
@@ -114,8 +117,8 @@ def cold_start(
     if out.exists():
         raise GspoError(f"{out} exists", "a model folder is not overwritten", "choose another --out")
 
+    from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.training.cold_start import build
-    from gspo_cli.training.run import prepare_torch
 
     prepare_torch(loaded.model.threads)
     build(loaded, out, ColdStartBar())

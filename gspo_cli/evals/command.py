@@ -12,6 +12,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark
 from gspo_cli.evals.runner import evaluate
 from gspo_cli.models.load import load_policy, stop_ids, tokenizer_hash, weights_hash
+from gspo_cli.models.torch_setup import prepare_torch
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.rollout.transformers_engine import TransformersEngine
 from gspo_cli.runlog.folder import newest_run
@@ -34,6 +35,7 @@ def evaluate_model(
     else:
         model_path = Path(str(name))
         folder = out / f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', str(name)).strip('-.')}" / benchmark.name
+    prepare_torch(None)
     model, tokenizer = load_policy(ModelConfig(path=str(model_path)), model_path)
     engine = TransformersEngine(model, stop_ids(model, tokenizer), 1.0, DEADLINE_S)
     result = evaluate(benchmark, engine, tokenizer, samples, greedy, seed)

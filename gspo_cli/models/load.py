@@ -120,8 +120,8 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def looks_local(source: str) -> bool:
-    """Whether a name can only be a path: a hub name has the form `owner/name` and exists nowhere on disk."""
-    return source.startswith((".", "/", "~")) or source.count("/") != 1 or os.sep + os.sep in source
+    """Whether a name can only be a path: a hub name has the form `owner/name`, and no folder here is its owner."""
+    return source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(source).parts[0] in os.listdir()
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,6 +19,8 @@ from gspo_cli.report.canvas import framed
 TOKEN, SEQUENCE, INDEPENDENT = "token_log_std", "seq_log_std", "independent"
 COLOURS = {TOKEN: style.colour("grpo"), SEQUENCE: style.colour("gspo"), INDEPENDENT: "#555555"}
 CLIPS = ("grpo", "gspo")
+HEAD = 0.09
+"""Share of the y axis above the data, for the numbers of responses."""
 
 
 def table(measured: Measured) -> pd.DataFrame:
@@ -60,7 +62,8 @@ def draw(measured: Measured, table: pd.DataFrame, lines: list[str]) -> Figure:
 
 def _draw_panel(ax: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
     floor = log_axis(ax, rows.assign(high=np.nan))
-    bottom = ax.get_ylim()[0]
+    bottom, top = ax.get_ylim()
+    ax.set_ylim(top=top * (top / bottom) ** HEAD)
     for index, (series, colour) in enumerate(colours.items()):
         line = rows[rows["series"] == series]
         x, y, n = (line[name].to_numpy(np.float64) for name in ("x", "y", "n"))
@@ -88,7 +91,7 @@ def _length_axis(ax: Axes, rows: pd.DataFrame) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("response length [token]")
     for x, n in rows[["x", "n"]].drop_duplicates().itertuples(index=False):
-        ax.text(x, 0.97, f"{n}", transform=ax.get_xaxis_transform(), fontsize=6, color="#666666", ha="center", va="top")
+        ax.text(x, 0.98, f"{n}", transform=ax.get_xaxis_transform(), fontsize=6, color="#666666", ha="center", va="top")
 
 
 def _handles() -> list[Line2D | Patch]:

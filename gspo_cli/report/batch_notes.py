@@ -38,6 +38,11 @@ def notes(measured: Measured) -> list[str]:
     if flat:
         lines.append(f"{flat} of {batch.num_groups} groups have equal rewards: advantage 0, counted in means.")
     lines.append(
+        "|w| = |dJ/dl| of tokens with an advantage over its mean; cv = its spread within a response; n_eff = "
+        "(sum |w|)^2 / sum w^2; noise = variance of the gradient over its squared norm; noise scale = groups at which "
+        "both are equal, n/a where the batch does not tell the gradient from noise."
+    )
+    lines.append(
         f"Gradient noise: {DRAWS} bootstrap draws of whole groups, gradients of groups as random sketches of {SKETCH} "
         "numbers; norms and cosines are exact."
         + (f" No noise scale below {MIN_GROUPS} groups." if batch.num_groups < MIN_GROUPS else "")

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS
@@ -71,8 +72,8 @@ def draw(measured: Measured, table: pd.DataFrame, lines: list[str]) -> Figure:
         for ax, letter, (panel, algorithm) in zip(places, "ab", PANELS.items(), strict=True):
             _draw_panel(ax, algorithm, table[table["panel"] == panel])
             share = _share(measured, algorithm, "clip/token_frac")
-            ax.set_title(f"({letter}) ratio of {panel} ({algorithm.upper()}): {share} of the tokens clipped")
-            ax.set_xlabel(f"log {'w' if panel == 'tokens' else 's'} [nat]")
+            ax.set_title(f"({letter}) {algorithm.upper()} clips {share} of the tokens")
+            ax.set_xlabel(f"log ratio of {panel}, log {'w' if panel == 'tokens' else 's'} [nat]")
             ax.set_ylabel(panel)
     return figure
 
@@ -89,6 +90,7 @@ def _draw_panel(ax: Axes, algorithm: str, rows: pd.DataFrame) -> None:
     ax.set_yscale("log")
     ax.set_ylim(0.5, 2 * float(rows["n"].max()))
     ax.set_xlim(rows["low"].min(), rows["high"].max())
+    ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.grid(False, axis="x")
 
 
@@ -111,7 +113,8 @@ def notes(measured: Measured) -> list[str]:
     edges = {name: " to ".join(f"{x:.2g}" for x in band(name)) for name in PANELS.values()}
     return [
         f"log w = l - o of a token, log s = its mean over a response. Bands in nats: GRPO {edges['grpo']}, GSPO "
-        f"{edges['gspo']}. A clip acts above for A > 0, below for A < 0, so only part of what lies outside is clipped: outside lie "
+        f"{edges['gspo']}. A clip acts above for A > 0, below for A < 0, so only part of what lies outside is "
+        "clipped: outside lie "
         f"{' and '.join(_share(measured, name, 'ratio/outside_frac') for name in PANELS.values())} of the tokens.",
         f"Values beyond the axis (at most {100 * TAIL:.2g} % on a side) are counted in its first and last bin.",
     ]

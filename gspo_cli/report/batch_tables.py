@@ -100,7 +100,8 @@ def _quantiles(values: dict[str, float] | None) -> str:
 
 
 def _number(value: float | None, sign: bool = False) -> str:
-    return "n/a" if value is None else f"{value:{'+' if sign else ''}.3g}"
+    """Three digits; what is only rounding is 0."""
+    return "n/a" if value is None else f"{value if abs(value) > 1e-12 else 0.0:{'+' if sign else ''}.3g}"
 
 
 def _count(value: float | None) -> str:

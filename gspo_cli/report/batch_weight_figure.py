@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from gspo_cli.algorithms.ratio import sequence_log_ratio, token_log_ratio
 from gspo_cli.algorithms.ratio_metrics import within_variance
@@ -54,7 +55,7 @@ def table(measured: Measured) -> pd.DataFrame:
 
 
 def draw(measured: Measured, table: pd.DataFrame, lines: list[str]) -> Figure:
-    """Steps over the token positions; what the clip took away is a thin line, and a cross at 0."""
+    """Steps over the token positions; what the clip took away is a thin line, and a cross below."""
     row = chosen(measured)
     with style.applied():
         figure, (ax,) = framed(1, [_handles(table)], lines)
@@ -66,22 +67,25 @@ def draw(measured: Measured, table: pd.DataFrame, lines: list[str]) -> Figure:
         advantage = float(measured.losses["grpo"].advantages_B[row])
         ax.set_title(f"Widest token ratios of the batch: a response with A = {advantage:+.2f}")
         ax.axhline(1, color="#999999", linewidth=0.6, zorder=1)
-        for name in SHOWN:
-            _draw_algorithm(ax, name, table[table["algorithm"] == name])
+        step = -0.05 * float(table["y"].max())
+        for index, name in enumerate(SHOWN, start=1):
+            _draw_algorithm(ax, name, table[table["algorithm"] == name], index * step)
         ax.set_xlim(0.5, table["x"].max() + 0.5)
-        ax.set_ylim(bottom=-0.05 * table["y"].max())
+        ax.set_ylim(bottom=(len(SHOWN) + 1) * step)
+        ax.xaxis.set_major_locator(MaxNLocator(10, integer=True, min_n_ticks=1))
         ax.grid(False, axis="x")
     return figure
 
 
-def _draw_algorithm(ax: Axes, name: str, rows: pd.DataFrame) -> None:
+def _draw_algorithm(ax: Axes, name: str, rows: pd.DataFrame, crosses: float) -> None:
+    """`crosses` = height of the marks of clipped tokens, below 0 so that no algorithm's hide another's."""
     weight, ratio = (rows.loc[rows["series"] == s, "y"].to_numpy(np.float64) for s in ("weight", "ratio"))
     edges = np.arange(len(weight) + 1) + 0.5
     colour = style.colour(name)
     ax.stairs(weight, edges, linewidth=1.5, zorder=3, color=colour, baseline=None)
     ax.stairs(ratio, edges, linewidth=0.7, linestyle=(0, (2, 1.5)), zorder=2, color=colour, baseline=None)
     gone = np.flatnonzero(weight == 0)
-    ax.plot(gone + 1, np.zeros(len(gone)), "x", color=colour, markersize=4, zorder=4)
+    ax.plot(gone + 1, np.full(len(gone), crosses), "x", color=colour, markersize=4, zorder=4)
 
 
 def _handles(table: pd.DataFrame) -> list[Line2D | Patch]:

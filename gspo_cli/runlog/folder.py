@@ -21,7 +21,7 @@ def study_folder(out: Path, name: str | None, recipe: str) -> Path:
     Errors: GspoError for a name that could leave `out` or that some file system refuses.
     """
     if name is None:
-        name = f"{recipe}-{datetime.now():%Y%m%d-%H%M%S}"
+        name = f"{recipe[:48]}-{datetime.now():%Y%m%d-%H%M%S}"
     if not NAME.fullmatch(name) or name.endswith("."):
         raise GspoError(
             f"{name!r} cannot name a study",
@@ -32,7 +32,7 @@ def study_folder(out: Path, name: str | None, recipe: str) -> Path:
 
 
 def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
-    """Refuses a study folder that already holds one of the runs; with `overwrite` removes those runs.
+    """Refuses a study folder that already holds one of the runs, or with `overwrite` something that is no run.
 
     Errors: GspoError naming the ways out; nothing is touched then.
     """
@@ -51,7 +51,13 @@ def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
             raise GspoError(
                 f"will not delete {study / run}", "it is not a run folder (no run.json)", "move it, or use --name OTHER"
             )
-        shutil.rmtree(study / run)
+
+
+def fresh(run: Path) -> None:
+    """Creates a run's folder, in place of an earlier run there (see `check_free`)."""
+    if run.exists():
+        shutil.rmtree(run)
+    run.mkdir(parents=True)
 
 
 def progress(run: Path) -> str:

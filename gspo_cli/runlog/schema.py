@@ -140,6 +140,11 @@ NOT_APPLICABLE = (
 """Logged as null by the algorithms that have no hard clip, gate or cap: "n/a" is not 0."""
 
 
+def is_known(name: str) -> bool:
+    """Whether a name may be logged."""
+    return name in METRICS or name.rsplit("/layer_", 1)[0] in METRICS or "/avg@" in name
+
+
 def metric(name: str) -> Metric:
     """The glossary entry of a logged name; `<bench>/avg@4` and `moe/.../layer_02` find their general form.
 

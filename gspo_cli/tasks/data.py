@@ -32,7 +32,8 @@ def load_rows(
         raise
     except Exception as error:  # datasets raises many types; each means that there are no rows
         hint = "check the file" if path else f"check the network, or pass a local copy: --set task.path=FILE ({hub})"
-        raise GspoError(f"cannot read the data {source}", str(error).strip().splitlines()[0], hint) from error
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise GspoError(f"cannot read the data {source}", why, hint) from error
     missing = [name for name in columns.values() if name not in data.column_names]
     if missing:
         raise GspoError(

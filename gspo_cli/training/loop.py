@@ -77,6 +77,7 @@ def train(session: Session) -> None:
 def train_batch(session: Session, step: int) -> None:
     """One rollout batch: everything between two synchronisations of the engine."""
     run, learner, clock = session.run, session.learner, session.clock
+    clock.reset()  # what lies between two batches (evaluation, storing) is not theirs
     with clock("rollout_s"):
         batch = sample_batch(session, step)
     with clock("prepare_s"):

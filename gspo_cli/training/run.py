@@ -20,12 +20,14 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals import find_benchmark
 from gspo_cli.evals.runner import evaluate
 from gspo_cli.models.load import load_policy, stop_ids, tokenizer_hash, weights_hash
+from gspo_cli.models.torch_setup import determinism
 from gspo_cli.plugins import is_plugin, plugin_source
 from gspo_cli.rollout.collect import PromptStream, problems_hash
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.rollout.transformers_engine import TransformersEngine
 from gspo_cli.runlog import fs
+from gspo_cli.runlog.folder import fresh
 from gspo_cli.runlog.log import RunLog, canonical, short_hash
 from gspo_cli.runlog.provenance import code_diff, provenance
 from gspo_cli.tasks import make_task
@@ -34,15 +36,6 @@ from gspo_cli.training.loop import Hooks, Session, train
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner
 from gspo_cli.types import StepMetrics
-
-
-def prepare_torch(threads: int | None) -> None:
-    """Fixed threads and deterministic kernels, so that a seed fixes the result."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_num_threads(threads or os.cpu_count() or 1)
-    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.set_flush_denormal(True)  # Adam's moments of rarely used experts fall that low, and slow a CPU down
 
 
 @dataclass(frozen=True)
@@ -107,7 +100,7 @@ def open_folder(
     """Creates the run folder with its provenance, and its log."""
     recipe = run.recipe
     config_text = canonical(recipe.model_dump(mode="json", exclude={"name"}))
-    folder.mkdir(parents=True)
+    fresh(folder)
     fs.write_text(folder / "recipe.toml", recipe_text)
     fs.write_text(folder / "config.json", json.dumps(recipe.model_dump(mode="json"), indent=1))
     fs.write_text(folder / "code.diff", code_diff())
@@ -185,12 +178,3 @@ def record_end(log: RunLog, error: BaseException, seconds: float) -> None:
 def device_name(device: torch.device) -> str:
     """`cpu`, or the GPU's name."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def determinism() -> dict[str, Any]:
-    """The flags as they are in force."""
-    return {
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
-    }

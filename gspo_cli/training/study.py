@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -46,6 +47,15 @@ def plan(recipe: Recipe, arms: list[str], seeds: list[int]) -> list[Run]:
     ]
 
 
+def blame(error: ValidationError, recipe: Recipe, arm: str, model: type[Any], also: Sequence[str] = ()) -> GspoError:
+    """A validation's complaint with the file and table it came from: the arm's own, or `[algo]`."""
+    loc = [str(part) for part in error.errors(include_url=False)[0]["loc"]]
+    own = loc[1:] if loc[:1] == ["algo"] else loc
+    layers = list(recipe._sources) or [Layer(f"arm {arm}", {})]
+    prefix = ("arms", arm) if own[:1] and own[0] in recipe.arms.get(arm, {}) else ("algo",)
+    return user_error(error, layers, model, prefix=prefix, also=also, skip=len(loc) - len(own))
+
+
 def find_algorithm(name: str, arms: list[str]) -> Algorithm:
     """The algorithm of that name, or the user's own by `module:attribute`.
 
@@ -82,9 +92,8 @@ def resolve_arm(recipe: Recipe, arm: str) -> tuple[Recipe, Algorithm, Any]:
     try:
         params = check_params(algorithm.Params, own)
     except ValidationError as error:
-        layers = [Layer(f"[arms.{arm}]" if arm in recipe.arms else f"algorithm {name}", {"algo": own})]
         general = [k for k in type(recipe.algo).model_fields if k != "name"]
-        raise user_error(error, layers, algorithm.Params, prefix=("algo",), also=general) from error
+        raise blame(error, recipe, arm, algorithm.Params, general) from error
     except ValueError as error:
         raise GspoError(
             f"algorithm {name}: {error}", "the parameters are checked before anything runs", "mend it"
@@ -92,6 +101,9 @@ def resolve_arm(recipe: Recipe, arm: str) -> tuple[Recipe, Algorithm, Any]:
     complete = recipe.algo.model_dump() | algo | asdict(params) | {"name": name}
     allowed = set(type(recipe.algo).model_fields) | asdict(params).keys()
     table = recipe.model_dump(mode="json") | {"algo": {k: v for k, v in complete.items() if k in allowed}, "arms": {}}
-    filled = Recipe.model_validate(table)
+    try:
+        filled = Recipe.model_validate(table)
+    except ValidationError as error:
+        raise blame(error, recipe, arm, Recipe) from error
     check_combination(filled, algorithm, params)
     return filled, algorithm, params

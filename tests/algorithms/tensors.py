@@ -82,9 +82,7 @@ def run(name: str, case: Case, params: Any = None, **extra: Tensor) -> Result:
     if name == "minirl":
         extra.setdefault("sampler_log_probs_BT", case.old_BT)
     log_probs_BT = case.log_probs_BT.detach().clone().requires_grad_()
-    output = module.loss(
-        log_probs_BT, case.old_BT, case.advantages, case.mask_BT, params or module.Params(), **extra
-    )
+    output = module.loss(log_probs_BT, case.old_BT, case.advantages, case.mask_BT, params or module.Params(), **extra)
     objective = -output.loss_numerator / output.denominator
     (gradient_BT,) = torch.autograd.grad(objective, log_probs_BT)
     return Result(objective.detach(), gradient_BT, output)

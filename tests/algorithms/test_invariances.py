@@ -47,7 +47,9 @@ def test_padding_left_and_right(name: str, left: int, right: int, seed: int) -> 
     plain, wide = run(name, case), run(name, widened(case, left, right, math.nan))
     same(wide.objective, plain.objective)
     same(wide.gradient_BT[:, left : left + case.mask_BT.shape[1]], plain.gradient_BT)
-    assert (wide.gradient_BT[:, :left] == 0).all() and (wide.gradient_BT[:, plain.gradient_BT.shape[1] + left :] == 0).all()
+    assert (wide.gradient_BT[:, :left] == 0).all() and (
+        wide.gradient_BT[:, plain.gradient_BT.shape[1] + left :] == 0
+    ).all()
     assert {k: fraction(wide, k) for k in wide.output.metrics} == pytest.approx(
         {k: fraction(plain, k) for k in plain.output.metrics}, rel=1e-12
     )

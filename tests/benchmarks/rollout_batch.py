@@ -43,11 +43,12 @@ def main() -> None:
     import torch
 
     from gspo_cli.models.load import load_policy, stop_ids
+    from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.rollout.transformers_engine import TransformersEngine
     from gspo_cli.runlog.log import RunLog
     from gspo_cli.training.loop import Hooks, Session, train_batch
-    from gspo_cli.training.run import make_learner, prepare_torch
+    from gspo_cli.training.run import make_learner
     from gspo_cli.training.study import plan
     from gspo_cli.types import Problem, Score, StepMetrics
 

@@ -125,12 +125,7 @@ def test_a_recipe_with_a_mistyped_key(gspo_here: Gspo, smoke: Path, tmp_path: Pa
         ("rows.jsonl", '{"frage": "1+1?", "answer": "2"}\n', ["no column 'question'", "frage", "task.columns"]),
         ("rows.jsonl", '{"question": "1+1?", "antwort": "2"}\n', ["no column 'answer'", "antwort"]),
         ("rows.jsonl", '{"question": "1+1?"\n', ["cannot read the data"]),
-        pytest.param(
-            "rows.jsonl",
-            "",
-            ["rows.jsonl"],
-            marks=pytest.mark.xfail(reason="an error without a text is not put in words"),
-        ),
+        ("rows.jsonl", "", ["rows.jsonl"]),
         ("rows.jsonl", '{"question": "1+1?", "answer": "2"}\n', ["1 problems, but a rollout batch takes 4"]),
     ],
     ids=["missing", "ending", "no prompt", "no answer", "broken", "empty", "too few"],
@@ -239,7 +234,6 @@ def test_overwrite_deletes_nothing_for_a_study_that_cannot_run(
     assert tree(tmp_path) == before
 
 
-@pytest.mark.xfail(reason="the model is loaded only after the old run was deleted")
 def test_overwrite_deletes_nothing_for_a_model_that_is_not_there(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     used(tmp_path)
     before = tree(tmp_path)

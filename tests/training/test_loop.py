@@ -52,9 +52,7 @@ def session(model: PreTrainedModel, folder: Path, algo: str) -> Session:
     )
     (run,) = plan(recipe, [algo], [0])
     policy = copy.deepcopy(model)
-    hooks = Hooks(
-        evaluate=StepMetrics, store=lambda _: None, on_step=lambda *_: None, on_preflight=lambda *_: None
-    )
+    hooks = Hooks(evaluate=StepMetrics, store=lambda _: None, on_step=lambda *_: None, on_preflight=lambda *_: None)
     engine = TransformersEngine(policy, (1,), 1.0, 600.0)
     stream = PromptStream(PROBLEMS, 8, 0)
     return Session(

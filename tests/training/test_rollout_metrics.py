@@ -22,7 +22,13 @@ def scored(rewards: list[list[float | None]]) -> RolloutBatch:
 
 
 def test_against_plain_python() -> None:
-    rewards: list[list[float | None]] = [[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [0.5, 0.5, 0.5, 0.5], [1, 0, None, 0]]
+    rewards: list[list[float | None]] = [
+        [0, 1, 1, 0],
+        [1, 1, 1, 1],
+        [0, 0, 0, 0],
+        [0.5, 0.5, 0.5, 0.5],
+        [1, 0, None, 0],
+    ]
     batch = scored(rewards)
     advantages = torch.tensor([1.0, -1, 0, 0] * 5)
     metrics = Accumulator()

@@ -1,0 +1,233 @@
+"""Errors in ratios, clips, reductions and the algorithms' own files."""
+
+from mutant import Mutant
+
+HAND = "algorithms/test_hand_fixture.py"
+ORACLE = "algorithms/test_oracle.py"
+CLIP = "algorithms/test_clip.py"
+IDENTITIES = "algorithms/test_identities.py"
+INVARIANT = "algorithms/test_invariances.py"
+RUBBISH = f"{INVARIANT}::test_nothing_outside_the_mask_is_read"
+REDUCTION = f"{IDENTITIES}::test_each_algorithm_reduces_token_terms_as_its_paper_does"
+ON_POLICY = f"{IDENTITIES}::test_on_policy_all_gradients_are_one"
+RATIO = "algorithms/ratio.py"
+
+LOSS = (
+    Mutant(
+        "M1 log s is the sum, not the mean", RATIO,
+        "return log_ratio_BT.sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)",
+        "return log_ratio_BT.sum(-1, keepdim=True)", HAND,
+    ),
+    Mutant(
+        "log s divided by the padded width", RATIO,
+        "return log_ratio_BT.sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)",
+        "return log_ratio_BT.mean(-1, keepdim=True)", f"{INVARIANT}::test_padding_left_and_right",
+    ),
+    Mutant(
+        "log s over the batch instead of the tokens", RATIO,
+        "return log_ratio_BT.sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)",
+        "return log_ratio_BT.sum(0) / mask_BT.sum(0).clamp(min=1)", HAND,
+    ),
+    Mutant(
+        "M2 edges of the clip range swapped", "algorithms/contract.py",
+        "return log1p(-self.low), log1p(self.high)", "return log1p(-self.high), log1p(self.low)",
+        f"{CLIP}::test_the_two_sides_of_the_range_are_not_exchanged",
+    ),
+    Mutant(
+        "M2 clipped values swapped", RATIO,
+        "1.0 - clip.low).masked_fill(log_ratio > 0, 1.0 + clip.high)",
+        "1.0 - clip.high).masked_fill(log_ratio > 0, 1.0 + clip.low)",
+        f"{CLIP}::test_the_value_is_the_smaller_of_both_products",
+    ),
+    Mutant(
+        "linear edges for a log-ratio", "algorithms/contract.py",
+        "return log1p(-self.low), log1p(self.high)", "return -self.low, self.high",
+        f"{CLIP}::test_a_ratio_on_the_edge_keeps_its_gradient",
+    ),
+    Mutant(
+        "M3 the larger of both products", RATIO,
+        "((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))",
+        "((advantages < 0) & (log_ratio > high)) | ((advantages > 0) & (log_ratio < low))", HAND,
+    ),
+    Mutant(
+        "M4 clip ignores the advantage's sign", RATIO,
+        "((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))",
+        "(log_ratio > high) | (log_ratio < low)", HAND,
+    ),
+    Mutant(
+        "clip at the edge, not beyond it", RATIO,
+        "((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))",
+        "((advantages > 0) & (log_ratio >= high)) | ((advantages < 0) & (log_ratio <= low))",
+        f"{CLIP}::test_a_ratio_on_the_edge_keeps_its_gradient",
+    ),
+    Mutant(
+        "M5 gspo_token adds in the wrong order", RATIO,
+        "return (log_probs_BT - log_probs_BT.detach()) + log_s_B1",
+        "return (log_s_B1 + log_probs_BT) - log_probs_BT.detach()",
+        f"{IDENTITIES}::test_gspo_tokens_ratio_is_the_sequences_to_the_bit",
+    ),
+    Mutant(
+        "gspo_token detaches the wrong side", RATIO,
+        "return (log_probs_BT - log_probs_BT.detach()) + log_s_B1",
+        "return (log_probs_BT.detach() - log_probs_BT) + log_s_B1", f"{ORACLE} -k gspo_token",
+    ),
+    Mutant(
+        "gspo_token does not detach log s", RATIO,
+        "log_s_B1 = sequence_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT).detach()",
+        "log_s_B1 = sequence_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)", f"{ORACLE} -k gspo_token",
+    ),
+    Mutant(
+        "M7 mask multiplied onto the ratio", RATIO,
+        "return torch.where(mask_BT, log_probs_BT, 0.0) - torch.where(mask_BT, old_log_probs_BT, 0.0)",
+        "return (log_probs_BT - old_log_probs_BT) * mask_BT", RUBBISH,
+    ),
+    Mutant(
+        "ratio upside down", RATIO,
+        "return torch.where(mask_BT, log_probs_BT, 0.0) - torch.where(mask_BT, old_log_probs_BT, 0.0)",
+        "return torch.where(mask_BT, old_log_probs_BT, 0.0) - torch.where(mask_BT, log_probs_BT, 0.0)", HAND,
+    ),
+    Mutant(
+        "M15 NaN made a number", RATIO,
+        "return torch.where(mask_BT, log_probs_BT, 0.0) - torch.where(mask_BT, old_log_probs_BT, 0.0)",
+        "return (torch.where(mask_BT, log_probs_BT, 0.0) - torch.where(mask_BT, old_log_probs_BT, 0.0)).nan_to_num()",
+        f"{INVARIANT}::test_a_nan_in_a_loss_token_is_not_hidden",
+    ),
+    Mutant(
+        "M16 log-ratios not limited", RATIO,
+        "return log_ratio.clamp(-SATURATION, SATURATION)", "return log_ratio",
+        f"{INVARIANT}::test_extreme_ratios_are_finite",
+    ),
+    Mutant(
+        "half precision let in", RATIO,
+        'assert log_probs_BT.dtype in (torch.float32, torch.float64), "log-probabilities must be float32 or better"', "",
+        f"{INVARIANT}::test_half_precision_is_refused",
+    ),
+    Mutant(
+        "dual clip compares a ratio with a log-ratio", RATIO,
+        "dual = (advantages < 0) & (log_ratio > log(dual_clip))",
+        "dual = (advantages < 0) & (log_ratio > dual_clip)", f"{CLIP}::test_dual_clip_bounds_the_open_side",
+    ),
+    Mutant(
+        "dual clip ignores the sign", RATIO,
+        "dual = (advantages < 0) & (log_ratio > log(dual_clip))", "dual = log_ratio > log(dual_clip)",
+        f"{CLIP}::test_dual_clip_bounds_the_open_side",
+    ),
+    Mutant(
+        "correction weights forgotten", RATIO,
+        "scale = advantages if weights is None else advantages * per_token(weights)", "scale = advantages",
+        f"{ORACLE}::test_correction_weights",
+    ),
+    Mutant(
+        "weights not capped", RATIO,
+        "return saturate(log_ratio).exp().clamp(max=cap).detach()", "return saturate(log_ratio).exp().detach()",
+        f"{IDENTITIES}::test_cispo_caps_and_never_drops",
+    ),
+    Mutant(
+        "M6 responses without loss tokens counted", "algorithms/reduction.py",
+        "return mask_BT.any(-1).sum()", "return torch.tensor(len(mask_BT))",
+        f"{INVARIANT}::test_a_response_without_tokens_counts_nowhere",
+    ),
+    Mutant(
+        "padding counted as tokens", "algorithms/reduction.py",
+        '"""T: loss tokens."""\n    return mask_BT.sum()', '"""T: loss tokens."""\n    return torch.tensor(mask_BT.numel())',
+        REDUCTION,
+    ),
+    Mutant(
+        "no length normalisation", "algorithms/reduction.py",
+        "return (torch.where(mask_BT, terms, 0.0).sum(-1) / lengths_B).sum()",
+        "return torch.where(mask_BT, terms, 0.0).sum()", REDUCTION,
+    ),
+    Mutant(
+        "M7 mask multiplied onto the terms", "algorithms/reduction.py",
+        "return (torch.where(mask_BT, terms, 0.0).sum(-1) / lengths_B).sum()",
+        "return ((terms * mask_BT).sum(-1) / lengths_B).sum()", REDUCTION,
+    ),
+    Mutant(
+        "mean over the padded width", "algorithms/reduction.py",
+        "return (torch.where(mask_BT, terms, 0.0).sum(-1) / lengths_B).sum()",
+        "return torch.where(mask_BT, terms, 0.0).mean(-1).sum()", REDUCTION,
+    ),
+    Mutant(
+        "loss has the wrong sign", "algorithms/clip_metrics.py",
+        "return LossOutput(-objective,", "return LossOutput(objective,", HAND,
+    ),
+    Mutant(
+        "gspo divides by the length twice", "algorithms/gspo.py",
+        "objective=sum_of_sequences(surrogate.value, mask_BT)",
+        "objective=sum_of_sequences(surrogate.value / mask_BT.sum(-1, keepdim=True).clamp(min=1), mask_BT)", HAND,
+    ),
+    Mutant(
+        "gspo reduced over tokens", "algorithms/gspo.py",
+        "return num_responses(mask_BT)", "return mask_BT.sum()", f"{ON_POLICY} -k gspo",
+    ),
+    Mutant(
+        "gspo's defaults swapped", "algorithms/gspo.py",
+        "Clip(low=3e-4, high=4e-4)", "Clip(low=4e-4, high=3e-4)",
+        f"{ORACLE}::test_the_defaults_are_the_published_ones",
+    ),
+    Mutant(
+        "dapo divides by responses", "algorithms/dapo.py",
+        "return num_tokens(mask_BT)", "return mask_BT.any(-1).sum()", REDUCTION,
+    ),
+    Mutant(
+        "dr_grpo divides by the batch's width", "algorithms/dr_grpo.py",
+        "return num_responses(mask_BT) * params.max_length", "return num_responses(mask_BT) * mask_BT.shape[-1]",
+        f"{INVARIANT}::test_padding_left_and_right -k dr_grpo",
+    ),
+    Mutant(
+        "luspo normalised by length", "algorithms/luspo.py",
+        "objective=sum_of_tokens(surrogate.value, mask_BT)",
+        "objective=sum_of_tokens(surrogate.value / mask_BT.sum(-1, keepdim=True).clamp(min=1), mask_BT)",
+        f"{IDENTITIES}::test_gspo_as_a_token_mean_would_be_luspo",
+    ),
+    Mutant(
+        "sapo's temperatures swapped", "algorithms/sapo.py",
+        "params.tau_neg).masked_fill(positive, params.tau_pos)", "params.tau_pos).masked_fill(positive, params.tau_neg)",
+        f"{IDENTITIES}::test_sapo_at_the_old_policy",
+    ),
+    Mutant(
+        "sapo without 4/tau", "algorithms/sapo.py",
+        "4 / tau * gate_BT * scale", "gate_BT * scale", f"{IDENTITIES}::test_sapo_at_the_old_policy",
+    ),
+    Mutant(
+        "sapo's gate times the ratio", "algorithms/sapo.py",
+        "4 / tau * gate_BT * scale", "4 / tau * gate_BT * ratio_BT * scale",
+        f"{IDENTITIES}::test_sapos_gate_is_sech_squared",
+    ),
+    Mutant(
+        "cispo's cap taken as 1 + cap", "algorithms/cispo.py",
+        "capped_weight(log_ratio_BT, params.cap)", "capped_weight(log_ratio_BT, 1 + params.cap)",
+        f"{IDENTITIES}::test_cispo_caps_and_never_drops",
+    ),
+    Mutant(
+        "detached weights: the log-probability detached too", "algorithms/reduction.py",
+        "return torch.where(mask_BT, weight, 0.0) * torch.where(mask_BT, log_probs_BT, 0.0)",
+        "return torch.where(mask_BT, weight, 0.0) * torch.where(mask_BT, log_probs_BT.exp(), 0.0)",
+        f"{IDENTITIES}::test_no_gradient_through_a_detached_weight",
+    ),
+    Mutant(
+        "gmpo clamps both sides", "algorithms/gmpo.py",
+        "(sign_B1 > 0) & (log_ratio_BT > bounds[1]), (sign_B1 < 0) & (log_ratio_BT < bounds[0])",
+        "log_ratio_BT > bounds[1], log_ratio_BT < bounds[0]",
+        f"{CLIP}::test_two_corners_lose_their_gradient_and_two_keep_it -k gmpo",
+    ),
+    Mutant(
+        "gmpo does not clamp before the mean", "algorithms/gmpo.py",
+        "pooled_B1 = torch.where(mask_BT, clamped_BT, 0.0)", "pooled_B1 = torch.where(mask_BT, log_ratio_BT, 0.0)",
+        f"{IDENTITIES}::test_gmpo_clamps_before_the_mean",
+    ),
+    Mutant(
+        "minirl weighs against the old policy", "algorithms/minirl.py",
+        "token_log_ratio(log_probs_BT.detach(), sampler_log_probs_BT, mask_BT)",
+        "token_log_ratio(log_probs_BT.detach(), old_log_probs_BT, mask_BT)", f"{ORACLE}::test_300_random_cases",
+    ),
+    Mutant(
+        "minirl does not mask", "algorithms/minirl.py",
+        "torch.where(clipped_BT, 0.0, capped_weight(log_weight_BT, params.cap) * scale)",
+        "capped_weight(log_weight_BT, params.cap) * scale", f"{CLIP} -k minirl",
+    ),
+    Mutant(
+        "reinforce pushes the wrong way", "algorithms/reinforce.py",
+        "loss_numerator=-sum_of_token_means", "loss_numerator=sum_of_token_means", f"{ON_POLICY} -k reinforce",
+    ),
+)  # fmt: skip

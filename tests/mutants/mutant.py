@@ -1,0 +1,40 @@
+"""A mutant: one deliberate error in the package, and the test that must notice it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = Path(__file__).resolve().parents[2] / "gspo_cli"
+
+
+class Mutant(NamedTuple):
+    """An error that somebody could make."""
+
+    name: str
+    """Its name; RELIABILITY's number where it has one there."""
+    file: str
+    """Within the package."""
+    old: str
+    """Text that stands there exactly once ..."""
+    new: str
+    """... and what stands there instead."""
+    killer: str
+    """The tests that must fail, as pytest's arguments from the folder `tests`."""
+
+    @property
+    def module(self) -> str:
+        """The mutated module's name."""
+        return "gspo_cli." + self.file.removesuffix(".py").replace("/", ".")
+
+    def fault(self) -> str | None:
+        """Why the mutant no longer fits the source, if it does not."""
+        count = (PACKAGE / self.file).read_text(encoding="utf-8").count(self.old)
+        return None if count == 1 else f"{self.name}: its text stands {count} times in gspo_cli/{self.file}, not once"
+
+    def plant(self, folder: Path) -> None:
+        """A copy of the package with the error, under `folder`."""
+        shutil.copytree(PACKAGE, folder / "gspo_cli", ignore=shutil.ignore_patterns("__pycache__"))
+        path = folder / "gspo_cli" / self.file
+        path.write_text(path.read_text(encoding="utf-8").replace(self.old, self.new), encoding="utf-8")

@@ -1,0 +1,170 @@
+"""Errors in advantages, the critic, KL and corrections, and in what is measured of them."""
+
+from mutant import Mutant
+
+HAND = "algorithms/test_hand_fixture.py"
+SIGNALS = "algorithms/test_signals.py"
+MODIFIERS = "algorithms/test_modifiers.py"
+CLIP = "algorithms/test_clip.py"
+RATIOS = "algorithms/test_ratio_metrics.py"
+CHURN = "moe/test_volatility.py"
+ACCUMULATE = "training/test_accumulate.py"
+ADVANTAGE = "algorithms/advantage.py"
+CRITIC = "algorithms/critic.py"
+CLIP_METRICS = "algorithms/clip_metrics.py"
+RATIO_METRICS = "algorithms/ratio_metrics.py"
+
+SIGNAL = (
+    Mutant(
+        "M9 deviation divides by n", ADVANTAGE,
+        "(counts - 1).clamp(min=1)).sqrt()", "counts.clamp(min=1)).sqrt()",
+        f"{HAND}::test_deviation_divides_by_n_minus_1",
+    ),
+    Mutant(
+        "M10 no rule for groups without spread", ADVANTAGE,
+        "has_signal_B = scored_B & with_spread(rewards_B, scored_B, groups_B, num_groups)[groups_B]",
+        "has_signal_B = scored_B & (std[groups_B] > 0)", f"{HAND}::test_a_spread_of_rounding_errors_is_none",
+    ),
+    Mutant(
+        "the rule's threshold is not relative", ADVANTAGE,
+        "torch.maximum(lowest.abs(), highest.abs()).clamp(min=1.0)", "torch.ones_like(lowest)",
+        f"{HAND}::test_a_spread_of_rounding_errors_is_none",
+    ),
+    Mutant(
+        "an epsilon beside the deviation", ADVANTAGE,
+        "centred_B / std[groups_B]", "centred_B / (std[groups_B] + 1e-4)",
+        f"{SIGNALS}::test_no_group_is_a_thousandth_short_of_its_deviation",
+    ),
+    Mutant(
+        "M11 the batch's mean for the group's", ADVANTAGE,
+        "(group_sum(rewards_B) / counts.clamp(min=1))[groups_B]", "rewards_B.sum() / scored_B.sum()",
+        f"{HAND}::test_groups_may_be_interleaved",
+    ),
+    Mutant(
+        "unscored responses in the mean", ADVANTAGE,
+        "counts = group_sum(scored_B)", "counts = group_sum(torch.ones_like(scored_B))",
+        f"{HAND}::test_unscored_responses_leave_mean_and_deviation",
+    ),
+    Mutant(
+        "dr_grpo divides by the deviation", "algorithms/dr_grpo.py",
+        "group_advantage(rewards_B, groups_B, scale=False)", "group_advantage(rewards_B, groups_B)",
+        f"{HAND}::test_each_algorithm_uses_the_advantage_of_its_paper",
+    ),
+    Mutant(
+        "GAE takes a masked token's value", CRITIC,
+        "next_value_B = torch.where(here_B, values_BT[:, t], next_value_B)", "next_value_B = values_BT[:, t]",
+        f"{SIGNALS}::test_gae_by_hand",
+    ),
+    Mutant(
+        "GAE discounts over masked tokens", CRITIC,
+        "next_advantage_B = torch.where(here_B, advantage_B, next_advantage_B)",
+        "next_advantage_B = torch.where(here_B, advantage_B, gamma * lam * next_advantage_B)",
+        f"{SIGNALS}::test_gae_by_hand",
+    ),
+    Mutant(
+        "GAE pays at every token", CRITIC,
+        "reward_B = torch.where(here_B, 0.0, reward_B)", "pass", f"{SIGNALS}::test_gae_by_hand",
+    ),
+    Mutant(
+        "GAE forgets lambda", CRITIC,
+        "delta_B + gamma * lam * next_advantage_B", "delta_B + gamma * next_advantage_B",
+        f"{SIGNALS}::test_gae_by_hand",
+    ),
+    Mutant(
+        "whitened over padding too", CRITIC,
+        "values_N = advantages_BT[mask_BT].double()", "values_N = advantages_BT.flatten().double()",
+        f"{SIGNALS}::test_ppos_advantages_are_whitened_gae",
+    ),
+    Mutant(
+        "the smaller square of the value loss", CRITIC,
+        "torch.maximum(plain_BT, clipped_BT)", "torch.minimum(plain_BT, clipped_BT)",
+        f"{SIGNALS}::test_value_loss_by_hand",
+    ),
+    Mutant(
+        "k3 upside down", "algorithms/kl.py",
+        "saturate(-gap_BT).exp() + saturate(gap_BT) - 1", "saturate(gap_BT).exp() - saturate(gap_BT) - 1",
+        f"{SIGNALS}::test_kl_by_hand",
+    ),
+    Mutant(
+        "k1 differentiated as it stands", "algorithms/kl.py",
+        "return gap_BT.detach() * (1 + gap_BT - gap_BT.detach())", "return gap_BT",
+        f"{SIGNALS}::test_expected_kl_gradients_are_those_of_the_two_divergences",
+    ),
+    Mutant(
+        "correction upside down", "algorithms/correction.py",
+        "saturate(token_log_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT))",
+        "saturate(token_log_ratio(sampler_log_probs_BT, old_log_probs_BT, mask_BT))",
+        f"{SIGNALS}::test_corrections_by_hand",
+    ),
+    Mutant(
+        "a sequence corrected by the product", "algorithms/correction.py",
+        "saturate(sequence_log_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT))",
+        "saturate(token_log_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT).sum(-1, keepdim=True))",
+        f"{SIGNALS}::test_corrections_by_hand",
+    ),
+    Mutant(
+        "icepop cuts instead of dropping", "algorithms/correction.py",
+        "return torch.where(inside, c if", "return torch.where(inside | ~inside, c.clamp(*bounds) if",
+        f"{SIGNALS}::test_corrections_by_hand",
+    ),
+    Mutant(
+        "low and high clip fractions exchanged", CLIP_METRICS,
+        '"clip/low_frac": Mean((clipped_BT & (sign_BT < 0)).sum(), tokens)',
+        '"clip/low_frac": Mean((clipped_BT & (sign_BT > 0)).sum(), tokens)',
+        f"{CLIP}::test_two_corners_lose_their_gradient_and_two_keep_it",
+    ),
+    Mutant(
+        "clip fraction without the sign", CLIP_METRICS,
+        '"clip/token_frac": Mean(clipped_BT.sum(), tokens)', '"clip/token_frac": Mean(outside_BT.sum(), tokens)',
+        f"{CLIP}::test_two_corners_lose_their_gradient_and_two_keep_it",
+    ),
+    Mutant(
+        "a response counts as clipped by one token", CLIP_METRICS,
+        "torch.eq(clipped_BT, mask_BT).all(-1) & response_B", "clipped_BT.any(-1) & response_B",
+        f"{HAND}::test_clips_are_reached_on_both_sides",
+    ),
+    Mutant(
+        "active fraction over all tokens", CLIP_METRICS,
+        "(mask_BT & (sign_BT != 0)).sum()", "tokens", f"{CLIP}::test_clip_fractions_are_autograds_exact_zeros",
+    ),
+    Mutant(
+        "kl/old_k1 has the wrong sign", RATIO_METRICS,
+        "Mean(-log_w_N.sum(), tokens)", "Mean(log_w_N.sum(), tokens)", f"{RATIOS}::test_by_hand",
+    ),
+    Mutant(
+        "smallest and largest ratio exchanged", RATIO_METRICS,
+        "Extreme(log_s_B.amin().exp(), -1)", "Extreme(log_s_B.amax().exp(), -1)", f"{RATIOS}::test_by_hand",
+    ),
+    Mutant(
+        "E[x^2] - E[x]^2", RATIO_METRICS,
+        "(values - mean).square().sum())", "values.square().sum() - values.numel() * mean.square())",
+        f"{RATIOS}::test_a_spread_keeps_its_digits",
+    ),
+    Mutant(
+        "a mean of means", "types.py",
+        '"""Both together."""\n        return Mean(self.numerator + other.numerator, self.denominator + other.denominator)',
+        '"""Both together."""\n        return Mean((self.numerator / self.denominator + other.numerator / other.denominator)'
+        " / 2, 1)",
+        f"{ACCUMULATE}::test_a_mean_is_divided_once",
+    ),
+    Mutant(
+        "spreads merged without the gap of their means", "types.py",
+        "self.squares + other.squares + gap * gap * self.num * share", "self.squares + other.squares",
+        f"{ACCUMULATE}::test_a_deviation_survives_any_cut_and_a_large_mean",
+    ),
+    Mutant(
+        "the smaller extreme is kept", "types.py",
+        "self.sign * (self.sign * self.value).maximum(self.sign * other.value)", "self.value.maximum(other.value)",
+        f"{ACCUMULATE}::test_extremes",
+    ),
+    Mutant(
+        "churn sees the order of experts", "moe/volatility.py",
+        "(before_LNK[..., :, None] == after_LNK[..., None, :]).any(-1).sum(-1)", "(before_LNK == after_LNK).sum(-1)",
+        f"{CHURN}::test_hand_made_sets",
+    ),
+    Mutant(
+        "routes of the token, not of its prediction", "moe/volatility.py",
+        "routes_LBTK[:, :, :-1][:, mask_BT[:, 1:]]", "routes_LBTK[:, :, 1:][:, mask_BT[:, 1:]]",
+        f"{CHURN}::test_capture_matches_the_router",
+    ),
+)  # fmt: skip

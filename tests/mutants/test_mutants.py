@@ -1,0 +1,21 @@
+"""Every deliberate error in the list is noticed by the test named for it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.slow
+def test_every_mutant_is_killed() -> None:
+    # a process of its own, because the package must not be loaded before it is mutated
+    done = subprocess.run([sys.executable, str(HERE / "run.py")], capture_output=True, text=True, timeout=1800)
+    score = re.search(r"(\d+) of (\d+) killed", done.stdout)
+    assert done.returncode == 0 and score, done.stdout[-8000:] + done.stderr[-2000:]
+    assert score[1] == score[2] and int(score[2]) >= 35

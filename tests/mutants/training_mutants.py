@@ -1,0 +1,124 @@
+"""Errors in log-probabilities, mini-batches, the update and the loop."""
+
+from mutant import Mutant
+
+LOG_PROBS = "models/test_log_probs.py"
+BATCHES = "training/test_batches.py"
+LOOP = "training/test_loop.py"
+STEP = "training/test_step.py"
+EQUAL_CUTS = f"{BATCHES}::test_gradient_and_metrics_do_not_depend_on_the_cut"
+UPDATE = "training/update.py"
+BACKWARD = "(numerator / denominator).backward()"
+MASK = "mask_BT[i, start : row.length] = True"
+
+TRAINING = (
+    Mutant(
+        "M12 scores shifted by one token", "models/log_probs.py",
+        "hidden_BTH[:, :-1][predicts_BT]", "hidden_BTH[:, 1:][predicts_BT]",
+        f"{LOG_PROBS}::test_equals_log_softmax_of_the_logits_before",
+    ),
+    Mutant(
+        "temperature ignored", "models/log_probs.py",
+        "torch.log_softmax(logits_NV / temperature, dim=-1)", "torch.log_softmax(logits_NV, dim=-1)",
+        f"{LOG_PROBS}::test_equals_log_softmax_of_the_logits_before",
+    ),
+    Mutant(
+        "scores placed by column first", "models/log_probs.py",
+        ".masked_scatter(mask_BT, values_N)", ".T.masked_scatter(mask_BT.T, values_N).T",
+        f"{LOG_PROBS}::test_equals_log_softmax_of_the_logits_before",
+    ),
+    Mutant(
+        "M14 the last token, EOS, masked", "training/batches.py", MASK,
+        "mask_BT[i, start : row.length - 1] = True", f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
+    ),
+    Mutant(
+        "the prompt's last token trained", "training/batches.py", MASK,
+        "mask_BT[i, start - 1 : row.length] = True", f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
+    ),
+    Mutant(
+        "sampler's log-probabilities off by one", "training/batches.py",
+        "sampled_BT[i, start : row.length] = torch.tensor(row.sample.log_probs)",
+        "sampled_BT[i, start - 1 : row.length - 1] = torch.tensor(row.sample.log_probs)",
+        f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
+    ),
+    Mutant(
+        "M6 skipped rows missing in the denominator", "training/batches.py",
+        "mask_BT=length_mask([len(r.sample.token_ids) for r in counted])",
+        "mask_BT=length_mask([len(r.sample.token_ids) for r in trained])",
+        f"{BATCHES}::test_skipping_rows_without_advantage_changes_no_gradient",
+    ),
+    Mutant(
+        "groups torn apart between mini-batches", "training/batches.py",
+        "[list(range(a, b)) for a, b in pairwise(bounds)]",
+        "[list(range(i, len(groups), parts)) for i in range(parts)]",
+        f"{BATCHES}::test_split_keeps_groups_whole_and_even",
+    ),
+    Mutant(
+        "M8 a mean of micro-batch means", UPDATE, BACKWARD,
+        "(numerator / output.denominator / len(mini_batch.micro_batches)).backward()", EQUAL_CUTS,
+    ),
+    Mutant(
+        "denominators of the micro-batch", UPDATE, BACKWARD,
+        "(numerator / output.denominator).backward()", EQUAL_CUTS,
+    ),
+    Mutant(
+        "only the last micro-batch's gradient", UPDATE, BACKWARD,
+        "learner.optimizer.zero_grad(); (numerator / denominator).backward()", EQUAL_CUTS,
+    ),
+    Mutant(
+        "clip fractions without the skipped rows", UPDATE,
+        "n: Mean(zero, count) for n", "n: Mean(zero, 0 * count) for n",
+        f"{BATCHES}::test_clip_fractions_count_skipped_rows",
+    ),
+    Mutant(
+        "M30 a non-finite gradient applied", UPDATE,
+        "math.isfinite(float(loss)) and math.isfinite(float(norm))", "True",
+        f"{BATCHES}::test_a_non_finite_gradient_never_reaches_the_weights",
+    ),
+    Mutant(
+        "only the loss is checked", UPDATE,
+        "math.isfinite(float(loss)) and math.isfinite(float(norm))", "math.isfinite(float(loss))",
+        f"{STEP}::test_an_infinite_gradient_of_a_finite_loss_is_refused",
+    ),
+    Mutant(
+        "gradient not clipped", UPDATE,
+        "nn.utils.clip_grads_with_norm_(parameters, learner.grad_clip, norm)", "pass",
+        f"{STEP}::test_the_gradient_is_clipped_to_its_global_norm",
+    ),
+    Mutant(
+        "learning rate not set", UPDATE,
+        'group["lr"] = lr', "pass", f"{STEP}::test_the_learning_rate_is_the_one_given",
+    ),
+    Mutant(
+        "a step without a signal", UPDATE,
+        "if mini_batch.micro_batches:\n        metrics.add(step(learner, loss, lr))",
+        "if True:\n        metrics.add(step(learner, loss, lr))", f"{BATCHES}::test_no_signal_makes_no_step",
+    ),
+    Mutant(
+        "KL penalty rewards distance", UPDATE,
+        "output.loss_numerator + algo.kl.coef * penalty", "output.loss_numerator - algo.kl.coef * penalty",
+        f"{STEP}::test_the_kl_penalty_is_added_to_the_loss",
+    ),
+    Mutant(
+        "KL penalty with another reduction", UPDATE,
+        "learner.algorithm.token_terms(terms_BT, micro.mask_BT)", "terms_BT.sum()",
+        f"{STEP}::test_the_kl_penalty_is_added_to_the_loss",
+    ),
+    Mutant(
+        "correction weighs by the policy now", UPDATE,
+        "micro.old_log_probs_BT, micro.sampler_log_probs_BT, micro.mask_BT,",
+        "scores.log_probs_BT.detach(), micro.sampler_log_probs_BT, micro.mask_BT,",
+        f"{STEP}::test_corrections_weigh_by_the_old_policy",
+    ),
+    Mutant(
+        "M13 old log-probabilities taken before each mini-batch", "training/loop.py",
+        '    for index, mini_batch in enumerate(mini_batches):\n        with clock("update_s"):\n',
+        "    for index, mini_batch in enumerate(mini_batches):\n"
+        '        with clock("update_s"):\n            record_old_policy(learner, [mini_batches[0], mini_batch])\n',
+        f"{LOOP}::test_all_mini_batches_share_the_old_policy_of_the_batch",
+    ),
+    Mutant(
+        "every mini-batch counts as the first", "training/loop.py",
+        "first=index == 0", "first=True", f"{LOOP}::test_all_mini_batches_share_the_old_policy_of_the_batch",
+    ),
+)  # fmt: skip
