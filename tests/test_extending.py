@@ -14,16 +14,23 @@ PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The page's Python blocks written to the files that their first lines name."""
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
-        name = re.match(r"# (\S+\.py)\n", block).group(1)  # type: ignore[union-attr]
-        with (tmp_path / name).open("a") as file:
+        first = re.match(r"# (\S+\.py)\n", block)
+        assert first is not None, block
+        with (tmp_path / first.group(1)).open("a") as file:
             file.write(block)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-QUICK = ("--set", "model.threads=1", "--set", "model.tiny.hidden=16", "--set", "rollout.prompts=8", "--set",
-        name = re.match(r"# (\S+\.py)\n", block)
-        assert name is not None
+SETTINGS = (
+    "model.threads=1",
+    "model.tiny.hidden=16",
+    "rollout.prompts=8",
+    "cold_start.steps=5",
+    "rollout.max_new_tokens=12",
+    "eval.bench=[]",
+)
+QUICK = [*(word for setting in SETTINGS for word in ("--set", setting)), "--steps", "2"]
 
 
 def test_task_and_reward(modules: Path, gspo: Gspo) -> None:

@@ -69,12 +69,12 @@ LOSS = (
     Mutant(
         "gspo_token detaches the wrong side", RATIO,
         "return (log_probs_BT - log_probs_BT.detach()) + log_s_B1",
-        "return (log_probs_BT.detach() - log_probs_BT) + log_s_B1", f"{ORACLE} -k gspo_token",
+        "return (log_probs_BT.detach() - log_probs_BT) + log_s_B1", ORACLE, "gspo_token",
     ),
     Mutant(
         "gspo_token does not detach log s", RATIO,
         "log_s_B1 = sequence_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT).detach()",
-        "log_s_B1 = sequence_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)", f"{ORACLE} -k gspo_token",
+        "log_s_B1 = sequence_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)", ORACLE, "gspo_token",
     ),
     Mutant(
         "M7 mask multiplied onto the ratio", RATIO,
@@ -158,7 +158,7 @@ LOSS = (
     ),
     Mutant(
         "gspo reduced over tokens", "algorithms/gspo.py",
-        "return num_responses(mask_BT)", "return mask_BT.sum()", f"{ON_POLICY} -k gspo",
+        "return num_responses(mask_BT)", "return mask_BT.sum()", ON_POLICY, "gspo",
     ),
     Mutant(
         "gspo's defaults swapped", "algorithms/gspo.py",
@@ -172,7 +172,7 @@ LOSS = (
     Mutant(
         "dr_grpo divides by the batch's width", "algorithms/dr_grpo.py",
         "return num_responses(mask_BT) * params.max_length", "return num_responses(mask_BT) * mask_BT.shape[-1]",
-        f"{INVARIANT}::test_padding_left_and_right -k dr_grpo",
+        f"{INVARIANT}::test_padding_left_and_right", "dr_grpo",
     ),
     Mutant(
         "luspo normalised by length", "algorithms/luspo.py",
@@ -209,7 +209,7 @@ LOSS = (
         "gmpo clamps both sides", "algorithms/gmpo.py",
         "(sign_B1 > 0) & (log_ratio_BT > bounds[1]), (sign_B1 < 0) & (log_ratio_BT < bounds[0])",
         "log_ratio_BT > bounds[1], log_ratio_BT < bounds[0]",
-        f"{CLIP}::test_two_corners_lose_their_gradient_and_two_keep_it -k gmpo",
+        f"{CLIP}::test_two_corners_lose_their_gradient_and_two_keep_it", "gmpo",
     ),
     Mutant(
         "gmpo does not clamp before the mean", "algorithms/gmpo.py",
@@ -224,10 +224,10 @@ LOSS = (
     Mutant(
         "minirl does not mask", "algorithms/minirl.py",
         "torch.where(clipped_BT, 0.0, capped_weight(log_weight_BT, params.cap) * scale)",
-        "capped_weight(log_weight_BT, params.cap) * scale", f"{CLIP} -k minirl",
+        "capped_weight(log_weight_BT, params.cap) * scale", CLIP, "minirl",
     ),
     Mutant(
         "reinforce pushes the wrong way", "algorithms/reinforce.py",
-        "loss_numerator=-sum_of_token_means", "loss_numerator=sum_of_token_means", f"{ON_POLICY} -k reinforce",
+        "loss_numerator=-sum_of_token_means", "loss_numerator=sum_of_token_means", ON_POLICY, "reinforce",
     ),
 )  # fmt: skip

@@ -21,7 +21,9 @@ class Mutant(NamedTuple):
     new: str
     """... and what stands there instead."""
     killer: str
-    """The tests that must fail, as pytest's arguments from the folder `tests`."""
+    """The tests of which one must fail, from the folder `tests`: a file or `file::test`."""
+    only: str = ""
+    """Of these, the ones pytest's -k picks; it saves time."""
 
     @property
     def module(self) -> str:

@@ -13,14 +13,14 @@ Not covered: platforms without `fork`; mutants that survive other tests than the
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -35,6 +35,7 @@ from transformers import PreTrainedModel  # noqa: F401  # once here instead of i
 
 MUTANTS = (*LOSS, *SIGNAL, *TRAINING)
 TESTS = Path(__file__).resolve().parents[1]
+IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"  # that hypothesis is there already is the point
 NONE = Mutant("no mutant", "__init__.py", "__version__", "__version__", "")
 
 
@@ -77,7 +78,7 @@ class Watcher:
 def in_fork(mutant: Mutant, arguments: list[str]) -> Outcome:
     """One run of pytest on a copy with one mutant, in a process of its own."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = Path(name).resolve()
         mutant.plant(folder)
         result, output = folder / "result.json", folder / "output.txt"
         child = os.fork()
@@ -88,11 +89,13 @@ def in_fork(mutant: Mutant, arguments: list[str]) -> Outcome:
                     os.dup2(file.fileno(), 1)
                     os.dup2(file.fileno(), 2)
                     watcher = Watcher(mutant, folder)
-                    sys.path.insert(0, name)
-                    os.environ["PYTHONPATH"] = name
+                    sys.path.insert(0, str(folder))
+                    os.environ["PYTHONPATH"] = str(folder)
                     code = int(pytest.main(arguments, plugins=[watcher]))
                     result.write_text(json.dumps([watcher.failed, watcher.faults]))
                     sys.stdout.flush()
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
             finally:
                 os._exit(code)
         _, status = os.waitpid(child, 0)
@@ -100,22 +103,17 @@ def in_fork(mutant: Mutant, arguments: list[str]) -> Outcome:
         return Outcome(os.waitstatus_to_exitcode(status), failed, faults, output.read_text(errors="replace"))
 
 
-def pytest_arguments(killers: list[str]) -> list[str]:
-    """The tests named by `killers`, quietly, up to the first failure, leaving no files behind."""
-    words = " ".join(killers).split()
-    selection = [word for word in words if word != "-k" and (words.index(word) == 0 or "/" in word)]
-    expressions = [word for word in words if word != "-k" and "/" not in word]
-    found = [str(TESTS / word) for word in dict.fromkeys(selection)]
-    if len(killers) == 1 and expressions:
-        found += ["-k", expressions[0]]
-    return [*found, "-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(TESTS.parent)]
+def pytest_arguments(killers: list[str], only: str = "") -> list[str]:
+    """These tests, quietly, up to the first failure, leaving no files behind."""
+    paths = [str(TESTS / killer) for killer in dict.fromkeys(killers)]
+    return [*paths, "-k", only, "-x", "-q", "-p", "no:cacheprovider", "-W", IMPORTED, "--rootdir", str(TESTS.parent)]
 
 
 def verdict(mutant: Mutant) -> tuple[str, str]:
     """`killed`, `SURVIVED` or `FAULT`, and the test that failed or why it does not count."""
     if fault := mutant.fault():
         return "FAULT", fault
-    outcome = in_fork(mutant, pytest_arguments([mutant.killer]))
+    outcome = in_fork(mutant, pytest_arguments([mutant.killer], mutant.only))
     if outcome.code == pytest.ExitCode.OK and not outcome.faults:
         return "SURVIVED", mutant.killer
     if outcome.code != pytest.ExitCode.TESTS_FAILED or outcome.faults or not outcome.failed:

@@ -91,3 +91,4 @@ def test_all_mini_batches_share_the_old_policy_of_the_batch(
     assert values[0]["ratio/token_log_absmax"] == values[0]["clip/token_frac"] == 0
     assert all((v["ratio/token_log_absmax"] or 0) > 1e-3 for v in values[1:])
     assert max(v["clip/token_frac"] or 0 for v in values[1:]) > 0
+    assert values[0]["moe/slot_churn"] == 0 and all(v["moe/slot_churn"] for v in values[1:])
