@@ -90,7 +90,7 @@ def _draw_panel(ax: Axes, algorithm: str, rows: pd.DataFrame) -> None:
     ax.set_yscale("log")
     ax.set_ylim(0.5, 2 * float(rows["n"].max()))
     ax.set_xlim(rows["low"].min(), rows["high"].max())
-    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     ax.grid(False, axis="x")
 
 
@@ -116,5 +116,5 @@ def notes(measured: Measured) -> list[str]:
         f"{edges['gspo']}. A clip acts above for A > 0, below for A < 0, so only part of what lies outside is "
         "clipped: outside lie "
         f"{' and '.join(_share(measured, name, 'ratio/outside_frac') for name in PANELS.values())} of the tokens.",
-        f"Values beyond the axis (at most {100 * TAIL:.2g} % on a side) are counted in its first and last bin.",
+        f"The outermost {100 * TAIL:.2g} % on a side may lie beyond the axis; they are counted in its first and last bin.",
     ]
