@@ -101,6 +101,15 @@ def test_explain_an_unknown_name_suggests_the_nearest() -> None:
     assert "did you mean 'clip/token_frac'?" in result.stderr
 
 
+def test_explain_an_algorithm() -> None:
+    entry = json.loads(run("explain", "gspo", "--json").stdout)
+    assert "2507.18071, Eq. 5" in entry["what"]
+    assert entry["defaults"]["clip"] == {"low": 3e-4, "high": 4e-4}
+    assert json.loads(run("explain", "dapo", "--json").stdout)["switches on"]["dynamic_sampling"] is True
+    unknown = run("explain", "gsppo")
+    assert unknown.exit_code == 2 and "did you mean 'gspo'?" in unknown.stderr
+
+
 @pytest.mark.parametrize("command", ["plots", "explain"])
 def test_help_has_two_examples(command: str) -> None:
     text = run(command, "--help").stdout
