@@ -113,7 +113,7 @@ def test_explain_an_algorithm() -> None:
 @pytest.mark.parametrize("command", ["plots", "explain"])
 def test_help_has_two_examples(command: str) -> None:
     text = run(command, "--help").stdout
-    assert text.count(f"gspo report {command}") == 2
+    assert text.count(f"gspo report {command}") >= 2
 
 
 def test_report_never_imports_torch(tmp_path: Path) -> None:
