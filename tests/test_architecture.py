@@ -54,7 +54,7 @@ THIRD_PARTY = {
     "runlog": {"pydantic"},
     "models": {"torch", "transformers", "tokenizers", "safetensors"},
     "moe": {"torch", "transformers"},
-    "report/batch": {"numpy", "pandas", "pyarrow", "torch"},
+    "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2"},
     "cli": {"typer", "rich"},
     "__init__": set(), "__main__": set(),

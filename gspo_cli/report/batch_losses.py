@@ -63,6 +63,7 @@ def losses(batch: StoredBatch, scores: TokenScores) -> dict[str, Loss]:
         [float("nan") if r.reward is None else r.reward for r in batch.responses], dtype=torch.float64
     )
     groups_B = torch.tensor([r.group for r in batch.responses])
+    mask_BT = scores.mask_BT & ~rewards_B.isnan()[:, None]  # as in training, an unscored response is in no mean
     found = {}
     for name, algorithm in ALGORITHMS.items():
         params = published(algorithm, batch)
@@ -71,9 +72,9 @@ def losses(batch: StoredBatch, scores: TokenScores) -> dict[str, Loss]:
             group_advantage(rewards_B, groups_B) if critic else algorithm.advantage(rewards_B, groups_B, params)
         ).double()
         output = algorithm.loss(
-            scores.now_BT, scores.old_BT, advantages_B, scores.mask_BT, params, sampler_log_probs_BT=scores.sampler_BT
+            scores.now_BT, scores.old_BT, advantages_B, mask_BT, params, sampler_log_probs_BT=scores.sampler_BT
         )
-        shares = [algorithm.denominator(scores.mask_BT[groups_B == g], params) for g in range(batch.num_groups)]
+        shares = [algorithm.denominator(mask_BT[groups_B == g], params) for g in range(batch.num_groups)]
         found[name] = Loss(output, advantages_B, torch.stack(shares).double())
     return found
 

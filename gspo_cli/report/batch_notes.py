@@ -33,7 +33,7 @@ def notes(measured: Measured) -> list[str]:
     ]
     scored = [r.reward for r in batch.responses if r.reward is not None]
     if len(scored) < len(batch.responses):
-        lines.append(f"{len(batch.responses) - len(scored)} responses are unscored: advantage 0, counted in means.")
+        lines.append(f"{len(batch.responses) - len(scored)} responses are unscored and left out of every mean.")
     flat = flat_groups(measured)
     if flat:
         lines.append(f"{flat} of {batch.num_groups} groups have equal rewards: advantage 0, counted in means.")

@@ -116,5 +116,5 @@ def notes(measured: Measured) -> list[str]:
         f"{edges['gspo']}. A clip acts above for A > 0, below for A < 0, so only part of what lies outside is "
         "clipped: outside lie "
         f"{' and '.join(_share(measured, name, 'ratio/outside_frac') for name in PANELS.values())} of the tokens.",
-        f"The outermost {100 * TAIL:.2g} % on a side may lie beyond the axis; they are counted in its first and last bin.",
+        f"The outermost {100 * TAIL:.2g} % on a side may lie beyond the axis, counted in its first and last bin.",
     ]

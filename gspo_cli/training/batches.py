@@ -78,9 +78,12 @@ def make_mini_batches(batch: RolloutBatch, advantages_B: Tensor, plan: Cut, devi
         [Row(g.prompt.token_ids, s, next(values), g.credits[i] if g.credits else None) for i, s in enumerate(g.samples)]
         for g in batch.groups
     ]
+    scored = [[score.value is not None for score in g.scores] for g in batch.groups]
     mini_batches = []
     for part in split(batch.groups, plan.minibatches):
-        counted = [r for i in part for r in rows[i] if not (plan.mask_truncated and r.sample.finish == "length")]
+        # a response that could not be scored, or is masked by policy, leaves numerator and denominators alike
+        known = [r for i in part for r, is_scored in zip(rows[i], scored[i], strict=True) if is_scored]
+        counted = [r for r in known if not (plan.mask_truncated and r.sample.finish == "length")]
         trained = [r for r in counted if r.advantage != 0 or plan.keep_rows_without_advantage]
         trained.sort(key=lambda r: -r.length)
         mini_batches.append(

@@ -28,6 +28,7 @@ from gspo_cli.training.update import Learner, record_old_policy, update
 from gspo_cli.types import Group, MiniBatch, Reduced, RolloutBatch, Sampling, StepMetrics
 
 MAX_ROUNDS = 10
+BAND_BATCHES = 10
 
 
 @dataclass
@@ -58,6 +59,10 @@ class Session:
     clock: Stopwatch = field(default_factory=Stopwatch)
     chunks: int = 0
     """Portions of the prompt stream consumed so far."""
+    widest: float = 0.0
+    """Largest distance of a sequence ratio from 1 so far."""
+    outside: bool = False
+    """Whether any ratio has left the clip range."""
 
 
 def train(session: Session) -> None:
@@ -80,6 +85,8 @@ def train_batch(session: Session, step: int) -> None:
     clock.reset()  # what lies between two batches (evaluation, storing) is not theirs
     with clock("rollout_s"):
         batch = sample_batch(session, step)
+    if run.recipe.rollout.store and step % run.recipe.rollout.store == 0:
+        session.hooks.store(batch)  # now, while the model is the one that sampled it
     with clock("prepare_s"):
         # once per rollout batch, over all of it: the mini-batches share one old policy and one set of advantages
         algo = run.recipe.algo
@@ -106,8 +113,7 @@ def train_batch(session: Session, step: int) -> None:
         session.log, session.totals, clock, batch, advantages_B, mini_batches, updates, checked
     )
     stop_if_not_finite(update_lines, step)
-    if run.recipe.rollout.store and step % run.recipe.rollout.store == 0:
-        session.hooks.store(batch)
+    watch_band(session, step, shown)
     session.hooks.on_step(step, shown)
 
 
@@ -163,6 +169,23 @@ def check_first_batch(session: Session, batch: RolloutBatch, mini_batches: list[
     session.log.event("preflight", values=found.values, warnings=found.warnings)
     session.hooks.on_preflight(found.values, found.warnings)
     return found.metrics
+
+
+def watch_band(session: Session, step: int, values: dict[str, float | None]) -> None:
+    """Warns once when no ratio has left the clip range in the first `BAND_BATCHES` rollout batches.
+
+    A range that is never reached clips nothing: the usual cause is one meant for another algorithm.
+    """
+    session.outside |= bool(values["ratio/outside_frac"])
+    for edge in (values.get("ratio/seq_min"), values.get("ratio/seq_max")):
+        session.widest = max(session.widest, abs((edge or 1.0) - 1))
+    clips = getattr(session.run.params, "clip", None) is not None and minibatches(session.run.recipe) > 1
+    if step == BAND_BATCHES and clips and not session.outside:
+        warning = (
+            f"the clip range was never reached in {step} rollout batches: |s - 1| stayed below {session.widest:.2g}"
+        )
+        session.log.event("clip_band_never_reached", widest=session.widest)
+        session.hooks.on_preflight({}, [warning])
 
 
 def evaluate(session: Session, step: int) -> None:

@@ -70,7 +70,7 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
         store=lambda batch: write_rollout(
             batch,
             folder / "rollouts" / f"step_{batch.step:06d}.parquet",
-            hashes | {"temperature": str(recipe.rollout.temperature)},
+            rollout_metadata(model, tokenizer, recipe),
         ),
         on_step=view.on_step,
         on_preflight=view.on_preflight,
@@ -86,6 +86,16 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
     finally:
         engine.close()
     return folder
+
+
+def rollout_metadata(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> dict[str, str]:
+    """What a stored batch must be read with: the policy that sampled it, by the hash of its weights as they are."""
+    return {
+        "model_sha256": weights_hash(model),
+        "tokenizer_sha256": tokenizer_hash(tokenizer),
+        "temperature": str(recipe.rollout.temperature),
+        "max_new_tokens": str(recipe.rollout.max_new_tokens),
+    }
 
 
 def open_folder(

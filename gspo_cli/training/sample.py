@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from gspo_cli.config import Recipe
-from gspo_cli.models.load import load_policy, stop_ids, tokenizer_hash, weights_hash
+from gspo_cli.models.load import load_policy, stop_ids
 from gspo_cli.rollout.collect import PromptStream, collect
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.rollout.transformers_engine import TransformersEngine
 from gspo_cli.tasks import make_task
+from gspo_cli.training.run import rollout_metadata
 from gspo_cli.types import RolloutBatch, Sampling
 
 
@@ -31,10 +32,5 @@ def sample_once(recipe: Recipe, start: Path, seed: int, target: Path) -> Rollout
         seed_keys=(seed, "sample", 1),
         version=0,
     )
-    metadata = {
-        "model_sha256": weights_hash(model),
-        "tokenizer_sha256": tokenizer_hash(tokenizer),
-        "temperature": str(recipe.rollout.temperature),
-    }
-    write_rollout(batch, target, metadata)
+    write_rollout(batch, target, rollout_metadata(model, tokenizer, recipe))
     return batch

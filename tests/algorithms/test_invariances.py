@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from math import log1p
 
 import pytest
@@ -91,7 +92,7 @@ def test_numerators_denominators_and_metrics_add_up_over_rows(name: str, seed: i
     whole = run(name, case).output
     parts = [
         run(name, Case(case.log_probs_BT[a:b], case.old_BT[a:b], case.advantages[a:b], case.mask_BT[a:b])).output
-        for a, b in zip(cuts, cuts[1:], strict=False)
+        for a, b in pairwise(cuts)
     ]
     same(torch.stack([p.loss_numerator for p in parts]).sum().detach(), whole.loss_numerator.detach())
     assert sum(int(p.denominator) for p in parts) == int(whole.denominator)

@@ -13,6 +13,7 @@ Not covered: platforms without `fork`; mutants that survive other tests than the
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -24,14 +25,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import transformers.models.qwen3.modeling_qwen3
-import transformers.models.qwen3_moe.modeling_qwen3_moe
 from hypothesis import settings
 from loss_mutants import LOSS
 from mutant import Mutant
 from signal_mutants import SIGNAL
 from training_mutants import TRAINING
-from transformers import PreTrainedModel  # noqa: F401  # once here instead of in every fork
 
 MUTANTS = (*LOSS, *SIGNAL, *TRAINING)
 TESTS = Path(__file__).resolve().parents[1]
@@ -122,8 +120,10 @@ def verdict(mutant: Mutant) -> tuple[str, str]:
 
 
 def prepare() -> None:
-    """One thread (a fork has only one), nothing written to caches."""
+    """All slow imports but the package's, one thread (a fork has only one), nothing written to caches."""
     assert not any(name.partition(".")[0] == "gspo_cli" for name in sys.modules), "the package must not be loaded here"
+    for module in ("qwen3.modeling_qwen3", "qwen3_moe.modeling_qwen3_moe"):
+        importlib.import_module(f"transformers.models.{module}")
     torch.set_num_threads(1)
     sys.dont_write_bytecode = True
     settings.register_profile("mutants", database=None, derandomize=True, deadline=None)

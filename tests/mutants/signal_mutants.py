@@ -142,9 +142,8 @@ SIGNAL = (
     ),
     Mutant(
         "a mean of means", "types.py",
-        '"""Both together."""\n        return Mean(self.numerator + other.numerator, self.denominator + other.denominator)',
-        '"""Both together."""\n        return Mean((self.numerator / self.denominator + other.numerator / other.denominator)'
-        " / 2, 1)",
+        "return Mean(self.numerator + other.numerator, self.denominator + other.denominator)",
+        "return Mean(self.numerator / self.denominator / 2 + other.numerator / other.denominator / 2, 1)",
         f"{ACCUMULATE}::test_a_mean_is_divided_once",
     ),
     Mutant(

@@ -168,4 +168,6 @@ def test_unscored_responses_are_left_out() -> None:
     batch = replace(batch, groups=(replace(batch.groups[0], scores=scores),))
     advantages = ALGORITHMS["gspo"].advantage(*rewards_and_groups(batch), ALGORITHMS["gspo"].Params())
     assert advantages[3] == 0
+    (mini,) = make_mini_batches(batch, advantages, Cut(1, 10_000), CPU)
+    assert len(mini.mask_BT) == 3 and mini.num_skipped == 0
     assert advantages[:3].sum() == pytest.approx(0, abs=1e-6)

@@ -1,0 +1,93 @@
+"""The run log: deterministic lines in a chain, strict JSON, nothing half-written."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog import fs
+from gspo_cli.runlog.log import RunLog, short_hash
+from gspo_cli.types import StepMetrics
+
+
+def written(folder: Path) -> list[str]:
+    return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+def test_lines_are_chained_and_numbered(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, "start")
+    for step in (1, 2):
+        log.line("rollout", step, StepMetrics({"reward/mean": 0.5}, {"reward/mean": 8}))
+        log.line("update", step, StepMetrics({"loss": -0.1}), mini_batch=0)
+    log.flush()
+    lines = written(tmp_path)
+    objects = [json.loads(line) for line in lines]
+    assert [o["seq"] for o in objects] == [0, 1, 2, 3]
+    assert [o["mini_batch"] for o in objects] == [None, 0, None, 0]
+    heads = ["start", *(hashlib.sha256(line.encode()).hexdigest()[:32] for line in lines)]
+    assert [o["prev"] for o in objects] == heads[:-1] and log.head == heads[-1]
+    perf = [json.loads(line) for line in (tmp_path / "perf.jsonl").read_text().splitlines()]
+    assert [p["seq"] for p in perf] == [0, 1, 2, 3] and "time" in perf[0] and "time" not in objects[0]
+
+
+def test_non_finite_values_are_null_with_their_name(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, "")
+    log.line("update", 1, StepMetrics({"loss": math.nan, "grad/norm": math.inf, "lr": -math.inf, "kl/old_k1": None}))
+    log.flush()
+    (line,) = written(tmp_path)
+    entry = json.loads(line, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
+    assert entry["metrics"] == {"loss": None, "grad/norm": None, "lr": None, "kl/old_k1": None}
+    assert entry["nonfinite"] == {"loss": "nan", "grad/norm": "inf", "lr": "-inf"}
+
+
+def test_nothing_is_logged_without_a_definition(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="no/such"):
+        RunLog(tmp_path, "").line("step", 1, StepMetrics({"no/such": 1.0}))
+
+
+def test_a_refused_write_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log.jsonl"
+    fs.append_lines(path, ["first"])
+    opened = Path.open
+
+    class Short:
+        """A file that takes half of what it is given."""
+
+        def __init__(self, file: object) -> None:
+            self.file = file
+
+        def __enter__(self) -> "Short":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()  # type: ignore[attr-defined]
+
+        def tell(self) -> int:
+            return int(self.file.tell())  # type: ignore[attr-defined]
+
+        def write(self, data: bytes) -> int:
+            return int(self.file.write(data[: len(data) // 2]))  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Path, "open", lambda self, *a, **k: Short(opened(self, *a, **k)))
+    with pytest.raises(GspoError) as caught:
+        fs.append_lines(path, ["second", "third"])
+    monkeypatch.undo()
+    assert caught.value.code is ExitCode.STORAGE
+    assert path.read_text() == "first\n"
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "file.json"
+    with pytest.raises(RuntimeError), fs.write_atomic(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert list((tmp_path / "a").iterdir()) == []
+    fs.write_text(path, "whole")
+    assert path.read_text() == "whole" and list((tmp_path / "a").iterdir()) == [path]
+
+
+def test_short_hash() -> None:
+    assert short_hash("abc") == "ba7816bf8f01cfea414140de5dae2223"
