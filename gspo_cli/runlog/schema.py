@@ -56,6 +56,9 @@ METRICS: dict[str, Metric] = {
     "mismatch/floor_mean": Metric("nat", "mean over responses of the mean of o - m", "rollout"),
     "mismatch/floor_std": Metric("nat", "standard deviation over responses of the same", "rollout", reduction="std"),
     "mismatch/token_floor": Metric("nat", "root mean square of o - m over loss tokens", "rollout", "lower", "rms"),
+    "mismatch/outside_band_frac": Metric(
+        "frac", "responses whose mean of o - m lies outside the clip range / responses", "rollout", "lower"
+    ),
     "mismatch/prob_absdiff_mean": Metric("1", "mean of |exp(o) - exp(m)| over loss tokens", "rollout", "lower"),
     "mismatch/prob_absdiff_max": Metric("1", "largest |exp(o) - exp(m)|", "rollout", "lower", "max"),
     "mismatch/self_floor": Metric(
@@ -68,6 +71,11 @@ METRICS: dict[str, Metric] = {
     "compute/responses": Metric("responses", "responses sampled so far", "rollout", reduction="sum"),
     "compute/gen_tokens": Metric("tokens", "tokens sampled so far", "rollout", reduction="sum"),
     "compute/train_tokens": Metric("tokens", "response tokens trained on so far", "step", reduction="sum"),
+    "compute/flops": Metric(
+        "FLOP",
+        "2 P a forward token (sampling, old policy, reference) + 6 P a trained one, critic alike; P = active parameters",
+        "step", reduction="sum",
+    ),
     "compute/updates": Metric("updates", "optimizer steps made so far", "step", reduction="sum"),
     "loss": Metric("1", "-J of this algorithm; not comparable between algorithms", "update, step"),
     "lr": Metric("1", "learning rate", "update", reduction="last"),

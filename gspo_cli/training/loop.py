@@ -110,7 +110,7 @@ def train_batch(session: Session, step: int) -> None:
     session.engine.sync(version=step)
 
     shown, update_lines = record_batch(
-        session.log, session.totals, clock, batch, advantages_B, mini_batches, updates, checked
+        session.log, session.totals, clock, learner, batch, advantages_B, mini_batches, updates, checked
     )
     stop_if_not_finite(update_lines, step)
     watch_band(session, step, shown)

@@ -10,7 +10,7 @@ import torch
 from gspo_cli.algorithms.ratio import sequence_log_ratio, token_log_ratio
 from gspo_cli.errors import GspoError
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.training.update import Learner
+from gspo_cli.training.update import Learner, log_bounds
 from gspo_cli.types import MiniBatch, Reduced, RolloutBatch, RootMean
 
 TOKEN_TOLERANCE = 0.1  # nats of RMS difference a token: far beyond rounding, typical of a temperature on one side only
@@ -91,8 +91,8 @@ def judge(learner: Learner, found: Findings, band: float | None) -> None:
 
 def narrow_edge(params: Any) -> float | None:
     """The distance from 0 of the nearer edge of the clip range, in nats; None without a hard clip."""
-    clip = getattr(params, "clip", None)
-    return min(-clip.log_bounds[0], clip.log_bounds[1]) if clip is not None else None
+    bounds = log_bounds(params)
+    return min(-bounds[0], bounds[1]) if bounds is not None else None
 
 
 def check_ends(batch: RolloutBatch, stop_ids: tuple[int, ...], found: Findings) -> None:

@@ -9,8 +9,10 @@ from torch import Tensor
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.accumulate import Accumulator
+from gspo_cli.training.compute import batch_flops, real_positions
 from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
 from gspo_cli.training.stopwatch import Stopwatch
+from gspo_cli.training.update import Learner, log_bounds
 from gspo_cli.types import MicroBatch, MiniBatch, Reduced, RolloutBatch, StepMetrics
 
 
@@ -30,6 +32,7 @@ def record_batch(
     log: RunLog,
     totals: Totals,
     clock: Stopwatch,
+    learner: Learner,
     batch: RolloutBatch,
     advantages_B: Tensor,
     mini_batches: list[MiniBatch],
@@ -39,7 +42,7 @@ def record_batch(
     """Writes the lines and gives the pooled values with the times, for display, and the `update` lines."""
     sampled = Accumulator()
     sampled.add(rollout_metrics(batch, advantages_B))
-    sampled.add(mismatch_metrics(mini_batches))
+    sampled.add(mismatch_metrics(mini_batches, log_bounds(learner.params)))
     sampled.add(extra)
     pooled = Accumulator()
     for metrics in updates:
@@ -55,6 +58,7 @@ def record_batch(
         totals.add(
             train_tokens=sum(int(m.mask_BT.sum()) for m in micro_batches),
             updates=sum(int(line.values["update/applied"] or 0) for line in update_lines),
+            flops=batch_flops(learner, batch, mini_batches),
         )
     )
     times = clock.reset()
@@ -70,8 +74,7 @@ def record_batch(
 def padding_share(micro_batches: list[MicroBatch]) -> float:
     """The share of positions in the training passes that hold neither prompt nor response."""
     positions = sum(m.input_ids_BT.numel() for m in micro_batches)
-    lengths = (m.mask_BT.long().cumsum(-1).argmax(-1) + 1 for m in micro_batches)  # the last loss token ends the row
-    return 1 - sum(int(n.sum()) for n in lengths) / positions if positions else 0.0
+    return 1 - real_positions(micro_batches) / positions if positions else 0.0
 
 
 def complete(line: StepMetrics) -> StepMetrics:

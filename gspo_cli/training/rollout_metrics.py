@@ -63,8 +63,11 @@ def group_metrics(rewards_B: Tensor, groups_B: Tensor, num_groups: int) -> dict[
     }
 
 
-def mismatch_metrics(mini_batches: list[MiniBatch]) -> dict[str, Reduced]:
-    """The engine's log-probabilities m against the trainer's o, before any update, over the rows where o is known."""
+def mismatch_metrics(mini_batches: list[MiniBatch], bounds: tuple[float, float] | None) -> dict[str, Reduced]:
+    """The engine's log-probabilities m against the trainer's o, before any update, over the rows where o is known.
+
+    `bounds` = the algorithm's clip range for a log-ratio, if it has one.
+    """
     micro_batches = [m for mini in mini_batches for m in mini.micro_batches if m.trainer_log_probs_BT is not None]
     if not micro_batches:
         return {}
@@ -78,7 +81,7 @@ def mismatch_metrics(mini_batches: list[MiniBatch]) -> dict[str, Reduced]:
         probabilities.append((old_BT.exp() - micro.sampler_log_probs_BT.exp())[mask_BT].abs().double())
     gap_N, gap_B, difference_N = torch.cat(token_gaps), torch.cat(row_gaps), torch.cat(probabilities)
     tokens, rows = len(gap_N), len(gap_B)
-    return {
+    found: dict[str, Reduced] = {
         "kl/sampler_trainer_k1": Mean(-gap_N.sum(), tokens),
         "kl/sampler_trainer_k3": Mean((gap_N.exp() - 1 - gap_N).sum(), tokens),
         "mismatch/floor": RootMean(gap_B.square().sum(), rows),
@@ -88,3 +91,6 @@ def mismatch_metrics(mini_batches: list[MiniBatch]) -> dict[str, Reduced]:
         "mismatch/prob_absdiff_mean": Mean(difference_N.sum(), tokens),
         "mismatch/prob_absdiff_max": Extreme(difference_N.max(), 1),
     }
+    if bounds is not None:
+        found["mismatch/outside_band_frac"] = Mean(((gap_B < bounds[0]) | (gap_B > bounds[1])).sum(), rows)
+    return found

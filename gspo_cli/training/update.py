@@ -44,6 +44,12 @@ class Learner:
     """The start model, frozen, for the KL penalty."""
 
 
+def log_bounds(params: Any) -> tuple[float, float] | None:
+    """The algorithm's clip range for a log-ratio; None without a hard clip."""
+    clip = getattr(params, "clip", None)
+    return clip.log_bounds if clip is not None else None
+
+
 @torch.no_grad()
 def record_old_policy(learner: Learner, mini_batches: list[MiniBatch]) -> None:
     """Fills in what is fixed before the first update, in the layout that training uses.

@@ -48,6 +48,11 @@ TRAINING = (
         f"{BATCHES}::test_skipping_rows_without_advantage_changes_no_gradient",
     ),
     Mutant(
+        "unscored responses trained and counted", "training/batches.py",
+        "zip(rows[i], scored[i], strict=True) if is_scored]", "zip(rows[i], scored[i], strict=True)]",
+        f"{BATCHES}::test_unscored_responses_are_left_out",
+    ),
+    Mutant(
         "groups torn apart between mini-batches", "training/batches.py",
         "[list(range(a, b)) for a, b in pairwise(bounds)]",
         "[list(range(i, len(groups), parts)) for i in range(parts)]",

@@ -1,0 +1,54 @@
+"""How much arithmetic a rollout batch took, from token counts: 2 P a forward token, 6 P a trained one.
+
+P = parameters that take part in a token's matrix products.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from gspo_cli.moe.routing import routers
+from gspo_cli.training.update import Learner
+from gspo_cli.types import MicroBatch, MiniBatch, RolloutBatch
+
+
+def active_parameters(model: PreTrainedModel) -> int:
+    """Parameters in the matrix products of one token: the chosen experts' share of all experts; an embedding counts
+    only where it is the head as well."""
+    gates = routers(model)
+    share = int(gates[0].top_k) / int(gates[0].num_experts) if gates else 1.0  # type: ignore[arg-type]
+    total = sum(p.numel() * (share if gates and p.dim() == 3 else 1.0) for p in model.parameters())
+    embedding = model.get_input_embeddings().weight
+    tied = model.get_output_embeddings().weight is embedding
+    return int(total if tied else total - embedding.numel())
+
+
+def real_positions(micro_batches: list[MicroBatch]) -> int:
+    """Prompt and response tokens, without padding: the last loss token ends a row."""
+    return sum(int((m.mask_BT.long().cumsum(-1).argmax(-1) + 1).sum()) for m in micro_batches)
+
+
+def batch_flops(learner: Learner, batch: RolloutBatch, mini_batches: list[MiniBatch]) -> int:
+    """Floating-point operations of sampling, the old-policy and reference passes, training and the critic.
+
+    Attention's own products are left out; dropped groups count, and so do only the passes that were made.
+    """
+    groups = (*batch.groups, *batch.dropped)
+    sampled = sum(len(g.prompt.token_ids) + sum(len(s.token_ids) for s in g.samples) for g in groups)
+    passes = [real_positions(mini.micro_batches) for mini in mini_batches]
+    forward, trained = sampled, sum(passes)
+    if learner.algo.old_log_probs == "trainer":
+        forward += sum(passes[1:])
+    if learner.reference is not None:
+        forward += trained
+    flops = active_parameters(learner.model) * (2 * forward + 6 * trained)
+    if learner.critic is not None:
+        flops += sum(p.numel() for p in unembedded(learner.critic.trunk)) * (2 + 6) * trained
+    return flops
+
+
+def unembedded(trunk: nn.Module) -> list[nn.Parameter]:
+    """The parameters of a model without head, apart from its embedding."""
+    embedding = trunk.get_input_embeddings().weight  # type: ignore[operator]
+    return [p for p in trunk.parameters() if p is not embedding]
