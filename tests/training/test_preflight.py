@@ -1,0 +1,109 @@
+"""The checks before the first update: each fault is named, and a sound batch is not."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from test_batches import CPU, learner, rollout_batch
+from transformers import PreTrainedModel
+
+from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.config import AlgoConfig
+from gspo_cli.errors import GspoError
+from gspo_cli.models.log_probs import token_scores
+from gspo_cli.training import loop
+from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
+from gspo_cli.training.loop import BAND_BATCHES, Session, watch_band
+from gspo_cli.training.preflight import Findings, preflight
+from gspo_cli.training.study import resolve_arm
+from gspo_cli.types import RolloutBatch
+
+STOP = (1,)
+
+
+def sound(num_parts: int = 2) -> tuple[RolloutBatch, list[Any]]:
+    """A batch whose responses end as they say, in mini-batches."""
+    batch = rollout_batch()
+    groups = [
+        replace(g, samples=tuple(replace(s, token_ids=(*s.token_ids[:-1], 1)) for s in g.samples)) for g in batch.groups
+    ]
+    batch = replace(batch, groups=tuple(groups))
+    advantages = ALGORITHMS["gspo"].advantage(*rewards_and_groups(batch), ALGORITHMS["gspo"].Params())
+    return batch, make_mini_batches(batch, advantages, Cut(num_parts, 10_000), CPU)
+
+
+def check(
+    model: PreTrainedModel,
+    sampled_at: float = 1.0,
+    shift: float = 0.0,
+    algo: AlgoConfig | None = None,
+    name: str = "gspo",
+) -> Findings:
+    """The preflight of a batch whose engine log-probabilities are the model's own at a temperature, shifted."""
+    who = replace(learner(model, name), algo=algo or AlgoConfig(name=name))
+    batch, parts = sound()
+    for micro in parts[0].micro_batches:
+        with torch.no_grad():
+            scores = token_scores(who.model, micro.input_ids_BT, micro.mask_BT, sampled_at)
+        micro.sampler_log_probs_BT = torch.where(micro.mask_BT, scores.log_probs_BT + shift, 0.0)
+    return preflight(who, batch, parts, STOP)
+
+
+def test_a_sound_batch_raises_no_warning(tiny_moe: PreTrainedModel) -> None:
+    found = check(tiny_moe)
+    assert found.warnings == []
+    assert found.values["self_floor"] == found.values["floor"] == 0.0
+    assert found.values["band"] == pytest.approx(3e-4, rel=1e-3)
+
+
+def test_a_temperature_on_one_side_is_named(tiny_moe: PreTrainedModel) -> None:
+    assert any("temperature" in w for w in check(tiny_moe, sampled_at=0.6).warnings)
+
+
+def test_a_floor_near_the_band_is_named(tiny_moe: PreTrainedModel) -> None:
+    assert any("times the clip range" in w for w in check(tiny_moe, shift=1e-4).warnings)
+    assert check(tiny_moe, shift=1e-6).warnings == []
+
+
+def test_sampler_log_probs_are_refused_beyond_the_band(tiny_moe: PreTrainedModel) -> None:
+    sampler = AlgoConfig(name="gspo", old_log_probs="sampler")
+    with pytest.raises(GspoError, match="cannot stand for") as caught:
+        check(tiny_moe, shift=1e-3, algo=sampler)
+    assert "0.001" in caught.value.why and "0.0003" in caught.value.why
+    check(tiny_moe, shift=1e-3, algo=sampler.model_copy(update={"accept_mismatch_floor": True}))
+    check(tiny_moe, shift=1e-3, algo=sampler.model_copy(update={"name": "grpo"}), name="grpo")
+
+
+def test_a_missing_eos_is_named(tiny_moe: PreTrainedModel) -> None:
+    who = learner(tiny_moe, "gspo")
+    batch, parts = sound()
+    first = batch.groups[0]
+    cut_off = replace(first.samples[0], token_ids=(*first.samples[0].token_ids[:-1], 7))
+    broken = replace(batch, groups=(replace(first, samples=(cut_off, *first.samples[1:])), *batch.groups[1:]))
+    assert any("1 of 20 responses" in w for w in preflight(who, broken, parts, STOP).warnings)
+    early = replace(first.samples[0], token_ids=(7,), finish="length")
+    broken = replace(batch, groups=(replace(first, samples=(early, *first.samples[1:])), *batch.groups[1:]))
+    assert any("1 of 20 responses" in w for w in preflight(who, broken, parts, STOP).warnings)
+
+
+def test_one_mini_batch_can_clip_nothing(tiny_moe: PreTrainedModel) -> None:
+    batch, parts = sound(num_parts=1)
+    assert any("every ratio is 1" in w for w in preflight(learner(tiny_moe, "gspo"), batch, parts, STOP).warnings)
+
+
+@pytest.mark.parametrize(("outside", "warned"), [(0.0, True), (0.1, False)])
+def test_a_band_that_is_never_reached_is_named_once(outside: float, warned: bool) -> None:
+    from gspo_cli.config import Recipe
+
+    recipe, algorithm, params = resolve_arm(Recipe.model_validate({"name": "t", "model": {"tiny": {}}}), "gspo")
+    said: list[str] = []
+    events: list[str] = []
+    session = Session(*[cast(Any, None)] * 8)
+    session.run = loop.Run("gspo", recipe, algorithm, params)
+    session.hooks = cast(Any, type("H", (), {"on_preflight": staticmethod(lambda _v, w: said.extend(w))}))
+    session.log = cast(Any, type("L", (), {"event": staticmethod(lambda name, **_: events.append(name))}))
+    for step in range(1, BAND_BATCHES + 5):
+        watch_band(session, step, {"ratio/outside_frac": outside, "ratio/seq_min": 0.99, "ratio/seq_max": 1.02})
+    assert (len(said), events) == ((1, ["clip_band_never_reached"]) if warned else (0, []))
+    assert not warned or "0.02" in said[0]
