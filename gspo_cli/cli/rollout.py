@@ -47,6 +47,7 @@ def rollout(
     prepare_torch(loaded.model.threads)
     start = start_model(loaded, ColdStartBar())
     batch = sample_once(loaded, start, loaded.seed if seed is None else seed, target)
+    console.note(f"sampled with {start}")
     rewards = [s.value for g in batch.groups for s in g.scores if s.value is not None]
     mean = sum(rewards) / len(rewards) if rewards else None
     found = {"path": str(target), "prompts": len(batch.groups), "responses": sum(len(g.samples) for g in batch.groups),

@@ -45,6 +45,8 @@ class Critic:
         are laid into one matrix.
         """
         micro_batches = [m for mini in mini_batches for m in mini.micro_batches]
+        if not micro_batches:
+            return
         old_values = [self.values(m) for m in micro_batches]
         for micro, mine_BT in zip(micro_batches, old_values, strict=True):
             micro.old_values_BT = mine_BT

@@ -96,12 +96,18 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> A
             metrics.add(route_metrics(learner.model, micro, routes_LBTK))
     if mini_batch.micro_batches:
         metrics.add(step(learner, loss, lr))
-        if learner.critic is not None:
+        if learner.critic is not None and was_applied(metrics):
             metrics.add(learner.critic.update(mini_batch, learner.params))
     else:
         metrics.add({"update/applied": Mean(torch.zeros(()), 1)})
     metrics.add(skipped_rows(mini_batch, metrics))
     return metrics
+
+
+def was_applied(metrics: Accumulator) -> bool:
+    """Whether the policy's step was made."""
+    applied = metrics.values["update/applied"]
+    return isinstance(applied, Mean) and float(applied.numerator) > 0
 
 
 def adopt_as_old(micro: MicroBatch, scores: TokenScores, routes_LBTK: Tensor | None) -> None:

@@ -157,3 +157,18 @@ def test_sampler_log_probs_as_old_policy(tiny_moe: PreTrainedModel) -> None:
     (micro,) = mini.micro_batches
     assert torch.equal(micro.old_log_probs_BT, micro.sampler_log_probs_BT)  # type: ignore[arg-type]
     assert micro.trainer_log_probs_BT is not None
+
+
+def test_the_critic_rests_when_the_policy_does(tiny_dense: PreTrainedModel) -> None:
+    who = learner(tiny_dense, "ppo")
+    critic = Critic(who.model, lr=0.1, grad_clip=1e9)
+    who = replace(who, critic=critic)
+    (mini,) = minis(rollout_batch(), Cut(1, 10_000, keep_rows_without_advantage=True), "ppo")
+    critic.set_advantages(ppo, ppo.Params(), [mini])  # type: ignore[arg-type]
+    for micro in mini.micro_batches:
+        micro.advantages = torch.full_like(micro.advantages, float("nan"))
+    before = [p.clone() for p in critic.parameters]
+    values = update(who, mini, lr=0.1, first=True).result().values
+    assert values["update/applied"] == 0 and "value/loss" not in values
+    assert all(torch.equal(a, b) for a, b in zip(before, critic.parameters, strict=True))
+    critic.set_advantages(ppo, ppo.Params(), [replace(mini, micro_batches=[])])  # type: ignore[arg-type]
