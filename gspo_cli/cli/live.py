@@ -22,6 +22,8 @@ COLUMNS = {
     "churn": ("moe/slot_churn_step", ".4f"),
     "grad": ("grad/norm", ".2f"),
 }
+MATTERS_MOST = ("reward", "clip", "left", "length", "tok/s", "entropy", "churn", "grad")
+"""What a narrow terminal keeps."""
 
 
 class TrainView:
@@ -48,6 +50,8 @@ class TrainView:
     def start_run(self, name: str) -> None:
         """A new run begins."""
         self.run, self.rows = name, []
+        if self.live:
+            self.live.update(self._table())
 
     def end_run(self, summary: str) -> None:
         """A run is over; its last line stays on the screen."""
@@ -73,19 +77,23 @@ class TrainView:
             console.note(f"run={self.run} step={step}/{self.steps} {pairs}")
         self.rows = [*self.rows[-ROWS + 1 :], [f"{step}/{self.steps}", *cells.values()]]
         if self.live:
-            self.live.update(self._table(list(cells)))
+            self.live.update(self._table())
 
     def _left(self) -> float:
         planned = self.steps * self.num_runs
         return (time.monotonic() - self.started) / max(self.steps_done, 1) * (planned - self.steps_done)
 
-    def _table(self, names: list[str]) -> Table:
+    def _table(self) -> Table:
+        """The last steps, with as many columns as the terminal has room for."""
+        names = [*COLUMNS, "tok/s", "left"]
+        room = max(1, (console.err.width - 10) // 10)
+        shown = [name for name in names if name in MATTERS_MOST[:room]]
         title = f"{self.run}  (run {self.runs_done + 1} of {self.num_runs})"
-        table = Table("step", *names, title=title, title_justify="left", pad_edge=False)
+        table = Table("step", *shown, title=title, title_justify="left", pad_edge=False)
         for column in table.columns:
             column.justify, column.no_wrap = "right", True
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(row[0], *(row[1 + names.index(name)] for name in shown))
         return table
 
 
