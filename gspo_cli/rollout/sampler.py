@@ -50,32 +50,16 @@ def sample(
     """
     assert not model.training
     device = model.device
-    lengths = [len(p) for p in prompts]
-    width = max(lengths)
-    ids_PT = torch.zeros(len(prompts), width, dtype=torch.long)
-    visible_PT = torch.zeros(len(prompts), width + max_new_tokens, dtype=torch.bool)
-    for row, prompt in enumerate(prompts):  # on the left, so that all rows write the same cache position
-        ids_PT[row, width - len(prompt) :] = torch.tensor(prompt)
-        visible_PT[row, width - len(prompt) :] = True
-    visible_PT = visible_PT.to(device)
-
-    cache = KVCache(model.config.num_hidden_layers, width + max_new_tokens)
-    causal_TT = torch.ones(width, width, dtype=torch.bool, device=device).tril()
-    # a padding row sees itself, or its softmax would be empty
-    mask_PT = (causal_TT & visible_PT[:, None, :width]) | torch.eye(width, dtype=torch.bool, device=device)
-    positions_PT = (visible_PT[:, :width].cumsum(1) - 1).clamp(min=0)
-    out = model(
-        input_ids=ids_PT.to(device), attention_mask=mask_PT[:, None], position_ids=positions_PT,
-        past_key_values=cache, use_cache=True, logits_to_keep=1,
-    )  # fmt: skip
+    cache, visible_PT, logits_PV = prefill(model, prompts, max_new_tokens)
+    width = max(map(len, prompts))
+    lengths = torch.tensor([len(p) for p in prompts], device=device)
 
     owner = [p for p, group in enumerate(seeds) for _ in group]
     drawn = [Drawn() for _ in owner]
     live = np.arange(len(owner))  # the response that each row is decoding
     rows_R = torch.tensor(owner, device=device)
     cache.select(rows_R)
-    visible_RT, length_R = visible_PT[rows_R], torch.tensor(lengths, device=device)[rows_R]
-    logits_RV = out.logits[:, -1][rows_R]
+    visible_RT, length_R, logits_RV = visible_PT[rows_R], lengths[rows_R], logits_PV[rows_R]
     flat_seeds = np.array([s for group in seeds for s in group], dtype=np.uint64)
     stop_V = torch.zeros(logits_RV.shape[-1], dtype=torch.bool, device=device)
     stop_V[list(stop_ids)] = True
@@ -117,6 +101,35 @@ def sample(
         response.stopped = response.token_ids[-1] in stop_ids
     answers = iter(drawn)
     return [[next(answers) for _ in group] for group in seeds]
+
+
+def prefill(
+    model: PreTrainedModel, prompts: list[tuple[int, ...]], max_new_tokens: int
+) -> tuple[KVCache, Tensor, Tensor]:
+    """One forward pass a prompt: the filled cache, which positions each row may see [P, T], and its next-token logits
+    [P, V]. T has room for the responses."""
+    width = max(map(len, prompts))
+    ids_PT = torch.zeros(len(prompts), width, dtype=torch.long)
+    visible_PT = torch.zeros(len(prompts), width + max_new_tokens, dtype=torch.bool)
+    for row, prompt in enumerate(prompts):  # on the left, so that all rows write the same cache position
+        ids_PT[row, width - len(prompt) :] = torch.tensor(prompt)
+        visible_PT[row, width - len(prompt) :] = True
+    visible_PT = visible_PT.to(model.device)
+
+    cache = KVCache(model.config.num_hidden_layers, width + max_new_tokens)
+    causal_TT = torch.ones(width, width, dtype=torch.bool, device=model.device).tril()
+    # a padding row sees itself, or its softmax would be empty
+    itself_TT = torch.eye(width, dtype=torch.bool, device=model.device)
+    mask_PTT = (causal_TT & visible_PT[:, None, :width]) | itself_TT
+    out = model(
+        input_ids=ids_PT.to(model.device),
+        attention_mask=mask_PTT[:, None],
+        position_ids=(visible_PT[:, :width].cumsum(1) - 1).clamp(min=0),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return cache, visible_PT, out.logits[:, -1]
 
 
 def draw(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
