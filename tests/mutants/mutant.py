@@ -13,7 +13,7 @@ class Mutant(NamedTuple):
     """An error that somebody could make."""
 
     name: str
-    """Its name; RELIABILITY's number where it has one there."""
+    """Its name; an M and a number where it belongs to the project's list of classic errors."""
     file: str
     """Within the package."""
     old: str
