@@ -133,7 +133,8 @@ SIGNAL = (
     ),
     Mutant(
         "smallest and largest ratio exchanged", RATIO_METRICS,
-        "Extreme(saturate(log_s_B.amin()).exp(), -1)", "Extreme(saturate(log_s_B.amax()).exp(), -1)", f"{RATIOS}::test_by_hand",
+        "Extreme(saturate(log_s_B.amin()).exp(), -1)", "Extreme(saturate(log_s_B.amax()).exp(), -1)",
+        f"{RATIOS}::test_by_hand",
     ),
     Mutant(
         "E[x^2] - E[x]^2", RATIO_METRICS,
