@@ -1,0 +1,53 @@
+"""Calls one function once in an ordinary interpreter, for the `script` grader: no stand-ins, no state between tests.
+
+The prelude is kept, because programs for LeetCode count on it; the program is compiled by itself.
+"""
+
+import json
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from gspo_cli.rewards.harness import prelude
+from gspo_cli.rewards.harness.channel import Channel, silence
+from gspo_cli.rewards.harness.values import Encoder
+
+_dumps, _exit = json.dumps, os._exit
+
+
+def main() -> None:
+    """Hello, program and arguments, one result."""
+    sys.set_int_max_str_digits(50_000)
+    channel = Channel()
+    channel.send({"hello": sys.version.split()[0]})
+    header, source = channel.receive()
+    silence()
+    try:
+        program = source.decode("utf-8", "surrogatepass")
+        arguments = [json.loads(line) for line in header["input"].split("\n")]
+        method = load(program, header["fn_name"])
+        encoder = Encoder(numpy=False)
+        data = _dumps(encoder.encode(method(*arguments))).encode()
+    except BaseException as error:  # an exit or an interrupt within a function is an error too
+        channel.send({"status": "runtime_error", "error": type(error).__name__})
+        _exit(1)
+    if len(data) > header["cap"]:
+        channel.send({"status": "output_limit"})
+    else:
+        channel.send({"status": "ok", "unprintable": encoder.too_long}, data)
+    _exit(0)
+
+
+def load(program: str, name: str) -> Any:
+    """The method of a new `Solution`, or the function, that `program` itself defines."""
+    module = ModuleType("solution")
+    sys.modules["solution"] = module
+    own = prelude.is_own(name, program)
+    exec(prelude.PRELUDE, module.__dict__)
+    exec(compile(program, "<program>", "exec", dont_inherit=True), module.__dict__)
+    if hasattr(module, "Solution"):
+        return getattr(module.Solution(), name)
+    if not own:
+        raise AttributeError(name)
+    return getattr(module, name)

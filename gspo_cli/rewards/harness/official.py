@@ -1,0 +1,146 @@
+"""Runs a program the way LiveCodeBench's evaluator does; says what came out, test by test, when asked for it.
+
+The rules, oddities included, are those of that evaluator at 28fef95: one process and one module for all tests, a
+prelude before the program, SIGALRM as the clock of each test, standard streams replaced by objects.
+"""  # no `from __future__` here: what `exec` compiles would inherit it
+
+import faulthandler
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from io import StringIO
+from types import ModuleType
+from typing import Any
+
+from gspo_cli.rewards.harness import guard, prelude, stdin_program
+from gspo_cli.rewards.harness.channel import Channel, silence
+from gspo_cli.rewards.harness.values import Encoder
+
+_dumps, _loads, _alarm, _cpu_s = json.dumps, json.loads, signal.alarm, time.process_time
+
+
+class TimeoutException(Exception):
+    """The alarm of a test; its name is how the time limit is told from other errors."""
+
+
+def _on_alarm(_signal: int, _frame: object) -> None:
+    print("time limit reached")  # a line of the program's output, as officially
+    raise TimeoutException
+
+
+def main() -> None:
+    """Hello, program, then test after test until the grader ends this process."""
+    sys.set_int_max_str_digits(50_000)
+    channel = Channel()
+    channel.send({"hello": sys.version.split()[0]})
+    header, source = channel.receive()
+    silence()
+    signal.signal(signal.SIGALRM, _on_alarm)
+    program, name, limit = source.decode("utf-8", "surrogatepass"), header["fn_name"], header["limit_s"]
+    guard.take_away(program)
+    sys.argv = [""]
+    try:
+        method = load(program, name, limit)
+    except Exception as error:
+        channel.send({"status": "runtime_error", "error": str(error)[:200]})  # failing to say it: runner_error
+        return
+    channel.send({"status": "loaded", "numpy": getattr(sys.modules.get("numpy"), "__version__", None)})
+    run: Callable[..., tuple[dict[str, Any], bytes]] = run_stdin if name is None else run_function
+    while True:
+        _, given = channel.receive()
+        try:
+            answer, data = run(method, given.decode("utf-8", "surrogatepass"), limit)
+        except Exception as error:  # around the test: a standard stream that the program has spoilt
+            answer, data = {"status": "runtime_error", "error": type(error).__name__}, b""
+        if len(data) > header["cap"]:
+            answer, data = {"status": "output_limit"}, b""
+        channel.send(answer | {"cpu_s": _cpu_s()}, data)
+
+
+def load(program: str, name: str | None, limit: int) -> Callable[..., Any]:
+    """The function that the tests call.
+
+    Errors: whatever the program raises while it is executed, its time limit included; AttributeError.
+    """
+    source = stdin_program.as_function(program) if name is None else f"{prelude.PRELUDE}\n\n{program}"
+    is_own = name is None or "class Solution" in source or prelude.is_own(name, program)
+    module = ModuleType("tmp_sol", "")
+    _alarm(limit)
+    try:
+        exec(source, module.__dict__)
+        owner: Any = module
+        if "class Solution" in source:  # anywhere, also in a comment
+            owner = module.Solution()
+    finally:
+        _alarm(0)
+    wanted = name or stdin_program.FUNCTION
+    if not is_own:
+        raise AttributeError(f"the program does not define {name}")
+    found = getattr(owner, wanted)
+    if found is None:
+        raise AttributeError(wanted)
+    return found  # type: ignore[no-any-return]
+
+
+def run_stdin(function: Callable[[], Any], text: str, limit: int) -> tuple[dict[str, Any], bytes]:
+    """What the program prints for one input."""
+    _alarm(limit)
+    faulthandler.enable()
+    captured = StringIO()
+    captured.close = lambda _: None  # type: ignore[method-assign, misc, assignment]
+    before, sys.stdout = sys.stdout, captured
+    try:
+        stdin_program.call(function, text)
+        _alarm(0)
+    except Exception as error:
+        _alarm(0)
+        return _failure(error)
+    finally:
+        _alarm(0)
+        faulthandler.disable()
+        sys.stdout = before
+    return {"status": "ok"}, captured.getvalue().encode("utf-8", "surrogatepass")
+
+
+def run_function(method: Callable[..., Any], text: str, limit: int) -> tuple[dict[str, Any], bytes]:
+    """What the method returns for one argument a line, as typed JSON."""
+    arguments = [_loads(line) for line in text.split("\n")]
+    _alarm(limit)
+    faulthandler.enable()
+    try:
+        value = method(*arguments)
+        _alarm(0)
+    except Exception as error:
+        _alarm(0)
+        return _failure(error)
+    finally:
+        _alarm(0)
+        faulthandler.disable()
+    encoder = Encoder()
+    sent = encoder.encode(value)
+    return {"status": "ok", "unprintable": encoder.odd and _is_unprintable(value)}, _dumps(sent).encode()
+
+
+def _failure(error: Exception) -> tuple[dict[str, Any], bytes]:
+    text = _text(error)
+    late = text is not None and "timeoutexception" in text.lower()
+    return {"status": "time_limit" if late else "runtime_error", "error": text and text[:200]}, b""
+
+
+def _text(error: Exception) -> str | None:
+    """Its repr, which the program may have made; None where that fails."""
+    try:
+        return repr(error)
+    except Exception:
+        return None
+
+
+def _is_unprintable(value: Any) -> bool:
+    """Whether `str` of it fails, which officially turns a wrong answer into an error."""
+    try:
+        str(value)
+    except Exception:
+        return True
+    return False

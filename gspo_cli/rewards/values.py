@@ -1,0 +1,78 @@
+"""Whether a program's result, sent as typed JSON, equals the expected JSON value.
+
+The comparison is Python's `==` on values rebuilt from exact base types (`harness/values.py` says how they are sent):
+True equals 1, 3.0 equals 3, a nested tuple is no list, and an object of the program's own equals nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+
+class Ambiguous(Exception):
+    """An array compared with something of several elements has no truth value: officially an error of the program."""
+
+
+def same_value(sent: Any, expected: Any) -> bool:
+    """Whether they are equal; a tuple at the top counts as a list.
+
+    Errors: Ambiguous; ValueError, TypeError, LookupError for what the harness never sends.
+    """
+    if isinstance(sent, list) and sent and sent[0] == "t":
+        sent = ["l", *sent[1:]]
+    return _equal(sent, expected)
+
+
+def _equal(sent: Any, expected: Any) -> bool:
+    if isinstance(sent, dict):
+        raise TypeError("objects travel as lists")
+    if not isinstance(sent, list):
+        return not isinstance(expected, list | dict) and bool(sent == expected)
+    kind, *parts = sent
+    if kind == "l":
+        if not isinstance(expected, list) or len(parts) != len(expected):
+            return False
+        return all(_equal(a, b) for a, b in zip(parts, expected, strict=True))
+    if kind == "d":
+        if not isinstance(expected, dict) or len(parts) != len(expected):
+            return False
+        return all(isinstance(k, str) and k in expected and _equal(v, expected[k]) for k, v in parts)
+    if kind == "a":
+        return _array_equal(*parts, expected)
+    number = isinstance(expected, int | float) or None
+    return bool(number and _number(kind, parts, expected))
+
+
+def _number(kind: str, parts: list[Any], expected: int | float) -> bool:
+    """Numbers that JSON lacks: complex, Decimal, Fraction, long integers, narrow numpy floats."""
+    if kind == "c":
+        return complex(*parts) == expected
+    if kind == "D":
+        value = Decimal(parts[0])
+        return not value.is_snan() and value == expected
+    if kind == "F":
+        return Fraction(int(parts[0], 16), int(parts[1], 16)) == expected
+    if kind == "i":
+        return int(parts[0], 16) == expected
+    if kind == "n":  # numpy compares it after rounding the other side to its width
+        try:
+            return bool(struct.unpack(parts[0], struct.pack(parts[0], expected))[0] == parts[1])
+        except (OverflowError, struct.error):
+            return False
+    return False
+
+
+def _array_equal(shape: list[int], item: Any, expected: Any) -> bool:
+    """Element by element with broadcasting: a truth value only when one element comes out."""
+    other: list[int] = []
+    while isinstance(expected, list):
+        other.append(len(expected))
+        if len(expected) != 1:
+            break
+        expected = expected[0]
+    if any(size != 1 for size in (*shape, *other)):
+        raise Ambiguous
+    return _equal(item, expected)

@@ -1,0 +1,29 @@
+"""What a grader says of one program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ACCEPTED, WRONG, LATE = "accepted", "wrong_answer", "time_limit"
+RUNTIME, RUNNER = "runtime_error", "runner_error"
+GRADER, EXCLUDED = "grader_error", "excluded"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The class of the first test that failed, or `accepted`."""
+
+    verdict: str
+    """`accepted`, `wrong_answer`, `time_limit`, `runtime_error`, `runner_error` (the worker died); `grader_error` and
+    `excluded` say nothing about the program."""
+    reason: str = ""
+    tests_run: int = 0
+    tests_total: int = 0
+    seconds: float = 0.0
+    cpu_share: float = 1.0
+    """Of a time limit: CPU seconds over seconds of the test. Low when the machine was busy."""
+
+    @property
+    def passed(self) -> bool | None:
+        """None where there is nothing to say about the program."""
+        return None if self.verdict in (GRADER, EXCLUDED) else self.verdict == ACCEPTED
