@@ -19,7 +19,7 @@ from gspo_cli.rewards import frames
 from gspo_cli.rewards.code_tests import BadTests, CodeTests
 from gspo_cli.rewards.compare import SignallingNaN, same_output
 from gspo_cli.rewards.harness_files import OFFICIAL, harness_job
-from gspo_cli.rewards.values import Ambiguous, same_value
+from gspo_cli.rewards.values import EmptyTruth, NoTruth, same_value
 from gspo_cli.rewards.verdict import ACCEPTED, EXCLUDED, GRADER, LATE, RUNNER, RUNTIME, WRONG, Verdict
 from gspo_cli.sandbox.contract import MIB, START_S, Sandbox
 from gspo_cli.sandbox.process import Ended, Late, Process
@@ -116,8 +116,9 @@ def judge(header: dict[str, Any], payload: bytes, tests: CodeTests, index: int) 
             right = same_value(json.loads(text), tests.expected[index])
     except SignallingNaN:
         return Verdict(RUNTIME, "signalling NaN")
-    except Ambiguous:
-        return Verdict(RUNTIME, "an array has no truth value")
+    except NoTruth as error:
+        top = isinstance(error, EmptyTruth) and text.startswith('["a"')
+        return Verdict(RUNNER if top else RUNTIME, "the comparison has no truth value")
     if right:
         return Verdict(ACCEPTED)
     return Verdict(RUNTIME, "the result has no text") if header.get("unprintable") else Verdict(WRONG)

@@ -15,7 +15,7 @@ from gspo_cli.rewards.code_tests import BadTests, CodeTests
 from gspo_cli.rewards.compare import SignallingNaN, same_output
 from gspo_cli.rewards.harness_files import FUNCTION
 from gspo_cli.rewards.official import OUTPUT_CAP, started
-from gspo_cli.rewards.values import Ambiguous, same_value
+from gspo_cli.rewards.values import NoTruth, same_value
 from gspo_cli.rewards.verdict import ACCEPTED, EXCLUDED, GRADER, LATE, RUNTIME, WRONG, Verdict
 from gspo_cli.sandbox.contract import Job, Sandbox
 from gspo_cli.sandbox.process import Ended, Finished, Late
@@ -113,7 +113,7 @@ def _call_function(sandbox: Sandbox, program: str, tests: CodeTests, index: int,
         return Verdict(LATE)
     except Ended:
         return Verdict(RUNTIME, "the process ended")
-    except (frames.Garbled, ValueError, TypeError, LookupError, RecursionError, Ambiguous):
+    except (frames.Garbled, ValueError, TypeError, LookupError, RecursionError, NoTruth):
         return Verdict(RUNTIME, "the channel was written to")
     finally:
         process.kill()

@@ -12,14 +12,18 @@ from fractions import Fraction
 from typing import Any
 
 
-class Ambiguous(Exception):
-    """An array compared with something of several elements has no truth value: officially an error of the program."""
+class NoTruth(Exception):
+    """The comparison raises, as with an array of several elements: officially an error of the program."""
+
+
+class EmptyTruth(NoTruth):
+    """An empty array came out of it: officially the end of the worker, where it is the whole result."""
 
 
 def same_value(sent: Any, expected: Any) -> bool:
     """Whether they are equal; a tuple at the top counts as a list.
 
-    Errors: Ambiguous; ValueError, TypeError, LookupError for what the harness never sends.
+    Errors: NoTruth; ValueError, TypeError, LookupError for what the harness never sends.
     """
     if isinstance(sent, list) and sent and sent[0] == "t":
         sent = ["l", *sent[1:]]
@@ -52,7 +56,9 @@ def _number(kind: str, parts: list[Any], expected: int | float) -> bool:
         return complex(*parts) == expected
     if kind == "D":
         value = Decimal(parts[0])
-        return not value.is_snan() and value == expected
+        if value.is_snan():
+            raise NoTruth
+        return value == expected
     if kind == "F":
         return Fraction(int(parts[0], 16), int(parts[1], 16)) == expected
     if kind == "i":
@@ -66,13 +72,34 @@ def _number(kind: str, parts: list[Any], expected: int | float) -> bool:
 
 
 def _array_equal(shape: list[int], item: Any, expected: Any) -> bool:
-    """Element by element with broadcasting: a truth value only when one element comes out."""
-    other: list[int] = []
-    while isinstance(expected, list):
-        other.append(len(expected))
-        if len(expected) != 1:
-            break
-        expected = expected[0]
-    if any(size != 1 for size in (*shape, *other)):
-        raise Ambiguous
-    return _equal(item, expected)
+    """Element by element with broadcasting: a truth value only where exactly one element comes out."""
+    other, element = _shape(expected)
+    result = _broadcast(shape, other)
+    if 0 in result:
+        raise EmptyTruth
+    if any(size != 1 for size in result):
+        raise NoTruth
+    if other and isinstance(item, list) and item[0] == "n":  # as an array the other side is not rounded
+        return bool(item[2] == element)
+    return _equal(item, element)
+
+
+def _shape(value: Any) -> tuple[list[int], Any]:
+    """The shape of nested lists, and their innermost first element.
+
+    Errors: NoTruth where the lists are not rectangular.
+    """
+    if not isinstance(value, list):
+        return [], value
+    inner = [_shape(v) for v in value]
+    if any(i[0] != inner[0][0] for i in inner):
+        raise NoTruth
+    return [len(value), *(inner[0][0] if inner else [])], inner[0][1] if inner else None
+
+
+def _broadcast(a: list[int], b: list[int]) -> list[int]:
+    """The shape of an element-wise operation. Errors: NoTruth where the shapes do not fit."""
+    a, b = [1] * (len(b) - len(a)) + a, [1] * (len(a) - len(b)) + b
+    if any(x != y and 1 not in (x, y) for x, y in zip(a, b, strict=True)):
+        raise NoTruth
+    return [y if x == 1 else x for x, y in zip(a, b, strict=True)]

@@ -18,8 +18,13 @@ TAKEN: dict[ModuleType, str] = {
     subprocess: "Popen",
 }
 NO_IMPORT = ("ipdb", "joblib", "resource", "psutil", "tkinter")
-# The official process holds these before it takes anything away; importing them afterwards may fail or differ.
-HELD = {"numpy": "numpy", "open": "unittest.mock", "mock": "unittest.mock"}
+# The official process holds these before it takes anything away, and importing them afterwards fails or is slow.
+HELD = {
+    "numpy": "numpy",
+    "open": "unittest.mock",
+    "multiprocessing": "multiprocessing",
+    "concurrent": "concurrent.futures.process",
+}
 
 
 def take_away(program: str) -> None:

@@ -1,8 +1,9 @@
 """A result as typed JSON, built from exact base types, so that no object of the program can answer for itself.
 
 Scalars stand for themselves, everything else is a list whose first item says what it is:
-l list, t tuple, d dict as pairs, s set, c complex, D Decimal, F Fraction, n narrow numpy float, a numpy array,
-h integer of more digits than may be printed, o anything else. The grader's side is `rewards/values.py`.
+l list, t tuple, d dict as pairs, s set, i long integer, h one of more digits than may be printed, c complex, D Decimal,
+F Fraction, a numpy array or scalar (shape, and the item if it is one), n narrow numpy float, o anything else. The
+grader's side is `rewards/values.py`.
 """
 
 import sys
@@ -31,8 +32,10 @@ class Encoder:
             return value
         if issubclass(kind, int):
             return self._integer(int.__add__(value, 0))
-        if issubclass(kind, float | str) and not _numpy(kind):
-            return float.__float__(value) if issubclass(kind, float) else str.__str__(value)
+        if issubclass(kind, str):
+            return str.__str__(value)
+        if issubclass(kind, float) and not _numpy(kind):
+            return float.__float__(value)
         if id(value) in self._open or depth > MAX_DEPTH:
             return self._opaque()
         self._open.add(id(value))
@@ -56,7 +59,7 @@ class Encoder:
             return ["D", str(value)]
         if kind is Fraction:
             return ["F", hex(value.numerator), hex(value.denominator)]
-        return self._numpy(value, kind, depth) if self._takes_numpy and _numpy(kind) else self._opaque()
+        return self._numpy(value, depth) if self._takes_numpy and _numpy(kind) else self._opaque()
 
     def _integer(self, value: int) -> Any:
         if value.bit_length() < PLAIN_BITS:
@@ -66,16 +69,15 @@ class Encoder:
             return ["h"]
         return ["i", hex(value)]
 
-    def _numpy(self, value: Any, kind: type, depth: int) -> Any:
+    def _numpy(self, value: Any, depth: int) -> Any:
         numpy = sys.modules["numpy"]
-        if issubclass(kind, numpy.ndarray):
-            array = numpy.asarray(value)
-            item = self.encode(array.item(), depth) if array.size == 1 else None
-            return ["a", list(array.shape), item]
-        if kind in (numpy.float16, numpy.float32):
-            return ["n", "e" if kind is numpy.float16 else "f", float(value)]
-        item = value.item()
-        return self._opaque() if _numpy(type(item)) else self.encode(item, depth)
+        array = numpy.asarray(value)
+        if array.size != 1:
+            return ["a", list(array.shape), None]
+        if array.dtype in (numpy.float16, numpy.float32):
+            return ["a", list(array.shape), ["n", "e" if array.dtype == numpy.float16 else "f", float(array.item())]]
+        item = array.item()
+        return ["a", list(array.shape), self._opaque() if _numpy(type(item)) else self.encode(item, depth)]
 
     def _opaque(self) -> Any:
         self.odd = True
