@@ -14,9 +14,13 @@ class Running:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._processes: set[Process] = set()
+        self._closed = False
 
     def add(self, child: Child, on_end: Callable[[], None]) -> Process:
-        """The process, which leaves the set when it ends."""
+        """The process, which leaves the set when it ends.
+
+        Errors: OSError after `kill_all`, so that nothing starts behind an interrupt.
+        """
 
         def end() -> None:
             with self._lock:
@@ -26,11 +30,16 @@ class Running:
         process = Process(child, end)
         with self._lock:
             self._processes.add(process)
+            closed = self._closed
+        if closed:
+            process.kill()
+            raise OSError("the sandbox is closed")
         return process
 
     def kill_all(self) -> None:
-        """Ends every one of them."""
+        """Ends every one of them, for good."""
         with self._lock:
+            self._closed = True
             processes = list(self._processes)
         for process in processes:
             process.kill()

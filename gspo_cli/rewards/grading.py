@@ -1,0 +1,107 @@
+"""Many programs at once: a pool of threads, each of which starts one sandboxed process after another.
+
+Threads, because every program is a process of its own anyway, and long-lived ones, because a sandbox ends with the
+thread that started it. Neither the order of the results nor the results depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gspo_cli.rewards.code_tests import BadTests, CodeTests
+from gspo_cli.rewards.official import grade_official
+from gspo_cli.rewards.script import grade_script
+from gspo_cli.rewards.verdict import EXCLUDED, LATE, Verdict
+from gspo_cli.sandbox.contract import Sandbox
+
+GRADERS: dict[str, Callable[[Sandbox, str, CodeTests], Verdict]] = {
+    "official": grade_official,
+    "script": grade_script,
+}
+FULL_SHARE = 0.9
+"""A test that had a core for this share of its time and was late would be late on an idle machine too."""
+
+
+class SharedTests:
+    """Tests of a problem, unpacked for the first program that needs them and dropped after the last.
+
+    A benchmark's tests are gigabytes unpacked and a few hundred megabytes packed.
+    """
+
+    def __init__(self, unpack: Callable[[], CodeTests]) -> None:
+        self._unpack = unpack
+        self._lock = threading.Lock()
+        self._tests: CodeTests | None = None
+        self.uses = 0
+
+    def get(self) -> CodeTests:
+        """The tests. Errors: BadTests."""
+        with self._lock:
+            if self._tests is None:
+                self._tests = self._unpack()
+            return self._tests
+
+    def done(self) -> None:
+        """One of the `uses` is over."""
+        with self._lock:
+            self.uses -= 1
+            if self.uses <= 0:
+                self._tests = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """One program to grade."""
+
+    program: str
+    tests: SharedTests
+
+
+@dataclass(frozen=True)
+class Graded:
+    """What came out of a pool."""
+
+    verdicts: list[dict[str, Verdict]]
+    """By grader, in the order of the work."""
+    unconfirmed: int
+    """Time limits on a busy machine that a second run, alone, did not confirm; its verdict counts."""
+
+
+def grade_all(sandbox: Sandbox, graders: Sequence[str], work: Sequence[Work], workers: int) -> Graded:
+    """Every program under every grader. An interrupt ends all programs that run."""
+    for item in work:
+        item.tests.uses += 1
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(_grade, sandbox, graders, item) for item in work]
+        try:
+            verdicts = [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            sandbox.close()
+            raise
+        again = [(i, g) for i, of in enumerate(verdicts) for g, v in of.items() if needs_second_run(v)]
+        changed = 0
+        for index, grader in again:  # one at a time, still from a thread of the pool
+            first = verdicts[index][grader]
+            second = pool.submit(_grade, sandbox, (grader,), work[index]).result()[grader]
+            verdicts[index][grader] = second
+            changed += second.verdict != first.verdict
+    return Graded(verdicts, changed)
+
+
+def needs_second_run(verdict: Verdict) -> bool:
+    """Whether it was late without having had a core to itself: the machine may have been busy."""
+    return verdict.verdict == LATE and verdict.cpu_share < FULL_SHARE
+
+
+def _grade(sandbox: Sandbox, graders: Sequence[str], item: Work) -> dict[str, Verdict]:
+    try:
+        tests = item.tests.get()
+        return {grader: GRADERS[grader](sandbox, item.program, tests) for grader in graders}
+    except BadTests as error:
+        return {grader: Verdict(EXCLUDED, str(error)) for grader in graders}
+    finally:
+        item.tests.done()
