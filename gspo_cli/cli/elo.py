@@ -32,10 +32,11 @@ def elo(
 
     table = read_ratings(ratings) if ratings else None
     entries = read_submissions(submissions, read_contests(contests))
-    results = [rate(contest, attempts) for contest, attempts in entries]
+    results = [rate(entry.contest, entry.attempts) for entry in entries]
     rows = [
-        asdict(r) | {"percentile": None if table is None or r.rating is None else table.percentile(r.rating)}
-        for r in results
+        asdict(r)
+        | {"contest": entry.label, "percentile": table.percentile(r.rating) if table and r.rating is not None else None}
+        for entry, r in zip(entries, results, strict=True)
     ]
     if json_:
         console.print_json(rows)

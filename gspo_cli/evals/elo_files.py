@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,18 @@ def attempts_of(contest: Contest, status: Mapping[str, Sequence[str]]) -> dict[s
     return attempts
 
 
-def read_submissions(path: Path, contests: Mapping[str, Contest]) -> list[tuple[Contest, dict[str, list[bool]]]]:
-    """(contest, attempts) of each entry of a list, plain or under `cases`.
+@dataclass(frozen=True)
+class Submission:
+    """The attempts of one participation."""
+
+    contest: Contest
+    label: int | str
+    """The contest's id as the file spells it."""
+    attempts: dict[str, list[bool]]
+
+
+def read_submissions(path: Path, contests: Mapping[str, Contest]) -> list[Submission]:
+    """The entries of a list, plain or under `cases`.
 
     Errors: GspoError.
     """
@@ -91,7 +102,7 @@ def read_submissions(path: Path, contests: Mapping[str, Contest]) -> list[tuple[
                 f"the contests file has {', '.join(contests)}",
                 "give its snapshot with --contests",
             )
-        found.append((contests[key], attempts_of(contests[key], status)))
+        found.append(Submission(contests[key], entry["contest"], attempts_of(contests[key], status)))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
-from gspo_cli.rewards.harness.prelude import PRELUDE
+from gspo_cli.rewards.code.harness.prelude import PRELUDE
 
 FUNCTION = "wrapped_function"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from gspo_cli.sandbox.contract import Job
 
 OFFICIAL, FUNCTION = "start_official.py", "start_function.py"
-PACKAGE = "gspo_cli.rewards.harness"
+PACKAGE = "gspo_cli.rewards.code.harness"
 
 
 def harness_job(script: str, cpu_s: int) -> Job:
@@ -21,6 +22,6 @@ def _files(script: str) -> dict[str, bytes]:
     folder = PACKAGE.replace(".", "/")
     modules = {f.name: f.read_bytes() for f in files(PACKAGE).iterdir() if f.name.endswith(".py")}
     inside = {f"{folder}/{name}": text for name, text in modules.items() if not name.startswith("start_")}
-    # Packages on the way are empty: the harness needs nothing of them.
-    empty = {f"{folder.split('/')[0]}/__init__.py": b"", f"{folder.rsplit('/', 1)[0]}/__init__.py": b""}
+    parents = Path(folder).parents  # packages on the way are empty: the harness needs nothing of them
+    empty = {f"{parent}/__init__.py": b"" for parent in parents if parent.name}
     return inside | empty | {"start.py": modules[script]}

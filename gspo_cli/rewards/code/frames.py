@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gspo_cli.rewards.harness.channel import LENGTHS
+from gspo_cli.rewards.code.harness.channel import LENGTHS
 from gspo_cli.sandbox.process import Process
 
 MAX_HEADER = 1 << 16

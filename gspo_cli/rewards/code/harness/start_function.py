@@ -1,5 +1,5 @@
 """Starts the harness of one function call."""
 
-from gspo_cli.rewards.harness import function
+from gspo_cli.rewards.code.harness import function
 
 function.main()

@@ -13,7 +13,7 @@ import pickletools
 import zlib
 from typing import Any
 
-from gspo_cli.rewards.code_tests import BadTests, CodeTests
+from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
 
 LIMIT = 256 << 20
 """Bytes that one problem's tests may unpack to."""

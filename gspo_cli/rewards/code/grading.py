@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gspo_cli.rewards.code_tests import BadTests, CodeTests
-from gspo_cli.rewards.official import grade_official
-from gspo_cli.rewards.script import grade_script
-from gspo_cli.rewards.verdict import EXCLUDED, LATE, Verdict
+from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
+from gspo_cli.rewards.code.official import grade_official
+from gspo_cli.rewards.code.script import grade_script
+from gspo_cli.rewards.code.verdict import EXCLUDED, LATE, Verdict
 from gspo_cli.sandbox.contract import Sandbox
 
 GRADERS: dict[str, Callable[[Sandbox, str, CodeTests], Verdict]] = {

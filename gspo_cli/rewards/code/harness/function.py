@@ -9,9 +9,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from gspo_cli.rewards.harness import prelude
-from gspo_cli.rewards.harness.channel import Channel, silence
-from gspo_cli.rewards.harness.values import Encoder
+from gspo_cli.rewards.code.harness import prelude
+from gspo_cli.rewards.code.harness.channel import Channel, silence
+from gspo_cli.rewards.code.harness.values import Encoder
 
 _dumps, _exit = json.dumps, os._exit
 

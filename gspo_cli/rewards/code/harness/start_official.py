@@ -2,7 +2,7 @@
 
 import os
 
-from gspo_cli.rewards.harness import official
+from gspo_cli.rewards.code.harness import official
 
 end = os._exit
 try:

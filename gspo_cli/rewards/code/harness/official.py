@@ -14,9 +14,9 @@ from io import StringIO
 from types import ModuleType
 from typing import Any
 
-from gspo_cli.rewards.harness import guard, prelude, stdin_program
-from gspo_cli.rewards.harness.channel import Channel, silence
-from gspo_cli.rewards.harness.values import Encoder
+from gspo_cli.rewards.code.harness import guard, prelude, stdin_program
+from gspo_cli.rewards.code.harness.channel import Channel, silence
+from gspo_cli.rewards.code.harness.values import Encoder
 
 _dumps, _loads, _alarm, _cpu_s = json.dumps, json.loads, signal.alarm, time.process_time
 

@@ -15,12 +15,12 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from gspo_cli.rewards import frames
-from gspo_cli.rewards.code_tests import BadTests, CodeTests
-from gspo_cli.rewards.compare import SignallingNaN, same_output
-from gspo_cli.rewards.harness_files import OFFICIAL, harness_job
-from gspo_cli.rewards.values import EmptyTruth, NoTruth, same_value
-from gspo_cli.rewards.verdict import ACCEPTED, EXCLUDED, GRADER, LATE, RUNNER, RUNTIME, WRONG, Verdict
+from gspo_cli.rewards.code import frames
+from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
+from gspo_cli.rewards.code.compare import SignallingNaN, same_output
+from gspo_cli.rewards.code.harness_files import OFFICIAL, harness_job
+from gspo_cli.rewards.code.values import EmptyTruth, NoTruth, same_value
+from gspo_cli.rewards.code.verdict import ACCEPTED, EXCLUDED, GRADER, LATE, RUNNER, RUNTIME, WRONG, Verdict
 from gspo_cli.sandbox.contract import MIB, START_S, Sandbox
 from gspo_cli.sandbox.process import Ended, Late, Process
 

@@ -10,13 +10,13 @@ import json
 import time
 from dataclasses import replace
 
-from gspo_cli.rewards import frames
-from gspo_cli.rewards.code_tests import BadTests, CodeTests
-from gspo_cli.rewards.compare import SignallingNaN, same_output
-from gspo_cli.rewards.harness_files import FUNCTION
-from gspo_cli.rewards.official import OUTPUT_CAP, started
-from gspo_cli.rewards.values import NoTruth, same_value
-from gspo_cli.rewards.verdict import ACCEPTED, EXCLUDED, GRADER, LATE, RUNTIME, WRONG, Verdict
+from gspo_cli.rewards.code import frames
+from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
+from gspo_cli.rewards.code.compare import SignallingNaN, same_output
+from gspo_cli.rewards.code.harness_files import FUNCTION
+from gspo_cli.rewards.code.official import OUTPUT_CAP, started
+from gspo_cli.rewards.code.values import NoTruth, same_value
+from gspo_cli.rewards.code.verdict import ACCEPTED, EXCLUDED, GRADER, LATE, RUNTIME, WRONG, Verdict
 from gspo_cli.sandbox.contract import Job, Sandbox
 from gspo_cli.sandbox.process import Ended, Finished, Late
 
