@@ -7,6 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -60,21 +61,23 @@ class EvalView:
 
 
 def result_table(summaries: list[dict[str, Any]]) -> Table:
-    """One row an evaluation."""
+    """One row an evaluation: avg@k and its clustered standard error, pass@k, problems, and what the
+    answers are like; `failed` are those that the grader could not decide."""
     codes = any(s["verdicts_differ"] for s in summaries)
-    table = Table("benchmark", "score", "std. error", "pass@k", "problems", "tokens", "cut off", "no answer", "errors")
+    names = ["benchmark", "k", "avg@k", "error", "pass@k", "n", "tokens", "cut off", "no answer", "failed"]
+    table = Table(*names, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     if codes:
         table.add_column("graders differ")
     steps = {s["folder"].rpartition("step-")[2] for s in summaries if "step-" in s["folder"]}
     for s in summaries:
-        k, passes = s["samples"], s["pass_at_k"]
+        passes = s["pass_at_k"]
         step = f" step {int(s['folder'].rpartition('step-')[2])}" if len(steps) > 1 else ""
-        best = max(passes, key=int, default=None)
         row = [
-            f"{s['benchmark']} avg@{k}{step}",
+            s["benchmark"] + step,
+            str(s["samples"]),
             _number(s["average"], ".4f") + (" (incomplete)" if s["incomplete"] else ""),
             _number(s["standard_error"], ".4f"),
-            "n/a" if best is None else f"{passes[best]:.4f} (k = {best})",
+            _number(passes.get(str(s["samples"])), ".4f"),
             str(s["num_problems"]) + _excluded(s["data"]["excluded"]),
             _number(s["mean_tokens"], ".1f"),
             _number(s["truncated_frac"], ".1%"),

@@ -63,7 +63,7 @@ def generate(
             answers.append(
                 Answer(
                     problem_id=key[0], sample=key[1], seed=sample.seed, prompt_sha256=prompt_sha256(prompts[key[0]]),
-                    text=decode(subject.tokenizer, sample), text_repaired=False, 
+                    text=decode(subject.tokenizer, sample), text_repaired=False,
                     n_tokens=len(sample.token_ids), finish_reason=sample.finish,
                 )
             )  # fmt: skip

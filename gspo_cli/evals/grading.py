@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
 from gspo_cli.evals.answers import Answer
-from gspo_cli.evals.benchmark import Grade, Grader
-from gspo_cli.types import Problem
+from gspo_cli.evals.benchmark import Grade, Grader, ProblemSet
 
 
 class Grading:
     """Collects the grades of portions, in whatever order they are submitted."""
 
-    def __init__(self, grader: Grader, problems: Mapping[str, Problem]) -> None:
+    def __init__(self, grader: Grader, problems: ProblemSet, opening: str = "") -> None:
+        """`opening` = what of the response stands in the prompt already (see `runner.Plan.opening`)."""
         self.grader = grader
-        self.problems = problems
+        self.problems = {p.id: p for p in problems.problems}
+        self.opening = opening
         self.pool = ThreadPoolExecutor(1, "grading")
         self.pending: dict[int, Future[list[Grade]]] = {}
 
@@ -30,7 +30,7 @@ class Grading:
 
     def submit(self, index: int, answers: list[Answer]) -> None:
         """Grades a portion when its turn comes."""
-        pairs = [(self.problems[a.problem_id], a.text) for a in answers]
+        pairs = [(self.problems[a.problem_id], self.opening + a.text) for a in answers]
         self.pending[index] = self.pool.submit(self.grader.grade, pairs)
 
     def result(self) -> list[Grade]:

@@ -29,7 +29,6 @@ def download(data: HubData, revision: str | None, benchmark: str) -> tuple[list[
     """
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError
-    from huggingface_hub.utils import get_session
 
     wanted = revision or data.revision
     cached = bool(COMMIT.fullmatch(wanted))
@@ -41,7 +40,7 @@ def download(data: HubData, revision: str | None, benchmark: str) -> tuple[list[
                 raise
             if not huggingface_hub.constants.HF_HUB_OFFLINE:
                 # the client itself tries for 23 s before it gives up
-                get_session().head(huggingface_hub.constants.ENDPOINT, timeout=PROBE_S)
+                huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=PROBE_S)
             paths = _get(data, wanted, local_files_only=False)
     except (OSError, ValueError, HfHubHTTPError, _transport_error()) as error:
         raise _unreachable(data, wanted, benchmark, error) from error

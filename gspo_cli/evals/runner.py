@@ -20,6 +20,7 @@ from gspo_cli.evals.summary import score, summarise
 from gspo_cli.rollout.collect import encode
 from gspo_cli.types import Prompt
 
+THINK = "<think>"
 Progress = Callable[[int, int, int], None]
 """Called with answers there are, answers wanted, and tokens drawn since the last call."""
 
@@ -34,6 +35,12 @@ class Plan:
     settings: Settings
     subject: Subject
     portion: int
+
+    @property
+    def opening(self) -> str:
+        """`<think>` where the chat template opens the thinking part itself; the grader must see it open."""
+        last = next(reversed(self.prompts.values()))
+        return THINK if str(self.subject.tokenizer.decode(list(last.token_ids))).rstrip().endswith(THINK) else ""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -68,7 +75,7 @@ def evaluate(plan: Plan, folder: Path, mode: Mode, progress: Progress, warn: Cal
             return store.summary()
         store.event("start", mode=mode, stored=len(store.parts), portions=len(keys))
         started = time.monotonic()
-        with Grading(grader, {p.id: p for p in plan.problems.problems}) as grading:
+        with Grading(grader, plan.problems, plan.opening) as grading:
             tokens = fill(plan, store, grading, progress)
             generated = time.monotonic() - started
             answers = [answer for index in range(len(keys)) for answer in store.parts[index]]
@@ -107,7 +114,7 @@ def measure(plan: Plan) -> dict[str, Any]:
     """The figures of `score` without storing anything: evaluation during training."""
     keys = portions(plan.problems.problems, plan.settings.samples, plan.portion)
     answers: list[Answer] = []
-    with Grading(plan.benchmark.grader(plan.problems), {p.id: p for p in plan.problems.problems}) as grading:
+    with Grading(plan.benchmark.grader(plan.problems), plan.problems, plan.opening) as grading:
         for index, drawn in enumerate(generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, keys)):
             grading.submit(index, drawn)
             answers += drawn

@@ -41,7 +41,7 @@ def grade_stored(
     store = Store(folder, identity, [], warn=lambda _: None)
     if store.finished and not overwrite:
         raise GspoError(f"{folder} holds graded answers", "they would be replaced", "--overwrite, or another --out")
-    with Grading(benchmark.grader(problems), known) as grading:
+    with Grading(benchmark.grader(problems), problems) as grading:
         grading.submit(0, answers)
         grades, about = grading.result(), grading.grader.about
     summary = summarise(benchmark, problems, settings, None, about, answers, grades)
