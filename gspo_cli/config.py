@@ -198,7 +198,12 @@ class EvalConfig(Table):
     every: Annotated[int, Field(ge=0)] = 0
     """Rollout batches between evaluations, the first before any update; 0 = only at the end."""
     bench: tuple[str, ...] = ("arithmetic",)
-    samples: PositiveInt = 4
+    samples: PositiveInt | None = None
+    """Answers per problem; absent = as each benchmark is usually given."""
+    limit: PositiveInt | None = None
+    """The first problems of each benchmark only."""
+    data: dict[str, str] = {}
+    """Benchmark -> file with its problems, in place of the published data set."""
 
 
 class ReportConfig(Table):

@@ -52,7 +52,7 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, title: str, dashes: Mapping
         mine = rows[rows["arm"] == arm]
         for (series, _), line in mine.groupby(["series", "seed"], sort=False, dropna=False):
             look = _look(style.colour(algorithm), dashes[arm], thick=series == "mean" or len(line) == len(mine))
-            _draw_line(ax, line, look, floor, every_point=panel.x == "mini_batch")
+            _draw_line(ax, line, look, floor, every_point=panel.x == "mini_batch" or panel.kind == "eval")
             if floor is not None:
                 # each arm has its own height in the strip, so that none hides another
                 share = 1 - (index + 1) / (len(arms) + 1)

@@ -15,7 +15,9 @@ from transformers import PreTrainedModel
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.rollout.kv_cache import KVCache
+from gspo_cli.rollout.truncate import truncate
 from gspo_cli.rollout.uniforms import uniforms
+from gspo_cli.types import Sampling
 
 DROP_SHARE = 0.25  # of the rows must have ended before the rest is copied together
 BLOCK = 64  # tokens for which random numbers are made at a time
@@ -36,8 +38,7 @@ def sample(
     model: PreTrainedModel,
     prompts: list[tuple[int, ...]],
     seeds: list[list[int]],
-    temperature: float,
-    max_new_tokens: int,
+    sampling: Sampling,
     stop_ids: frozenset[int],
     deadline: float,
 ) -> list[list[Drawn]]:
@@ -49,7 +50,7 @@ def sample(
     Errors: GspoError (exit code 5) when `time.monotonic()` passes the deadline.
     """
     assert not model.training
-    device = model.device
+    device, max_new_tokens = model.device, sampling.max_new_tokens
     cache, visible_PT, logits_PV = prefill(model, prompts, max_new_tokens)
     width = max(map(len, prompts))
     lengths = torch.tensor([len(p) for p in prompts], device=device)
@@ -76,7 +77,7 @@ def sample(
             )
         if t % BLOCK == 0:
             block_RT = torch.from_numpy(uniforms(flat_seeds[live], t, BLOCK)).to(device)
-        token_R, log_prob_R = draw(logits_RV, block_RT[:, t % BLOCK], temperature)
+        token_R, log_prob_R = draw(logits_RV, block_RT[:, t % BLOCK], sampling)
         pending.append((live, token_R.masked_fill(ended_R, -1), log_prob_R))
         ended_R = ended_R | stop_V[token_R]
         num_ended = int(ended_R.sum())
@@ -132,17 +133,21 @@ def prefill(
     return cache, visible_PT, out.logits[:, -1]
 
 
-def draw(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """One token a row by inverting the cumulative distribution in float64, with its float32 log-probability.
+def draw(logits_RV: Tensor, uniform_R: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """One token a row by inverting the cumulative distribution in float64, with its float32 log-probability under the
+    distribution it was drawn from.
 
-    The uniform number is scaled by the distribution's own sum, so that rounding can never point past the last token.
+    The uniform number is scaled by the distribution's own sum and kept below it, so that rounding can never point
+    past the last token that has a probability.
     """
-    log_probs_RV = torch.log_softmax(logits_RV.float() / (temperature or 1.0), dim=-1)
-    if temperature == 0:
+    log_probs_RV = torch.log_softmax(logits_RV.float() / (sampling.temperature or 1.0), dim=-1)
+    if sampling.temperature == 0:
         token_R = log_probs_RV.argmax(-1)
     else:
+        log_probs_RV = truncate(log_probs_RV, sampling)
         cumulative_RV = log_probs_RV.double().exp().cumsum(-1)
-        target_R1 = uniform_R[:, None] * cumulative_RV[:, -1:]
+        total_R1 = cumulative_RV[:, -1:]
+        below_R1 = torch.nextafter(total_R1, torch.zeros_like(total_R1))
+        target_R1 = torch.minimum(uniform_R[:, None] * total_R1, below_R1)
         token_R = torch.searchsorted(cumulative_RV, target_R1, right=True)[:, 0]
-        token_R = token_R.clamp(max=logits_RV.shape[-1] - 1)
     return token_R, log_probs_RV.gather(-1, token_R[:, None])[:, 0]

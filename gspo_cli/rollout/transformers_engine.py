@@ -48,8 +48,7 @@ class TransformersEngine:
                     self.model,
                     [p.token_ids for p in part],
                     [[seeds[key] for key in wanted[p.problem_id]] for p in part],
-                    sampling.temperature,
-                    sampling.max_new_tokens,
+                    sampling,
                     self.stop_ids,
                     deadline,
                 )

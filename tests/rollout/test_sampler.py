@@ -12,6 +12,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.rollout.sampler import Drawn, draw, sample
 from gspo_cli.rollout.uniforms import uniforms
+from gspo_cli.types import Sampling
 
 NEVER = math.inf
 PROMPTS = [(4, 5, 6), (7, 8), (9, 10, 11, 12, 13), (20,)]
@@ -19,7 +20,7 @@ PROMPTS = [(4, 5, 6), (7, 8), (9, 10, 11, 12, 13), (20,)]
 
 def responses(model: PreTrainedModel, prompts=PROMPTS, seeds=None, temperature=1.0, length=24, stops=frozenset({1})):
     seeds = seeds or [[100 * p[0] + i for i in range(3)] for p in prompts]
-    return sample(model, prompts, seeds, temperature, length, stops, NEVER)
+    return sample(model, prompts, seeds, Sampling(temperature, length), stops, NEVER)
 
 
 def tokens(drawn: list[list[Drawn]]) -> list[list[list[int]]]:
@@ -96,7 +97,7 @@ def test_stop_tokens_and_length_limit(tiny_moe: PreTrainedModel) -> None:
 def test_frequencies_match_the_distribution(temperature: float) -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
     uniform = torch.from_numpy(uniforms(__import__("numpy").arange(100_000, dtype="uint64"), 0, 1)[:, 0])
-    token, log_prob = draw(logits.expand(100_000, 5), uniform, temperature)
+    token, log_prob = draw(logits.expand(100_000, 5), uniform, Sampling(temperature, 1))
     expected = torch.softmax(logits / temperature, 0).double()
     assert (
         chisquare(torch.bincount(token, minlength=5).numpy(), (expected / expected.sum() * 100_000).numpy()).pvalue
@@ -107,7 +108,7 @@ def test_frequencies_match_the_distribution(temperature: float) -> None:
 
 def test_extreme_uniform_numbers_give_valid_tokens() -> None:
     logits = torch.tensor([[-1e4, 3.0, -1e4]] * 2)
-    token, _ = draw(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), 1.0)
+    token, _ = draw(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), Sampling(1.0, 1))
     assert token.tolist() == [1, 1]
 
 
@@ -125,5 +126,5 @@ def test_uniforms_do_not_depend_on_the_block() -> None:
 
 def test_deadline(tiny_moe: PreTrainedModel) -> None:
     with pytest.raises(GspoError) as caught:
-        sample(tiny_moe, PROMPTS, [[1]] * 4, 1.0, 5, frozenset({1}), time.monotonic() - 1)
+        sample(tiny_moe, PROMPTS, [[1]] * 4, Sampling(1.0, 5), frozenset({1}), time.monotonic() - 1)
     assert caught.value.code is ExitCode.ENGINE
