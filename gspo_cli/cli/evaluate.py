@@ -1,4 +1,4 @@
-"""`gspo eval benchmarks` and `gspo eval list`."""
+"""`gspo eval benchmarks` and `gspo eval list`; `gspo eval grade` has a file of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from gspo_cli.cli import console
+from gspo_cli.cli import console, grade
 from gspo_cli.cli.options import Out
 from gspo_cli.errors import GspoError
 
 app = typer.Typer(help="Evaluate models on benchmarks.", no_args_is_help=True)
+app.command("grade")(grade.grade)
 
 
 @app.command("benchmarks")
