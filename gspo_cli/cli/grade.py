@@ -16,7 +16,7 @@ from gspo_cli.errors import ExitCode, GspoError
 @console.command
 def grade(
     file: Annotated[Path, typer.Argument(help="Answers, one JSON object a line.")],
-    grader: Annotated[str, typer.Option(help="How to judge them: aime, math or number.")],
+    grader: Annotated[str, typer.Option(help="How to judge them; an unknown name lists the graders.")],
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a row on stdout.")] = False,
 ) -> None:
     """Grade stored answers again, without a model. A row has `id`, `response` and `gold`.

@@ -9,6 +9,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Set
 
+from gspo_cli.rewards.units import NO_UNITS, UNITS
+
 MAX_LENGTH = 300  # characters
 
 _SPACING = re.compile(r"(?<=,)\\,|(?<!\\)\\(?:[;: ]|(?:quad|qquad|displaystyle)(?![A-Za-z]))|~")
@@ -29,18 +31,6 @@ _POWER = r"(?:\s*\^\s*(?:[23]|\{\s*[23]\s*\})|[²³])?"
 _WORDS = rf"\(?(?P<words>[A-Za-z][A-Za-z .'/-]*)\)?{_POWER}"
 _WORDS_IN_TEXT = re.compile(rf"{_WRAPPER}\{{\s*(?:{_WORDS})?\s*\}}{_POWER}$")
 _WORDS_BARE = re.compile(rf"(?<=[\d}}])\s+{_WORDS}$")
-# Words that change what stands before them: dropping one would change the answer.
-_NO_UNITS = frozenset(
-    "or and not no is to than mod modulo base from between plus minus over divided by hundred thousand million billion "
-    "trillion dozen pi factorial squared cubed more less at about octal hex hexadecimal binary wrong false but if".split()
-)
-_UNITS = frozenset(
-    "percent degree degrees deg radian radians dollar dollars cent cents euro euros second seconds sec minute minutes "
-    "min hour hours hr hrs day days week weeks month months year years mm cm dm km meter meters metre metres centimeter "
-    "centimeters kilometer kilometers inch inches foot feet ft yard yards mile miles mi mg kg gram grams kilogram "
-    "kilograms ton tons ounce ounces oz pound pounds lb lbs liter liters litre litres ml gallon gallons mph kph unit "
-    "units square sq cubic cu per point points people person student students way ways time times".split()
-)
 
 
 def tidy(text: str) -> str:
@@ -90,8 +80,8 @@ def bare(text: str) -> str:
     while text != before:
         before = text
         text = _TRAILING.sub("", _LEADING.sub("", text) if _LEADING.match(text) else text)
-        text = _without(_WORDS_IN_TEXT, text, lambda words: not words & _NO_UNITS)
-        text = _without(_WORDS_BARE, unwrap(text), lambda words: words <= _UNITS)
+        text = _without(_WORDS_IN_TEXT, text, lambda words: not words & NO_UNITS)
+        text = _without(_WORDS_BARE, unwrap(text), lambda words: words <= UNITS)
     return text
 
 

@@ -59,7 +59,7 @@ def find_grader(name: str) -> Grader:
 
 def grade_rows(grader: Grader, rows: Iterable[Row], workers: int | None = None) -> Iterator[Verdict]:
     """The verdicts in the order of the rows, which do not depend on how many threads work; by default one a core."""
-    pool = ThreadPoolExecutor(workers or len(os.sched_getaffinity(0)))
+    pool = ThreadPoolExecutor(workers or os.cpu_count())
     try:
         yield from pool.map(grader.grade, rows)
     finally:

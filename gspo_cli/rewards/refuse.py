@@ -58,9 +58,7 @@ class _Group:
             atom = _Atom(_power(self.base.size, atom.size), depth, self.base.factorial or atom.factorial)
             self.base = None
         self.last, best = atom, self.largest
-        self.largest = _Atom(
-            max(best.size, atom.size), max(best.powers, atom.powers), best.factorial or atom.factorial
-        )
+        self.largest = _Atom(max(best.size, atom.size), max(best.powers, atom.powers), best.factorial or atom.factorial)
         return too_large or atom.powers > MAX_POWERS
 
 

@@ -67,11 +67,11 @@ class Worker:
         reply = self._read(DEADLINE_S)
         if reply is None:
             return "timeout"
-        if reply.get("id") != self.items:
-            return "crash"
-        if reply.get("error") == "memory":
+        if reply == {"id": self.items, "error": "memory"}:
             return "memory"
-        return {True: "same", False: "different"}.get(reply.get("same"), "crash")  # type: ignore[return-value]
+        if reply.keys() != {"id", "same"} or reply["id"] != self.items or not isinstance(reply["same"], bool):
+            return "crash"
+        return "same" if reply["same"] else "different"
 
     def _read(self, seconds: float) -> dict[str, Any] | None:
         """The next line; None after `seconds`, an empty reply when the process has ended or speaks no sense."""

@@ -1,4 +1,4 @@
-"""The process in which math-verify compares two answers. Run as a program: one JSON line in, one out, until end of file.
+"""The process in which math-verify compares two answers: a program that takes a JSON line and gives one.
 
 It imports nothing of this package. It lives no longer than its parent: end of file ends it at once, and should it be
 busy beyond hearing, the kernel's timer does. What it reads is parsed as LaTeX and never evaluated as a program.
@@ -45,7 +45,7 @@ def comparison() -> Callable[[str, str], dict[str, Any]]:
     """The function that compares gold and answer; importing what it needs takes a quarter of a second."""
     import sympy.core.random
     import sympy.parsing.sympy_parser
-    import sympy.physics.units  # noqa: F401  `simplify` imports it, and it builds its prefixes by `parse_expr`
+    import sympy.physics.units  # `simplify` imports it, and it builds its prefixes by `parse_expr`
     from math_verify import LatexExtractionConfig, parse, verify
 
     sympy.parsing.sympy_parser.parse_expr = number_only
@@ -53,9 +53,7 @@ def comparison() -> Callable[[str, str], dict[str, Any]]:
 
     def read(text: str) -> list[Any]:
         # the first match only: a fraction within an answer that cannot be read is not the answer
-        return list(
-            parse(f"\\boxed{{{text}}}", only_latex, extraction_mode="first_match", parsing_timeout=None)  # type: ignore[arg-type]
-        )
+        return list(parse(f"\\boxed{{{text}}}", only_latex, extraction_mode="first_match", parsing_timeout=None))
 
     def compare(gold: str, answer: str) -> dict[str, Any]:
         sympy.core.random.seed(0)  # the same verdict in whichever worker
