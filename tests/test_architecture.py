@@ -49,7 +49,8 @@ MAY_IMPORT = {
 THIRD_PARTY = {
     "types": set(), "errors": set(), "seeds": set(), "config": {"pydantic"}, "recipe": {"pydantic"}, "plugins": set(),
     "algorithms": {"torch"},
-    "rewards": {"math_verify"}, "sandbox": set(),
+    "rewards": {"math_verify", "sympy"},  # in the worker alone
+    "sandbox": set(),
     "tasks": {"datasets"},
     "runlog": {"pydantic"},
     "models": {"torch", "transformers", "tokenizers", "safetensors"},

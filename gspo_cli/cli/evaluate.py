@@ -1,4 +1,4 @@
-"""`gspo eval benchmarks` and `gspo eval list`."""
+"""`gspo eval benchmarks` and `gspo eval list`; `gspo eval grade` has a file of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gspo_cli.cli import console
+from gspo_cli.cli import console, grade
 from gspo_cli.cli.eval_view import EvalView, list_table, result_table
 from gspo_cli.cli.options import Out, Set
 from gspo_cli.errors import ExitCode, GspoError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gspo_cli.evals.store import Mode
 
 app = typer.Typer(help="Evaluate models on benchmarks.", no_args_is_help=True)
+app.command("grade")(grade.grade)
 
 
 @app.command("benchmarks")
