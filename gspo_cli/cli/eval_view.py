@@ -89,12 +89,12 @@ def result_table(summaries: list[dict[str, Any]]) -> Table:
 
 
 def list_table(benchmarks: list[Benchmark]) -> Table:
-    """What `gspo eval list` shows."""
-    table = Table("name", "what", "samples", "temperature", "top-p", "data")
+    """What `gspo eval list` shows: samples, temperature and top-p as published."""
+    table = Table("name", "k", "T", "top-p", "what", "data", box=box.SIMPLE_HEAD, pad_edge=False)
     for b in benchmarks:
         sampling = b.sampling
         table.add_row(
-            b.name, b.description, str(b.samples), str(sampling.temperature), str(sampling.top_p), b.hub or "embedded"
+            b.name, str(b.samples), str(sampling.temperature), str(sampling.top_p), b.description, b.hub or "embedded"
         )
     return table
 

@@ -23,7 +23,7 @@ class ArithmeticGrader:
         for problem, text in answers:
             score = task.reward(problem, text)
             found = None if score.reason == "no_answer" else text.rsplit("=", 1)[-1]
-            grades.append(Grade(score.reason, score.reason, found, found and "last ="))  # type: ignore[arg-type]
+            grades.append(Grade(score.reason, score.reason, found, found and "last ="))
         return grades
 
     def close(self) -> None:

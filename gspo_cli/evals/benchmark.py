@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from gspo_cli.types import Problem, Sampling
-
-Verdict = Literal["correct", "wrong", "no_answer", "grader_error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,8 @@ class ProblemSet:
 class Grade:
     """What the grader says of one answer."""
 
-    verdict: Verdict
+    verdict: str
+    """`correct`, `wrong`, `no_answer` or `grader_error`."""
     reason: str
     extracted: str | None = None
     """The part of the response that was compared."""

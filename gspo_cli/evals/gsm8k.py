@@ -3,7 +3,7 @@
 from functools import partial
 
 from gspo_cli.evals.benchmark import Benchmark
-from gspo_cli.evals.checkers import gsm8k_grader
+from gspo_cli.evals.checkers import number_grader
 from gspo_cli.evals.hub import HubData
 from gspo_cli.evals.math_problems import BOXED, load_math
 from gspo_cli.types import Sampling
@@ -14,7 +14,7 @@ GSM8K = Benchmark(
     name="gsm8k",
     description="1319 grade-school word problems, answers are numbers",
     load=partial(load_math, "gsm8k", DATA, answer=str, order=list, fingerprint="557de0e973ab1772"),
-    grader=gsm8k_grader,
+    grader=number_grader,
     samples=1,
     sampling=Sampling(temperature=0.0, max_new_tokens=32768),
     prompt_template="boxed-1",

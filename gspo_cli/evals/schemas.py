@@ -8,6 +8,7 @@ from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.rows import File
+from gspo_cli.rewards.boxes import boxes
 
 Row = dict[str, Any]
 """With lower-case column names."""
@@ -46,14 +47,8 @@ def final_number(solution: Any) -> Any:
 
 def last_box(solution: Any) -> Any:
     r"""The content of the last closed `\boxed{...}`; None without one."""
-    text = solution if isinstance(solution, str) else ""
-    start = text.rfind("\\boxed{")
-    depth = 0
-    for end in range(start + len("\\boxed"), len(text) if start >= 0 else 0):
-        depth += {"{": 1, "}": -1}.get(text[end], 0)
-        if depth == 0:
-            return text[start + len("\\boxed{") : end]
-    return None
+    found = boxes(solution) if isinstance(solution, str) else []
+    return found[-1].content if found else None
 
 
 def _last_message(row: Row) -> Any:

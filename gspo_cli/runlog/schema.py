@@ -61,6 +61,11 @@ METRICS: dict[str, Metric] = {
     ),
     "mismatch/prob_absdiff_mean": Metric("1", "mean of |exp(o) - exp(m)| over loss tokens", "rollout", "lower"),
     "mismatch/prob_absdiff_max": Metric("1", "largest |exp(o) - exp(m)|", "rollout", "lower", "max"),
+    "mismatch/sync_absdiff_max": Metric(
+        "nat", "largest |engine - trainer| over the probe's tokens, after this batch's updates were handed over", "rollout",
+        "lower", "max",
+    ),
+    "mismatch/sync_absdiff_mean": Metric("nat", "mean of the same", "rollout", "lower"),
     "mismatch/self_floor": Metric(
         "nat",
         "root mean square over responses of the mean of l - o on the first mini-batch, before any update (step 1 only)",

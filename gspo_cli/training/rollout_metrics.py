@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gspo_cli.algorithms.advantage import with_spread
 from gspo_cli.algorithms.ratio_metrics import spread
+from gspo_cli.rollout.engine import SyncReport
 from gspo_cli.training.batches import rewards_and_groups
 from gspo_cli.types import Extreme, Mean, MiniBatch, Reduced, RolloutBatch, RootMean
 
@@ -60,6 +61,16 @@ def group_metrics(rewards_B: Tensor, groups_B: Tensor, num_groups: int) -> dict[
         "group/zero_std_frac": Mean(flat_G.sum(), num_groups),
         "group/all_best_frac": Mean((differ & torch.isclose(mean_G, best)).sum(), num_groups),
         "group/all_worst_frac": Mean((differ & torch.isclose(mean_G, worst)).sum(), num_groups),
+    }
+
+
+def sync_metrics(report: SyncReport | None) -> dict[str, Reduced]:
+    """What the check after handing over the weights found; nothing where the engine has the trainer's own."""
+    if report is None:
+        return {}
+    return {
+        "mismatch/sync_absdiff_max": Extreme(torch.tensor(report.absdiff_max, dtype=torch.float64), 1),
+        "mismatch/sync_absdiff_mean": Mean(torch.tensor(report.absdiff_mean, dtype=torch.float64), 1),
     }
 
 

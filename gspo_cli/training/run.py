@@ -24,6 +24,7 @@ from gspo_cli.models.torch_setup import determinism
 from gspo_cli.plugins import is_plugin, plugin_source
 from gspo_cli.rollout.collect import PromptStream, problems_hash
 from gspo_cli.rollout.engines import open_engine
+from gspo_cli.rollout.hosted_engine import HostedEngine
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import fresh
@@ -61,6 +62,8 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
         "data_sha256": problems_hash(stream.problems),
     }
     log = open_folder(run, folder, start, recipe_text, argv, hashes | {"engine": engine.info.as_dict()}, model)
+    if isinstance(engine, HostedEngine):
+        engine.on_restart = lambda reason: log.event("engine_restarted", reason=reason)
     learner = make_learner(run, model)
     hooks = Hooks(
         evaluate=lambda: measure_all(

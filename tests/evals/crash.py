@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.cli.main import app
-from gspo_cli.evals import command, generate  # noqa: F401 - imported before the forks
+from gspo_cli.evals import generate
 
 
 def main() -> None:

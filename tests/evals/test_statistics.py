@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gspo_cli.evals.answers import Answer
-from gspo_cli.evals.benchmark import Grade, Verdict
+from gspo_cli.evals.benchmark import Grade
 from gspo_cli.evals.statistics import clustered_error, detectable, interval, mean_pass_at_k, pass_at_k, powers_up_to
 from gspo_cli.evals.summary import score
 
@@ -77,7 +77,7 @@ def answer(problem: str, sample: int, tokens: int = 2, finish: str = "stop") -> 
     return Answer(problem, sample, sample, None, f"{problem}{sample}", False, tokens, finish)
 
 
-def graded(rows: dict[str, list[Verdict]]) -> tuple[list[Answer], list[Grade]]:
+def graded(rows: dict[str, list[str]]) -> tuple[list[Answer], list[Grade]]:
     answers = [answer(p, i, tokens=i + 1) for p, verdicts in rows.items() for i in range(len(verdicts))]
     return answers, [Grade(v, v, "1", "box") for verdicts in rows.values() for v in verdicts]
 
@@ -93,7 +93,7 @@ def test_scores_by_hand() -> None:
 
 
 def test_identical_samples_change_neither_average_nor_error() -> None:
-    verdicts: dict[str, list[Verdict]] = {"a": ["correct"], "b": ["wrong"], "c": ["correct"]}
+    verdicts: dict[str, list[str]] = {"a": ["correct"], "b": ["wrong"], "c": ["correct"]}
     one = score(*graded(verdicts))
     many = score(*graded({p: v * 8 for p, v in verdicts.items()}))
     assert [one[k] for k in ("average", "standard_error")] == [many[k] for k in ("average", "standard_error")]
@@ -109,7 +109,7 @@ def test_what_the_grader_failed_on_is_left_out_and_counted() -> None:
 
 
 def test_one_failure_in_a_hundred_is_still_a_figure() -> None:
-    rows: dict[str, list[Verdict]] = {str(i): ["wrong"] for i in range(99)}
+    rows: dict[str, list[str]] = {str(i): ["wrong"] for i in range(99)}
     assert not score(*graded(rows | {"x": ["grader_error"]}))["incomplete"]
     assert score(*graded(rows | {"x": ["grader_error"] * 2}))["incomplete"]
 

@@ -1,0 +1,124 @@
+"""Where engine `vllm` runs: on a CPU in a child process with an interpreter of its own, on a GPU in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gspo_cli.config import RolloutConfig
+from gspo_cli.errors import GspoError
+from gspo_cli.rollout.host import Host, HostLost, HostRefused
+from gspo_cli.rollout.process_host import ProcessHost
+from gspo_cli.rollout.weights import named_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""vLLM's core in the process that calls it: calls by name reach it, and nothing is pickled."""
+HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""What vLLM 0.32's attention kernels for CPUs are compiled for."""
+
+
+def vllm_host(
+    config: RolloutConfig, model: PreTrainedModel, stop_ids: frozenset[int], routes: bool
+) -> Callable[[], Host]:
+    """What opens the host that fits the model's device. Nothing is started yet.
+
+    Errors: GspoError for what can be known to fail.
+    """
+    options = {
+        "model": model.name_or_path,
+        "revision": getattr(model.config, "_commit_hash", None),
+        "dtype": config.vllm.dtype or str(model.dtype).removeprefix("torch."),
+        "stop_ids": sorted(stop_ids),
+        "kv_bytes": int(config.kv_budget_gb * 2**30),
+        "routes": routes,
+    }
+    if model.device.type == "cuda":
+        return lambda: InProcessHost(options)
+    if routes:
+        raise GspoError(
+            "engine vllm cannot record expert choices on a CPU",
+            "vLLM's model runner that gives them needs Triton, which has no CPU backend",
+            "rollout.engine = 'transformers', or a GPU",
+        )
+    check_head_dim(model)
+    python, threads = find_python(config.vllm.python), torch.get_num_threads()
+    return lambda: ProcessHost(python, "vllm_host.py", options, child_environment(threads), config.deadline_s)
+
+
+def find_python(path: str | None) -> str:
+    """The interpreter that `rollout.vllm.python` names.
+
+    Errors: GspoError where it names none or nothing that runs.
+    """
+    hint = "docs/vllm.md has the commands that make the environment; `gspo doctor` checks it"
+    if path is None:
+        raise GspoError(
+            "engine vllm needs rollout.vllm.python on a CPU",
+            "vLLM's CPU build lives in an environment of its own, because its requirements would break this one",
+            hint,
+        )
+    found = shutil.which(os.path.expanduser(path))
+    if found is None:
+        raise GspoError(f"rollout.vllm.python = {path!r} is no program", "the file is missing or does not run", hint)
+    return os.path.abspath(found)
+
+
+def check_head_dim(model: PreTrainedModel) -> None:
+    """Errors: GspoError for a width of attention heads that vLLM's CPU kernels lack; they fail at the first prompt."""
+    config = model.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if width not in HEAD_DIMS:
+        raise GspoError(
+            f"vLLM cannot run this model on a CPU: its attention heads are {width} wide",
+            f"its kernels are made for {', '.join(map(str, HEAD_DIMS))}",
+            "--set model.tiny.head_dim=32 for a model that is built here, else rollout.engine = 'transformers'",
+        )
+
+
+def child_environment(threads: int) -> dict[str, str]:
+    """The child's variables: they must stand before its interpreter starts."""
+    ours = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    bound = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    return ours | QUIET | IN_PROCESS | bound
+
+
+class InProcessHost:
+    """vLLM in this process, sharing the GPU with the trainer by sleep and wake. Not yet run on a GPU."""
+
+    replaceable = False  # what a failed engine leaves on the GPU cannot be told from what the trainer needs
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        os.environ.update(QUIET | IN_PROCESS)
+        try:
+            from gspo_cli.rollout.hosts.vllm_backend import Backend
+        except ImportError as error:
+            raise GspoError("engine vllm is not installed", str(error), "pip install 'gspo[vllm]'") from error
+        self.backend = Backend(**options)
+        self.facts = self.backend.facts
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """See `Host.ask`."""
+        try:
+            answer: dict[str, Any] = getattr(self.backend, do)(**request)
+        except TimeoutError as error:
+            raise HostLost(str(error)) from error
+        except ValueError as error:
+            raise HostRefused(str(error)) from error
+        return answer
+
+    def load(self, weights: PreTrainedModel, version: int) -> dict[str, Any]:
+        """See `Host.load`: tensors are copied from the trainer's memory one by one."""
+        named = named_weights(weights, getattr(torch, str(self.facts["dtype"])))
+        count = sum(1 for _ in weights.named_parameters())
+        return self.ask("load", version=version, repack=False, weights=named) | {"tensors": count}
+
+    def close(self) -> None:
+        """vLLM frees its memory with the process."""
