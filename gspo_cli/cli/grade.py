@@ -10,31 +10,48 @@ import typer
 from rich.table import Table
 
 from gspo_cli.cli import console
+from gspo_cli.cli.options import GraderPython, SandboxKind, UnsafeLocal, Workers
 from gspo_cli.errors import ExitCode, GspoError
+
+MAX_ERRORS = 0.01
+"""Share of rows on which the grader may fail before the command does."""
 
 
 @console.command
 def grade(
     file: Annotated[Path, typer.Argument(help="Answers, one JSON object a line.")],
     grader: Annotated[str, typer.Option(help="How to judge them; an unknown name lists the graders.")],
+    workers: Workers = None,
+    sandbox: SandboxKind = "auto",
+    unsafe_local: UnsafeLocal = False,
+    grader_python: GraderPython = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a row on stdout.")] = False,
 ) -> None:
-    """Grade stored answers again, without a model. A row has `id`, `response` and `gold`.
+    """Grade stored answers again, without a model. A row has `id`, and `response` and `gold`, or for programs `kind`,
+    `code` and `tests`.
 
     Examples:
 
         gspo eval grade answers.jsonl --grader math
 
         gspo eval grade answers.jsonl --grader aime --json
+
+        gspo eval grade programs.jsonl --grader official --workers 2
     """
     from gspo_cli.rewards.graders import find_grader, grade_rows
     from gspo_cli.rewards.rows import read_rows
     from gspo_cli.rewards.verdict import GRADER_ERROR
+    from gspo_cli.sandbox.choose import SandboxChoice
 
     chosen = find_grader(grader)
+    choice = SandboxChoice(sandbox, unsafe_local, grader_python)
+    if choice != SandboxChoice() and not chosen.runs_programs:
+        raise GspoError(
+            f"a sandbox for --grader {grader}", "it runs no programs", "leave out what is said of the sandbox"
+        )
     rows = read_rows(file, chosen)
     counts: Counter[tuple[str, str]] = Counter()
-    for row, found in zip(rows, grade_rows(chosen, rows), strict=True):
+    for row, found in zip(rows, grade_rows(chosen, rows, workers, choice), strict=True):
         counts[found.verdict, found.reason] += 1
         if json_:
             line = {"id": row["id"], "verdict": found.verdict, "passed": found.passed, "reason": found.reason}
@@ -44,10 +61,13 @@ def grade(
         for (verdict, reason), count in sorted(counts.items()):
             table.add_row(verdict, reason, str(count), f"{count / len(rows):.1%}")
         console.out.print(table)
-    if all(verdict == GRADER_ERROR for verdict, _ in counts):
+    if unsafe_local:
+        console.note("warning: --unsafe-local: these programs ran without any isolation")
+    failed = sum(n for (verdict, _), n in counts.items() if verdict == GRADER_ERROR)
+    if all(verdict in (GRADER_ERROR, "excluded") for verdict, _ in counts) or failed > len(rows) * MAX_ERRORS:
         raise GspoError(
-            "not one answer could be graded",
-            f"the grader failed on all {len(rows)}: {', '.join(sorted(reason for _, reason in counts))}",
-            "look at the column gold: it must hold what this grader can read",
+            "not one answer could be graded" if failed in (0, len(rows)) else f"{failed} answers could not be graded",
+            f"of {len(rows)} rows: {', '.join(sorted(reason for v, reason in counts if v in (GRADER_ERROR, 'excluded')))}",
+            "look at what the rows are graded with: gold or tests, and whether programs start in the sandbox",
             ExitCode.ENGINE,
         )

@@ -6,18 +6,22 @@ To add one: write its function of a row and name it below with the fields that i
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.rewards.aime import grade_aime
+from gspo_cli.rewards.code.rows import PROGRAM, of_programs
+from gspo_cli.rewards.code.verdict import Verdict as ProgramVerdict
 from gspo_cli.rewards.mathematics import grade_math, grade_number
 from gspo_cli.rewards.verdict import Verdict
+from gspo_cli.sandbox.choose import SandboxChoice
+from gspo_cli.sandbox.machine import physical_cores
 
 Row = Mapping[str, Any]
+Judged = Verdict | ProgramVerdict
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,20 @@ class Grader:
     about: str
     fields: Mapping[str, tuple[type, ...]]
     """What a row holds besides its `id`, and the types that each may have."""
-    grade: Callable[[Row], Verdict]
-    """Judges one row, in any thread; a failure of the grader itself is a verdict, not an exception."""
+    grade: Callable[[Sequence[Row], int, SandboxChoice], Iterable[Judged]]
+    """Judges rows in their order with so many threads; a failure of the grader itself is a verdict, no exception."""
+    runs_programs: bool = False
 
 
-def _of_text(check: Callable[[str, str], Verdict]) -> Callable[[Row], Verdict]:
-    return lambda row: check(row["response"], str(row["gold"]))
+def _of_text(check: Callable[[str, str], Verdict]) -> Callable[[Sequence[Row], int, SandboxChoice], Iterator[Verdict]]:
+    def grade(rows: Sequence[Row], workers: int, _sandbox: SandboxChoice) -> Iterator[Verdict]:
+        pool = ThreadPoolExecutor(workers)
+        try:
+            yield from pool.map(lambda row: check(row["response"], str(row["gold"])), rows)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    return grade
 
 
 ANSWER: Mapping[str, tuple[type, ...]] = {"response": (str,), "gold": (str, int, float)}
@@ -40,6 +52,8 @@ ANSWER: Mapping[str, tuple[type, ...]] = {"response": (str,), "gold": (str, int,
 GRADERS: dict[str, Grader] = {
     "aime": Grader("integers from 0 on, read strictly", ANSWER, _of_text(grade_aime)),
     "math": Grader("mathematical answers of any kind", ANSWER, _of_text(grade_math)),
+    "official": Grader("programs, as LiveCodeBench's evaluator judges them", PROGRAM, of_programs("official"), True),
+    "script": Grader("programs, each test an ordinary process", PROGRAM, of_programs("script"), True),
     "number": Grader("plain numbers, exactly", ANSWER, _of_text(grade_number)),
 }
 
@@ -57,10 +71,11 @@ def find_grader(name: str) -> Grader:
     return GRADERS[name]
 
 
-def grade_rows(grader: Grader, rows: Iterable[Row], workers: int | None = None) -> Iterator[Verdict]:
-    """The verdicts in the order of the rows, which do not depend on how many threads work; by default one a core."""
-    pool = ThreadPoolExecutor(workers or os.cpu_count())
-    try:
-        yield from pool.map(grader.grade, rows)
-    finally:
-        pool.shutdown(cancel_futures=True)
+def grade_rows(
+    grader: Grader, rows: Sequence[Row], workers: int | None = None, sandbox: SandboxChoice = SandboxChoice()
+) -> Iterable[Judged]:
+    """The verdicts in the order of the rows, which do not depend on how many threads work; by default one a core.
+
+    Errors: GspoError when programs are to run and there is no sandbox.
+    """
+    return grader.grade(rows, workers or physical_cores(), sandbox)

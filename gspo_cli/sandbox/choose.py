@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gspo_cli.errors import GspoError
 from gspo_cli.sandbox.bare import Bare
@@ -24,20 +25,31 @@ REMEDY = (
 )
 
 
-def open_sandbox(kind: str = "auto", unsafe_local: bool = False, python: str | None = None) -> Sandbox:
-    """The sandbox of that kind, tried out.
+@dataclass(frozen=True)
+class SandboxChoice:
+    """What the user wants programs to run in."""
+
+    kind: str = "auto"
+    unsafe_local: bool = False
+    """Run them without isolation; recorded wherever their verdicts go."""
+    python: str | None = None
+    """Another interpreter than the running one."""
+
+
+def open_sandbox(choice: SandboxChoice = SandboxChoice()) -> Sandbox:
+    """The sandbox of that choice, tried out.
 
     Errors: GspoError when none works here and `unsafe_local` does not waive it.
     """
     if not sys.platform.startswith("linux"):
         raise GspoError("programs are graded on Linux only", f"this is {sys.platform}", "run it in a Linux container")
-    interpreter, limits = find_interpreter(python), Limits()
-    if unsafe_local:
+    interpreter, limits = find_interpreter(choice.python), Limits()
+    if choice.unsafe_local:
         return Bare(interpreter, limits)
-    if kind not in KINDS:
-        raise GspoError(f"no sandbox {kind!r}", f"there are {', '.join(KINDS)}", "name one of them")
+    if choice.kind not in KINDS:
+        raise GspoError(f"no sandbox {choice.kind!r}", f"there are {', '.join(KINDS)}", "name one of them")
     tried = []
-    for name in ("bwrap", "sandlock") if kind == "auto" else (kind,):
+    for name in ("bwrap", "sandlock") if choice.kind == "auto" else (choice.kind,):
         made = MAKERS[name](interpreter, limits)
         problem = f"{name} is not installed" if made is None else fault(made)
         if made is not None and problem is None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Protocol
 
 CHUNK = 1 << 16
@@ -39,6 +40,8 @@ class Finished:
     """None: it was killed, because it was late or said too much."""
     late: bool
     flooded: bool
+    waited_s: float = 0.0
+    """See `Process.waited_s`, where it was late."""
 
 
 class Child(Protocol):
@@ -155,9 +158,11 @@ class Process:
                 pass
         finally:
             os.close(ended)
-        code = self.kill()
         flooded = len(out) > cap
-        return Finished(bytes(out), bytes(err), None if running else code, running and not flooded, flooded)
+        late = running and not flooded
+        waited_s = self.waited_s() if late else 0.0
+        code = self.kill()
+        return Finished(bytes(out), bytes(err), None if running else code, late, flooded, waited_s)
 
     def _feed(self, pending: memoryview) -> memoryview:
         try:
@@ -166,6 +171,15 @@ class Process:
             return pending
         except BrokenPipeError:  # it reads no further, which is its right
             return pending[:0]
+
+    def waited_s(self) -> float:
+        """Seconds that the program, still running, was ready to run but had no core: how busy the machine was."""
+        family, waits = [self._child.pid], [0]
+        for pid in family:
+            with suppress(OSError, IndexError, ValueError):
+                waits.append(int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]))
+                family += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
+        return max(waits) / 1e9
 
     def last_words(self) -> str:
         """What stderr holds right now, as one line for a message."""

@@ -21,8 +21,8 @@ GRADERS: dict[str, Callable[[Sandbox, str, CodeTests], Verdict]] = {
     "official": grade_official,
     "script": grade_script,
 }
-FULL_SHARE = 0.9
-"""A test that had a core for this share of its time and was late would be late on an idle machine too."""
+BUSY_S = 0.5
+"""A program that was late and had waited less than this for a core would be late on an idle machine too."""
 
 
 class SharedTests:
@@ -93,8 +93,8 @@ def grade_all(sandbox: Sandbox, graders: Sequence[str], work: Sequence[Work], wo
 
 
 def needs_second_run(verdict: Verdict) -> bool:
-    """Whether it was late without having had a core to itself: the machine may have been busy."""
-    return verdict.verdict == LATE and verdict.cpu_share < FULL_SHARE
+    """Whether it was late without having had a core to itself: the machine was busy."""
+    return verdict.verdict == LATE and verdict.waited_s >= BUSY_S
 
 
 def _grade(sandbox: Sandbox, graders: Sequence[str], item: Work) -> dict[str, Verdict]:

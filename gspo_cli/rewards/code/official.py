@@ -72,7 +72,7 @@ def _converse(process: Process, program: str, tests: CodeTests, limit_s: int) ->
     """Test after test until one fails; what breaks the conversation after hello is the program's doing."""
     silence = limit_s + SILENCE_S - LIMIT_S
     end = time.monotonic() + (limit_s + 1) * len(tests.inputs) + 5
-    run, before = 0, 0.0
+    run = 0
     try:
         header = {"fn_name": tests.fn_name, "limit_s": limit_s, "cap": OUTPUT_CAP}
         frames.send(process, header, program.encode("utf-8", "surrogatepass"), time.monotonic() + silence)
@@ -83,10 +83,10 @@ def _converse(process: Process, program: str, tests: CodeTests, limit_s: int) ->
             deadline = min(end, time.monotonic() + silence)
             frames.send(process, {}, text.encode("utf-8", "surrogatepass"), deadline)
             header, payload = frames.receive(process, deadline, OUTPUT_CAP)
-            cpu, before = float(header.get("cpu_s", 0)) - before, float(header.get("cpu_s", 0))
             verdict = judge(header, payload, tests, run - 1)
             if verdict.verdict != ACCEPTED:
-                return replace(verdict, tests_run=run, cpu_share=cpu / limit_s)
+                waited_s = process.waited_s() if verdict.verdict == LATE else 0.0
+                return replace(verdict, tests_run=run, waited_s=waited_s)
     except Late:
         return Verdict(RUNNER, "silent for too long", run)
     except Ended:

@@ -83,7 +83,7 @@ def failure(done: Finished) -> Verdict | None:
     if done.flooded:
         return Verdict(WRONG, "output_limit")
     if done.late:
-        return Verdict(LATE)
+        return Verdict(LATE, waited_s=done.waited_s)
     if done.code:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return Verdict(RUNTIME, (lines[-1] if lines else f"exit code {done.code}")[:200])
@@ -110,7 +110,7 @@ def _call_function(sandbox: Sandbox, program: str, tests: CodeTests, index: int,
             return Verdict(RUNTIME, "the result has no text")
         right = is_json(sent) and same_value(sent, tests.expected[index])
     except Late:
-        return Verdict(LATE)
+        return Verdict(LATE, waited_s=process.waited_s())
     except Ended:
         return Verdict(RUNTIME, "the process ended")
     except (frames.Garbled, ValueError, TypeError, LookupError, RecursionError, NoTruth):

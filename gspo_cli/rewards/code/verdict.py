@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gspo_cli.rewards.verdict import GRADER_ERROR
+
 ACCEPTED, WRONG, LATE = "accepted", "wrong_answer", "time_limit"
 RUNTIME, RUNNER = "runtime_error", "runner_error"
-GRADER, EXCLUDED = "grader_error", "excluded"
+GRADER, EXCLUDED = GRADER_ERROR, "excluded"
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Verdict:
     tests_run: int = 0
     tests_total: int = 0
     seconds: float = 0.0
-    cpu_share: float = 1.0
-    """Of a time limit: CPU seconds over seconds of the test. Low when the machine was busy."""
+    waited_s: float = 0.0
+    """Of a time limit: how long the program was ready to run but had no core."""
 
     @property
     def passed(self) -> bool | None:

@@ -8,7 +8,6 @@ import faulthandler
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable
 from io import StringIO
 from types import ModuleType
@@ -18,7 +17,7 @@ from gspo_cli.rewards.code.harness import guard, prelude, stdin_program
 from gspo_cli.rewards.code.harness.channel import Channel, silence
 from gspo_cli.rewards.code.harness.values import Encoder
 
-_dumps, _loads, _alarm, _cpu_s = json.dumps, json.loads, signal.alarm, time.process_time
+_dumps, _loads, _alarm = json.dumps, json.loads, signal.alarm
 
 
 class TimeoutException(Exception):
@@ -56,7 +55,7 @@ def main() -> None:
             answer, data = {"status": "runtime_error", "error": str(error)[:200]}, b""
         if len(data) > header["cap"]:
             answer, data = {"status": "output_limit"}, b""
-        channel.send(answer | {"cpu_s": _cpu_s()}, data)
+        channel.send(answer, data)
 
 
 def load(program: str, name: str | None, limit: int) -> Callable[..., Any]:
