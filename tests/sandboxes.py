@@ -1,0 +1,35 @@
+"""Sandboxes for tests: the machine's own, and one that runs as another user where we are root."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gspo_cli.errors import GspoError
+from gspo_cli.sandbox.bwrap import Bubblewrap
+from gspo_cli.sandbox.choose import SandboxChoice, open_sandbox
+from gspo_cli.sandbox.contract import Limits, Sandbox
+from gspo_cli.sandbox.interpreter import find_interpreter
+from gspo_cli.sandbox.process_limit import OtherUser
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+def own_sandbox() -> Sandbox:
+    """As users get it. Without one the test is skipped, or fails where everything must be tested."""
+    try:
+        return open_sandbox(SandboxChoice("bwrap"))
+    except GspoError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"no sandbox: {error.why}")
+
+
+def plain_user_sandbox() -> Sandbox:
+    """Bubblewrap started by `nobody`, as an ordinary user would."""
+    if os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists():
+        pytest.skip("needs root, to become another user, and a Python that all users may read")
+    own_sandbox().close()
+    return Bubblewrap(find_interpreter(SYSTEM_PYTHON), Limits(), OtherUser())
