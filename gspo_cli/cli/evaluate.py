@@ -10,7 +10,7 @@ import typer
 
 from gspo_cli.cli import console, elo, grade
 from gspo_cli.cli.eval_view import EvalView, list_table, result_table
-from gspo_cli.cli.options import Out, Set
+from gspo_cli.cli.options import GraderPython, Out, SandboxKind, Set, UnsafeLocal, Workers
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
@@ -42,6 +42,14 @@ def benchmarks(
     ] = None,
     data: Annotated[list[str] | None, typer.Option(help="NAME=PATH: problems from json, jsonl or parquet.")] = None,
     revision: Annotated[list[str] | None, typer.Option(help="NAME=SHA: another commit of the published data.")] = None,
+    release: Annotated[list[str] | None, typer.Option(help="NAME=RELEASE, e.g. livecodebench=release_v6.")] = None,
+    window: Annotated[list[str] | None, typer.Option(help="NAME=FROM..TO: problems of these days.")] = None,
+    contests: Annotated[list[str] | None, typer.Option(help="NAME=PATH: standings, for codeforces.")] = None,
+    grader: Annotated[str, typer.Option(help="Of programs: both, official or script.")] = "both",
+    workers: Workers = None,
+    sandbox: SandboxKind = "auto",
+    unsafe_local: UnsafeLocal = False,
+    grader_python: GraderPython = None,
     answers: Annotated[Path | None, typer.Option(help="Grade these stored answers; no model runs.")] = None,
     all_checkpoints: Annotated[bool, typer.Option(help="Every checkpoint of the run, and the figure.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on with an unfinished evaluation.")] = False,
@@ -71,15 +79,21 @@ def benchmarks(
     if greedy and temperature:
         raise GspoError(f"--greedy and --temperature {temperature}", "greedy is temperature 0", "use one of them")
 
+    from gspo_cli.evals.code_grader import grader_choice
     from gspo_cli.evals.command import Request, jobs, parse_data
+    from gspo_cli.sandbox.choose import SandboxChoice
 
-    choices = parse_data(data or [], revision or [], chosen)
+    named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests}
+    choices = parse_data({option: texts or [] for option, texts in named.items()}, chosen)
+    grading = grader_choice(grader, workers, SandboxChoice(sandbox, unsafe_local, grader_python))
+    if unsafe_local:
+        console.note("warning: --unsafe-local: programs run without any isolation, and the summary says so")
     if answers is not None:
         if model is not None or len(chosen) != 1:
             raise GspoError(
                 "--answers takes one --bench and no model", "its answers are drawn already", "leave out the rest"
             )
-        graded = _told(_grade(chosen[0], choices, answers, out, overwrite), json_)
+        graded = _told(_grade(chosen[0], choices, answers, out, overwrite, grading), json_)
         _end([graded], [ExitCode.ENGINE if graded["incomplete"] else ExitCode.OK], json_)
         return
 
@@ -88,7 +102,7 @@ def benchmarks(
     targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
     given = Overrides(samples, 0.0 if greedy else temperature, top_p, top_k, min_p, max_tokens, limit)
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
-    request = Request(chosen, targets, choices, given, seed, mode)
+    request = Request(chosen, targets, choices, given, seed, mode, grading)
     results, codes = [], [ExitCode.OK]
     with closing(jobs(request, console.note)) as planned:
         for job in planned:
@@ -134,13 +148,15 @@ def _end(results: list[dict[str, Any]], codes: list[ExitCode], as_json: bool) ->
         raise typer.Exit(int(max(codes)))
 
 
-def _grade(benchmark: Benchmark, choices: Any, answers: Path, out: Path, overwrite: bool) -> dict[str, Any]:
+def _grade(
+    benchmark: Benchmark, choices: Any, answers: Path, out: Path, overwrite: bool, grading: Any
+) -> dict[str, Any]:
     from gspo_cli.evals.benchmark import DataChoice
     from gspo_cli.evals.stored import grade_stored
 
     folder = out / f"eval-{answers.stem}" / benchmark.name
     problems = benchmark.load(choices.get(benchmark.name, DataChoice()))
-    return grade_stored(benchmark, problems, answers, folder, overwrite) | {"folder": str(folder)}
+    return grade_stored(benchmark, problems, answers, folder, overwrite, grading) | {"folder": str(folder)}
 
 
 def _draw(run: Path) -> None:

@@ -13,6 +13,7 @@ from gspo_cli.cli import console
 from gspo_cli.cli.options import GraderPython, SandboxKind, UnsafeLocal, Workers
 from gspo_cli.errors import ExitCode, GspoError
 
+UNDECIDED = ("grader_error", "excluded")
 MAX_ERRORS = 0.01
 """Share of rows on which the grader may fail before the command does."""
 
@@ -64,10 +65,10 @@ def grade(
     if unsafe_local:
         console.note("warning: --unsafe-local: these programs ran without any isolation")
     failed = sum(n for (verdict, _), n in counts.items() if verdict == GRADER_ERROR)
-    if all(verdict in (GRADER_ERROR, "excluded") for verdict, _ in counts) or failed > len(rows) * MAX_ERRORS:
+    if all(verdict in UNDECIDED for verdict, _ in counts) or failed > len(rows) * MAX_ERRORS:
         raise GspoError(
             "not one answer could be graded" if failed in (0, len(rows)) else f"{failed} answers could not be graded",
-            f"of {len(rows)} rows: {', '.join(sorted(reason for v, reason in counts if v in (GRADER_ERROR, 'excluded')))}",
+            f"of {len(rows)} rows: {', '.join(sorted(reason for v, reason in counts if v in UNDECIDED))}",
             "look at what the rows are graded with: gold or tests, and whether programs start in the sandbox",
             ExitCode.ENGINE,
         )

@@ -14,14 +14,10 @@ Model = Annotated[str | None, typer.Option(help="A Hugging Face folder or hub na
 Out = Annotated[Path, typer.Option(help="Root of all results.")]
 Name = Annotated[str | None, typer.Option(help="The study's folder name; default: the recipe's and the time.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change any key of the recipe: --set train.lr=2e-4.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Answers graded at once.", show_default="one a physical core")
-]
+Workers = Annotated[int | None, typer.Option(min=1, help="Answers graded at once.", show_default="one a physical core")]
 SandboxKind = Annotated[str, typer.Option("--sandbox", help="Where programs run: auto, bwrap or sandlock.")]
 UnsafeLocal = Annotated[bool, typer.Option("--unsafe-local", help="Run programs without isolation; is recorded.")]
-GraderPython = Annotated[
-    str | None, typer.Option(help="Interpreter of the graded programs.", show_default="this one")
-]
+GraderPython = Annotated[str | None, typer.Option(help="Interpreter of the graded programs.", show_default="this one")]
 
 
 def parse_seeds(seed: int | None, seeds: str | None, default: int) -> list[int]:

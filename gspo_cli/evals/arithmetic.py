@@ -46,7 +46,7 @@ ARITHMETIC = Benchmark(
     name="arithmetic",
     description="200 held-out sums of digits of the built-in task, exact integer after the last '='",
     load=load,
-    grader=lambda _problems: ArithmeticGrader(),
+    grader=lambda _problems, _choice: ArithmeticGrader(),
     samples=4,
     sampling=Sampling(temperature=1.0, max_new_tokens=64),
     prompt_template="plain-1",

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from gspo_cli.sandbox.choose import ANY_SANDBOX, SandboxChoice
 from gspo_cli.types import Problem, Sampling
+
+Outcomes = Mapping[str, Sequence[bool]]
+"""Problem id -> whether each gradable answer to it is right, in the order of the samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,23 @@ class DataChoice:
     """Files or folders in place of the published data set."""
     revision: str | None = None
     """Of the published data set, in place of the pinned one."""
+    release: str | None = None
+    """Of a benchmark that grows: `release_v6`."""
+    window: str | None = None
+    """The problems between two days: `2024-10-01..2025-02-01`."""
+    contests: Path | None = None
+    """Standings of the contests that the problems come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraderChoice:
+    """How programs are graded; benchmarks with answers in text make no use of it."""
+
+    graders: tuple[str, ...] = ("official", "script")
+    """The first gives the figure, the second stands beside it."""
+    sandbox: SandboxChoice = ANY_SANDBOX
+    workers: int | None = None
+    """Programs at once; None = one a physical core."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +53,8 @@ class ProblemSet:
     """What the grader needs of a problem beyond its answer (tests), by problem id; the model never sees it."""
     excluded: Mapping[str, list[str]] = field(default_factory=dict)
     """Reason -> ids of the problems that cannot be graded."""
+    flagged: Mapping[str, str] = field(default_factory=dict)
+    """Problem id -> what is known to be wrong with it. They count; a second figure leaves them out."""
     warnings: tuple[str, ...] = ()
 
     def limited(self, limit: int | None) -> ProblemSet:
@@ -76,7 +99,7 @@ class Benchmark:
     name: str
     description: str
     load: Callable[[DataChoice], ProblemSet]
-    grader: Callable[[ProblemSet], Grader]
+    grader: Callable[[ProblemSet, GraderChoice], Grader]
     samples: int
     """Answers per problem: the k of avg@k."""
     sampling: Sampling
@@ -86,3 +109,7 @@ class Benchmark:
     prompt_text: str
     hub: str | None = None
     """The data set that it downloads; None for embedded problems."""
+    runs_programs: bool = False
+    """Whether answers are programs, which need a sandbox."""
+    figures: Callable[[ProblemSet, Outcomes], dict[str, Any]] | None = None
+    """Further figures for the summary."""

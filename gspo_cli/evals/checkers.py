@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli import rewards
-from gspo_cli.evals.benchmark import Grade, ProblemSet
+from gspo_cli.evals.benchmark import Grade, GraderChoice, ProblemSet
 from gspo_cli.rewards.graders import find_grader, grade_rows
 from gspo_cli.runlog.provenance import installed
 from gspo_cli.types import Problem
@@ -35,17 +35,17 @@ class TextGrader:
         """Workers of computer algebra are kept for the next benchmark; they end with this process."""
 
 
-def aime_grader(_problems: ProblemSet) -> TextGrader:
+def aime_grader(_problems: ProblemSet, _choice: GraderChoice) -> TextGrader:
     """Integers, read strictly."""
     return TextGrader("aime")
 
 
-def math_grader(_problems: ProblemSet) -> TextGrader:
+def math_grader(_problems: ProblemSet, _choice: GraderChoice) -> TextGrader:
     """Answers of any mathematical kind."""
     return TextGrader("math")
 
 
-def number_grader(_problems: ProblemSet) -> TextGrader:
+def number_grader(_problems: ProblemSet, _choice: GraderChoice) -> TextGrader:
     """Plain numbers, exactly."""
     return TextGrader("number")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet
+from gspo_cli.evals.code_grader import check_sandbox
 from gspo_cli.evals.runner import Progress, evaluate, make_plan
 from gspo_cli.evals.settings import Overrides, check_ranges, settle
 from gspo_cli.evals.store import Mode
@@ -30,6 +31,7 @@ class Request:
     seed: int | None
     """None = each target's own."""
     mode: Mode
+    grading: GraderChoice
 
 
 class Job:
@@ -53,7 +55,7 @@ class Job:
         problems = self.loading.problems(self.benchmark)
         subject = self.opening.subject()
         seed = self.target.seed if request.seed is None else request.seed
-        plan = make_plan(self.benchmark, problems, subject, request.overrides, seed)
+        plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grading)
         return evaluate(plan, self.folder, request.mode, progress, note)
 
 
@@ -98,11 +100,12 @@ class Opening:
 def jobs(request: Request, warn: Callable[[str], None]) -> Generator[Job]:
     """All evaluations, model by model; settings that no benchmark takes are refused before the first.
 
-    Errors: GspoError as `settle` says.
+    Errors: GspoError as `settle` and `check_sandbox` say.
     """
     check_ranges(request.overrides)
     for benchmark in request.benchmarks:
         settle(benchmark, request.overrides, 0)
+    check_sandbox(request.benchmarks, request.grading)
     loading = Loading(request.data, warn)
     for target in request.targets:
         opening = Opening(target)
@@ -113,29 +116,31 @@ def jobs(request: Request, warn: Callable[[str], None]) -> Generator[Job]:
             opening.close()
 
 
-def parse_data(data: list[str], revisions: list[str], benchmarks: list[Benchmark]) -> dict[str, DataChoice]:
-    """`--data NAME=PATH` (several files for one name are joined) and `--revision NAME=SHA`.
+def parse_data(options: Mapping[str, list[str]], benchmarks: list[Benchmark]) -> dict[str, DataChoice]:
+    """From the texts `NAME=VALUE` of `--data`, `--revision`, `--release`, `--window`, `--contests`.
 
+    Several files for one name are joined.
     Errors: GspoError for another form, or a name that is not evaluated.
     """
-    paths: dict[str, list[Path]] = {}
-    commits: dict[str, str] = {}
-    for option, texts in (("--data", data), ("--revision", revisions)):
+    given: dict[str, dict[str, list[str]]] = {}
+    for option, texts in options.items():
         for text in texts:
             name, equals, value = text.partition("=")
             if not equals or not value:
-                raise GspoError(
-                    f"{option} {text} has no name and value", "the form is NAME=VALUE", f"{option} aime24=..."
-                )
+                raise GspoError(f"--{option} {text} has no name and value", "the form is NAME=VALUE", "mend it")
             if name not in {b.name for b in benchmarks}:
                 chosen = ", ".join(b.name for b in benchmarks)
-                raise GspoError(f"{option} {text}", f"{name!r} is not among --bench {chosen}", "mend the name")
-            if option == "--data":
-                paths.setdefault(name, []).append(Path(value))
-            else:
-                commits[name] = value
-    both = paths.keys() & commits.keys()
-    if both:
-        name = min(both)
+                raise GspoError(f"--{option} {text}", f"{name!r} is not among --bench {chosen}", "mend the name")
+            given.setdefault(name, {}).setdefault(option, []).append(value)
+    return {name: _choice(name, values) for name, values in given.items()}
+
+
+def _choice(name: str, values: dict[str, list[str]]) -> DataChoice:
+    twice = next((option for option, texts in values.items() if option != "data" and len(texts) > 1), None)
+    if twice:
+        raise GspoError(f"--{twice} for {name} stands twice", "it has one value", "leave out the others")
+    if "data" in values and "revision" in values:
         raise GspoError(f"--data and --revision for {name}", "a local file has no revision", "use one of them")
-    return {n: DataChoice(tuple(paths.get(n, ())), commits.get(n)) for n in paths.keys() | commits.keys()}
+    one = {option: texts[0] for option, texts in values.items() if option != "data"}
+    contests = one.pop("contests", None)
+    return DataChoice(tuple(map(Path, values.get("data", ()))), contests=Path(contests) if contests else None, **one)

@@ -10,7 +10,8 @@ from pathlib import Path
 from gspo_cli.config import EvalConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.evals import find_benchmark
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet
+from gspo_cli.evals.code_grader import check_sandbox
 from gspo_cli.evals.runner import make_plan, measure
 from gspo_cli.evals.settings import Overrides, settle
 from gspo_cli.evals.subject import Subject
@@ -22,13 +23,15 @@ BenchmarkSet = list[tuple[Benchmark, ProblemSet]]
 def load_benchmarks(config: EvalConfig) -> BenchmarkSet:
     """The benchmarks that a recipe names, with their problems.
 
-    Errors: GspoError for an unknown one, for settings that it does not take, or for data that cannot be had.
+    Errors: GspoError for an unknown one, for settings that it does not take, for data that cannot be had, or without
+    a sandbox for programs.
     """
     chosen = [find_benchmark(name) for name in config.bench]
     if strange := [name for name in config.data if name not in config.bench]:
         raise GspoError(f"eval.data names {strange[0]!r}", f"eval.bench is {', '.join(config.bench)}", "mend it")
     for benchmark in chosen:
         settle(benchmark, _overrides(config), seed=0)
+    check_sandbox(chosen, GraderChoice())
     return [(b, b.load(DataChoice((Path(config.data[b.name]),) if b.name in config.data else ()))) for b in chosen]
 
 
@@ -36,7 +39,7 @@ def measure_all(benchmarks: BenchmarkSet, config: EvalConfig, subject: Subject, 
     """avg@k of each, with the number of graded answers."""
     metrics = StepMetrics()
     for benchmark, problems in benchmarks:
-        plan = make_plan(benchmark, problems, subject, _overrides(config), seed)
+        plan = make_plan(benchmark, problems, subject, _overrides(config), seed, GraderChoice())
         found = measure(plan)
         name = f"{benchmark.name}/avg@{plan.settings.samples}"
         metrics.values[name] = found["average"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.evals.answers import Answer
-from gspo_cli.evals.benchmark import Benchmark, ProblemSet
+from gspo_cli.evals.benchmark import Benchmark, GraderChoice, ProblemSet
 from gspo_cli.evals.generate import generate, portion_size, portions
 from gspo_cli.evals.grading import Grading
 from gspo_cli.evals.identity import generation_identity
@@ -35,6 +35,7 @@ class Plan:
     settings: Settings
     subject: Subject
     portion: int
+    grading: GraderChoice
 
     @property
     def opening(self) -> str:
@@ -48,7 +49,9 @@ class Plan:
         return generation_identity(self.benchmark, self.problems, self.subject, self.settings, self.portion)
 
 
-def make_plan(benchmark: Benchmark, problems: ProblemSet, subject: Subject, given: Overrides, seed: int) -> Plan:
+def make_plan(
+    benchmark: Benchmark, problems: ProblemSet, subject: Subject, given: Overrides, seed: int, grading: GraderChoice
+) -> Plan:
     """Settles what will be sampled; nothing is written or sampled yet.
 
     Errors: GspoError for settings that make no sense, or prompts that leave no room for a response.
@@ -58,7 +61,7 @@ def make_plan(benchmark: Benchmark, problems: ProblemSet, subject: Subject, give
     prompts = {p.id: encode(subject.tokenizer, p) for p in problems.problems}
     settings = fit_context(settings, given, list(prompts.values()), subject.context)
     size = portion_size(subject.engine.info.name, settings.sampling.max_new_tokens)
-    return Plan(benchmark, problems, prompts, settings, subject, size)
+    return Plan(benchmark, problems, prompts, settings, subject, size, grading)
 
 
 def evaluate(plan: Plan, folder: Path, mode: Mode, progress: Progress, warn: Callable[[str], None]) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def evaluate(plan: Plan, folder: Path, mode: Mode, progress: Progress, warn: Cal
     """
     keys = portions(plan.problems.problems, plan.settings.samples, plan.portion)
     with open_store(folder, plan.identity, keys, mode, warn) as store:
-        grader = plan.benchmark.grader(plan.problems)
+        grader = plan.benchmark.grader(plan.problems, plan.grading)
         if store.finished and same_grader(store.summary()["grader"], grader.about):
             grader.close()
             warn(f"{folder} is finished and has these settings: its answers and figures are used again")
@@ -114,7 +117,7 @@ def measure(plan: Plan) -> dict[str, Any]:
     """The figures of `score` without storing anything: evaluation during training."""
     keys = portions(plan.problems.problems, plan.settings.samples, plan.portion)
     answers: list[Answer] = []
-    with Grading(plan.benchmark.grader(plan.problems), plan.problems, plan.opening) as grading:
+    with Grading(plan.benchmark.grader(plan.problems, plan.grading), plan.problems, plan.opening) as grading:
         for index, drawn in enumerate(generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, keys)):
             grading.submit(index, drawn)
             answers += drawn

@@ -8,7 +8,7 @@ from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.answers import Answer
-from gspo_cli.evals.benchmark import Benchmark, ProblemSet
+from gspo_cli.evals.benchmark import Benchmark, GraderChoice, ProblemSet
 from gspo_cli.evals.grading import Grading
 from gspo_cli.evals.rows import read_files
 from gspo_cli.evals.settings import Settings
@@ -20,7 +20,7 @@ NEEDED = ("problem_id", "sample", "text")
 
 
 def grade_stored(
-    benchmark: Benchmark, problems: ProblemSet, path: Path, folder: Path, overwrite: bool
+    benchmark: Benchmark, problems: ProblemSet, path: Path, folder: Path, overwrite: bool, choice: GraderChoice
 ) -> dict[str, Any]:
     """The summary of the answers in a parquet or jsonl file (`problem_id`, `sample`, `text`), stored in `folder`.
 
@@ -41,7 +41,7 @@ def grade_stored(
     store = Store(folder, identity, [], warn=lambda _: None)
     if store.finished and not overwrite:
         raise GspoError(f"{folder} holds graded answers", "they would be replaced", "--overwrite, or another --out")
-    with Grading(benchmark.grader(problems), problems) as grading:
+    with Grading(benchmark.grader(problems, choice), problems) as grading:
         grading.submit(0, answers)
         grades, about = grading.result(), grading.grader.about
     summary = summarise(benchmark, problems, settings, None, about, answers, grades)

@@ -14,14 +14,12 @@ from typing import Any
 from gspo_cli.errors import GspoError
 from gspo_cli.rewards.aime import grade_aime
 from gspo_cli.rewards.code.rows import PROGRAM, of_programs
-from gspo_cli.rewards.code.verdict import Verdict as ProgramVerdict
 from gspo_cli.rewards.mathematics import grade_math, grade_number
 from gspo_cli.rewards.verdict import Verdict
-from gspo_cli.sandbox.choose import SandboxChoice
+from gspo_cli.sandbox.choose import ANY_SANDBOX, SandboxChoice
 from gspo_cli.sandbox.machine import physical_cores
 
 Row = Mapping[str, Any]
-Judged = Verdict | ProgramVerdict
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Grader:
     about: str
     fields: Mapping[str, tuple[type, ...]]
     """What a row holds besides its `id`, and the types that each may have."""
-    grade: Callable[[Sequence[Row], int, SandboxChoice], Iterable[Judged]]
+    grade: Callable[[Sequence[Row], int, SandboxChoice], Iterable[Verdict]]
     """Judges rows in their order with so many threads; a failure of the grader itself is a verdict, no exception."""
     runs_programs: bool = False
 
@@ -72,8 +70,8 @@ def find_grader(name: str) -> Grader:
 
 
 def grade_rows(
-    grader: Grader, rows: Sequence[Row], workers: int | None = None, sandbox: SandboxChoice = SandboxChoice()
-) -> Iterable[Judged]:
+    grader: Grader, rows: Sequence[Row], workers: int | None = None, sandbox: SandboxChoice = ANY_SANDBOX
+) -> Iterable[Verdict]:
     """The verdicts in the order of the rows, which do not depend on how many threads work; by default one a core.
 
     Errors: GspoError when programs are to run and there is no sandbox.

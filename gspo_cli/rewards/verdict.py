@@ -15,7 +15,8 @@ class Verdict:
 
     verdict: str
     """`correct`, `wrong`, `no_answer`, `grader_error`; graders of programs have verdicts of their own."""
-    passed: bool
+    passed: bool | None
+    """None: nothing is known about the answer."""
     reason: str
     """One or two words more: how it was decided, or what went wrong."""
     extracted: str | None = None
@@ -26,6 +27,6 @@ class Verdict:
     @property
     def score(self) -> Score:
         """The verdict as a reward: a grader's failure is no reward at all, not a 0."""
-        if self.verdict == GRADER_ERROR:
+        if self.verdict == GRADER_ERROR or self.passed is None:
             return Score(None, self.reason)
         return Score(float(self.passed), self.verdict)

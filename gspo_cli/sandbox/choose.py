@@ -36,7 +36,10 @@ class SandboxChoice:
     """Another interpreter than the running one."""
 
 
-def open_sandbox(choice: SandboxChoice = SandboxChoice()) -> Sandbox:
+ANY_SANDBOX = SandboxChoice()
+
+
+def open_sandbox(choice: SandboxChoice = ANY_SANDBOX) -> Sandbox:
     """The sandbox of that choice, tried out.
 
     Errors: GspoError when none works here and `unsafe_local` does not waive it.

@@ -44,7 +44,7 @@ def same_line(line: str, expected: str) -> bool:
         if raised:
             continue
         try:
-            if not _EXACT.compare(x, y) == 0:
+            if _EXACT.compare(x, y) != 0:  # also for NaN
                 return False
         except InvalidOperation:
             raised = True  # counts only if the rest is decimals too

@@ -3,8 +3,8 @@
 The program runs in a sandboxed process under `harness/official.py`, which imitates that evaluator; one input at a time
 goes in, one output comes back, and only then is it compared, here. So a program can forge its output and nothing else.
 
-Differs from the official evaluator: an object of the program's own equals nothing; a name that only the prelude binds is
-missing; memory is limited to 2 GiB and processes to 32; 14 seconds of silence in one test (which takes defeating the
+Differs from the official evaluator: an object of the program's own equals nothing; a name that only the prelude binds
+is missing; memory is limited to 2 GiB and processes to 32; 14 seconds of silence in one test (which takes defeating the
 alarm) end the program; output beyond 32 MiB is a wrong answer.
 """
 

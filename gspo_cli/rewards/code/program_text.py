@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 
-def extract_program(text: str) -> tuple[str, str]:
-    """(program, how it was found), from the part of an answer after its thinking.
+def extract_program(response: str) -> tuple[str, str]:
+    """(program, how it was found), from what follows the last `</think>`.
 
-    Fewer than two such lines: the empty program. An odd number (an answer that was cut off) picks the text between two
-    blocks, as officially; that is named `odd_fences`.
+    Fewer than two such lines give the empty program, as does a thinking part that is never closed. An odd number of
+    them (an answer that was cut off) picks the text between two blocks, as officially; that is named `odd_fences`.
     """
-    lines = text.split("\n")
+    visible = response.rsplit("</think>", 1)[-1]
+    if "<think>" in visible:
+        return "", "unclosed"
+    lines = visible.split("\n")
     fences = [number for number, line in enumerate(lines) if "```" in line]
     if len(fences) < 2:
         return "", "no_fences"

@@ -11,7 +11,7 @@ from typing import Any
 from gspo_cli.errors import GspoError
 from gspo_cli.rewards.code.code_tests import BadTests, CodeTests, tests_from
 from gspo_cli.rewards.code.grading import SharedTests, Work, grade_all
-from gspo_cli.rewards.code.verdict import Verdict
+from gspo_cli.rewards.verdict import Verdict
 from gspo_cli.sandbox.choose import SandboxChoice, open_sandbox
 
 PROGRAM: Mapping[str, tuple[type, ...]] = {"kind": (str,), "code": (str,), "tests": (dict,)}
@@ -35,7 +35,8 @@ def grade_programs(
         raise GspoError(f"row {strange['id']!r} is of kind {strange['kind']!r}", f"kinds are {KINDS}", "mend the row")
     work = [Work(row["code"], SharedTests(partial(tests_of, row))) for row in rows]
     with closing(open_sandbox(choice)) as sandbox:
-        return [found[grader] for found in grade_all(sandbox, (grader,), work, workers).verdicts]
+        found = [verdicts[grader] for verdicts in grade_all(sandbox, (grader,), work, workers).verdicts]
+    return [Verdict(v.verdict, v.passed, v.reason) for v in found]
 
 
 def tests_of(row: Mapping[str, Any]) -> CodeTests:

@@ -45,7 +45,8 @@ def _equal(sent: Any, expected: Any) -> bool:
             return False
         return all(isinstance(k, str) and k in expected and _equal(v, expected[k]) for k, v in parts)
     if kind == "a":
-        return _array_equal(*parts, expected)
+        shape, item = parts
+        return _array_equal(shape, item, expected)
     number = isinstance(expected, int | float) or None
     return bool(number and _number(kind, parts, expected))
 

@@ -54,5 +54,5 @@ def silence() -> None:
     os.close(null)
     sys.__stdin__.close()  # type: ignore[union-attr]
     os.open(os.devnull, os.O_RDONLY)  # descriptor 0 again
-    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]

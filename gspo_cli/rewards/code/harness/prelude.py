@@ -2,9 +2,10 @@
 
 from types import ModuleType
 
-MODULES = (
-    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
-).split()
+MODULES = [
+    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
+    "functools", "operator", "io", "sys", "json",
+]  # fmt: skip
 
 IMPORTS = "".join(
     [f"from {name} import *\n" for name in (*MODULES, "builtins", "typing")] + [f"import {name}\n" for name in MODULES]

@@ -95,7 +95,7 @@ def call(function: Callable[[], Any], text: str) -> None:
 
 
 def _open_of(text: str) -> Any:
-    """`builtins.open` gives the whole input, whatever the file; made when first called, because it is slow to import."""
+    """`builtins.open` gives the whole input, whatever the file; made when first called: its import is slow."""
     made: list[Any] = []
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
