@@ -229,6 +229,8 @@ class EvalConfig(Table):
     """Answers per problem; absent = as each benchmark is usually given."""
     limit: PositiveInt | None = None
     """The first problems of each benchmark only."""
+    max_new_tokens: PositiveInt | None = None
+    """Longest answer; absent = as each benchmark is usually given, or what the model's context leaves."""
     data: dict[str, str] = {}
     """Benchmark -> file with its problems, in place of the published data set."""
 

@@ -91,6 +91,7 @@ def result_table(summaries: list[dict[str, Any]]) -> Table:
 def list_table(benchmarks: list[Benchmark]) -> Table:
     """What `gspo eval list` shows: samples, temperature and top-p as published."""
     table = Table("name", "k", "T", "top-p", "what", "data", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.columns[-1].no_wrap = True
     for b in benchmarks:
         sampling = b.sampling
         table.add_row(

@@ -37,7 +37,9 @@ class Request:
 class Job:
     """One benchmark with one model."""
 
-    def __init__(self, request: Request, target: Target, opening: Opening, benchmark: Benchmark, loading: Loading):
+    def __init__(
+        self, request: Request, target: Target, opening: Opening, benchmark: Benchmark, loading: Loading
+    ) -> None:
         self.request, self.target, self.opening = request, target, opening
         self.benchmark, self.loading = benchmark, loading
 

@@ -48,4 +48,4 @@ def measure_all(benchmarks: BenchmarkSet, config: EvalConfig, subject: Subject, 
 
 
 def _overrides(config: EvalConfig) -> Overrides:
-    return Overrides(samples=config.samples, limit=config.limit)
+    return Overrides(samples=config.samples, limit=config.limit, max_new_tokens=config.max_new_tokens)

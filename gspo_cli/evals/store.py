@@ -31,7 +31,9 @@ OURS = {"parts", "answers.parquet", "summary.json", "events.jsonl", ".lock"}
 class Store:
     """An evaluation's folder, held by this process alone (see `open_store`)."""
 
-    def __init__(self, folder: Path, identity: dict[str, Any], portions: list[list[Key]], warn: Callable[[str], None]):
+    def __init__(
+        self, folder: Path, identity: dict[str, Any], portions: list[list[Key]], warn: Callable[[str], None]
+    ) -> None:
         self.folder = folder
         self.identity = identity
         self.portions = portions

@@ -23,6 +23,7 @@ _COMPARISON = re.compile(
     r"[<>≤≥≠±∓]|!=|/=|\\not(?![A-Za-z])|\\(?:le|leq|leqslant|ge|geq|geqslant|ne|neq|lt|gt|pm|mp)(?![A-Za-z])"
 )
 _SEVERAL = re.compile(r"[,;]|\\(?:lor|vee|land|wedge)(?![A-Za-z])|\b(?:or|and)\b")
+_EQUIVALENT = re.compile(r"\\equiv(?![A-Za-z])|≡")
 _LEADING = re.compile(r"(?:\\approx(?![A-Za-z])|≈|\\?\$|[€£¥])\s*")
 _TRAILING = re.compile(
     r"\s*(?:\\pmod\s*\{[^{}]*\}|_(?:\{10\}|10)|\^?\s*\{?\s*(?:\\circ|\\degrees?|°)\s*\}?|\\?[%$]|[€£¥]|\.)$"
@@ -62,8 +63,8 @@ def is_comparison(text: str) -> bool:
 
 
 def right_side(text: str) -> str:
-    """What follows the last `=` of a tidied equation or chain of equations; all of anything else."""
-    left, sign, right = text.rpartition("=")
+    """What follows the last `=` or `\\equiv` of a tidied equation or chain of them; all of anything else."""
+    left, sign, right = _EQUIVALENT.sub("=", text).rpartition("=")
     if not sign or is_comparison(text):
         return text
     several = "=" in left and _SEVERAL.search(re.sub(r"\([^()]*\)", "", left))

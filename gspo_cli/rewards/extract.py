@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from gspo_cli.rewards.boxes import Box, boxes
 from gspo_cli.rewards.clean import same_text
-from gspo_cli.rewards.numerals import number
+from gspo_cli.rewards.numerals import number, same_number
 
 MAX_BOXES = 10  # different contents; more are guesses thrown at the grader
 LAST_LINES = 3  # non-empty ones in which "the answer is" is looked for
 LINE_TAIL = 1000  # characters of such a line
-_NOT_A_WORD = re.compile(r"\\(?:text|textbf|mathrm|quad|qquad)\b|[^A-Za-z0-9]+")
+_NOT_A_WORD = re.compile(r"\\(?:text|textbf|mathrm|quad|qquad)\b|\\|[^A-Za-z0-9\\]+")
 _PHRASE = re.compile(r".*\banswer\b[\s*_]*(?:is|[:=])[\s*_]*[:=]?(?P<answer>.*)", re.IGNORECASE)
 _DISPLAYED = re.compile(r"\$\$?(?P<dollar>[^$]+)\$|\\\((?P<round>.+?)\\\)|\\\[(?P<square>.+?)\\\]")
 _CLAUSE_END = re.compile(
@@ -57,11 +57,17 @@ def _of_boxes(found: list[Box], visible: str) -> Extracted:
     if len({box.content for box in found}) > MAX_BOXES:
         return Extracted(None, "spam")
     last = found[-1]
-    if len(found) > 1 and not same_text(found[-2].content, last.content):
+    if len(found) > 1 and _differ(found[-2].content, last.content):
         between = visible[found[-2].end : last.start]
         if len(between) < LINE_TAIL and _NOT_A_WORD.sub(" ", between).strip().lower() == "or":
             return Extracted(None, "hedge")
     return Extracted(last.content, "box")
+
+
+def _differ(one: str, other: str) -> bool:
+    """Whether two answers are not the same one, as far as reading tells."""
+    first, second = number(one), number(other)
+    return not (same_number(first, second) if first and second else same_text(one, other))
 
 
 def _trim(text: str) -> str:

@@ -64,8 +64,8 @@ def same_number(gold: Number, answer: Number) -> bool:
 
 
 def in_base(text: str) -> tuple[str, str] | None:
-    """(digits, base) of a numeral with its base as a subscript, such as `2215_{6}`; None for anything else."""
+    """(digits, base) of a numeral with a subscript, such as `2215_{6}`; None for base ten and for anything else."""
     found = _BASED.fullmatch(right_side(tidy(text))) if len(text) <= MAX_LENGTH else None
-    if found is None or any(int(digit, 16) >= int(found[2]) for digit in found[1]):
+    if found is None or int(found[2]) == 10 or any(int(digit, 16) >= int(found[2]) for digit in found[1]):
         return None
     return found[1], found[2]

@@ -14,12 +14,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from gspo_cli.errors import ExitCode, GspoError
 
 DEADLINE_S = 3.0
+SLOW_S = 1.0  # from here on a comparison may well have to be killed, so another worker starts
 START_S = 60.0  # a loaded machine may be slow to import
 MAX_ITEMS = 1000  # of one worker: computer algebra keeps what it has seen
 MAX_KNOWN = 20_000
@@ -42,9 +44,10 @@ class Worker:
         self.items = 0
         self.ready = False
 
-    def compare(self, gold: str, answer: str) -> Outcome:
+    def compare(self, gold: str, answer: str, when_slow: Callable[[], None]) -> Outcome:
         """Whether two answers are the same; anything but `same` and `different` leaves the worker unfit for more.
 
+        `when_slow` is called once `SLOW_S` have passed.
         Errors: GspoError when the worker cannot start at all.
         """
         if not self.ready:
@@ -64,7 +67,10 @@ class Worker:
             self.process.stdin.write(line.encode("ascii"))
         except BrokenPipeError:
             return "crash"
-        reply = self._read(DEADLINE_S)
+        reply = self._read(SLOW_S)
+        if reply is None:
+            when_slow()
+            reply = self._read(DEADLINE_S - SLOW_S)
         if reply is None:
             return "timeout"
         if reply == {"id": self.items, "error": "memory"}:
@@ -95,6 +101,10 @@ class Worker:
         """Ends the process and waits until it is gone."""
         self.process.kill()
         self.process.wait()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Closes this end of the pipes."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
@@ -119,7 +129,7 @@ class Verifier:
             return known
         worker = self._take()
         try:
-            outcome = worker.compare(gold, answer)
+            outcome = worker.compare(gold, answer, self._spare)
         except BaseException:  # such as Ctrl-C: a reply still to come would be taken for the next one
             worker.close()
             raise
@@ -139,12 +149,19 @@ class Verifier:
                 worker.close()
         return Worker()
 
+    def _spare(self) -> None:
+        """Starts a worker unless one is idle."""
+        with self._lock:
+            if not self._idle:
+                self._idle.append(Worker())
+
     def _give_back(self, worker: Worker, outcome: Outcome) -> None:
         if outcome not in ("same", "different") or worker.items >= MAX_ITEMS:
             worker.close()
-            worker = Worker()  # starts while others work
-        with self._lock:
-            self._idle.append(worker)
+            self._spare()
+        else:
+            with self._lock:
+                self._idle.append(worker)
 
     def close(self) -> None:
         """Ends the workers that are not at work."""
@@ -153,7 +170,10 @@ class Verifier:
                 self._idle.pop().close()
 
     def forget(self) -> None:
-        """In a forked child: the workers are the parent's."""
+        """In a forked child: the workers are the parent's, not its own to wait for."""
+        for worker in self._idle:
+            worker.process.returncode = 0
+            worker.hang_up()
         self.__init__()  # type: ignore[misc]
 
 
