@@ -89,6 +89,8 @@ class TaskConfig(Table):
     """A data file (json, jsonl, parquet) in place of the task's own source."""
     revision: str | None = None
     split: str = "train"
+    grader: Literal["official", "script"] = "official"
+    """Of programs, for `code`."""
     columns: dict[Literal["prompt", "answer"], str] = {}
     """Column names of that file."""
 

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "algorithms": {"types", "errors"},
     "rewards": BASE | {"sandbox"},
     "sandbox": BASE,
-    "tasks": BASE | {"rewards", "plugins"},
+    "tasks": BASE | {"rewards", "plugins", "sandbox"},
     "models": BASE,
     "runlog": BASE,
     "moe": BASE | {"runlog"},

@@ -52,6 +52,7 @@ def train(
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.tasks import make_task
+    from gspo_cli.tasks.contract import Noting
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.run import View, execute
     from gspo_cli.training.study import plan
@@ -63,7 +64,10 @@ def train(
         raise GspoError(f"--algo {algo} names an arm twice", "an arm is trained once a seed", "name each arm once")
     loaded = loaded.model_copy(update={"name": folder.name})
     runs = plan(loaded, arms, chosen)
-    problems = make_task(loaded.task).problems(loaded.task.split)
+    task = make_task(loaded.task)
+    problems = task.problems(loaded.task.split)
+    for note in task.notes if isinstance(task, Noting) else ():
+        console.note(f"warning: {note}")
     PromptStream(problems, loaded.rollout.prompts, seed=0)  # refuses too few problems before anything is built
     load_benchmarks(loaded.eval)
     check_free(folder, [r.name for r in runs], overwrite)

@@ -94,12 +94,6 @@ class CodeGrader:
         self.sandbox.close()
 
 
-def has_tests(tests: SharedTests) -> None:
-    """Unpacks them once, to see whether a problem can be graded. Errors: BadTests."""
-    tests.get()
-    tests.done()
-
-
 @lru_cache
 def source_version() -> str:
     """The first 12 hex digits of sha256 over the graders' source: any change of a rule regrades stored answers."""

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.code_grader import has_tests
-from gspo_cli.evals.code_prompt import code_prompt
 from gspo_cli.evals.rows import read_files
 from gspo_cli.rewards.code.code_tests import BadTests
 from gspo_cli.rewards.code.grading import SharedTests
 from gspo_cli.rewards.code.packed_tests import unpack_tests
+from gspo_cli.tasks.code_prompt import code_prompt
 from gspo_cli.types import Problem
 
 NEEDED = ("question_id", "question_content", "contest_date", "public_test_cases", "private_test_cases", "metadata")
@@ -112,7 +111,7 @@ def problem_of(row: dict[str, Any]) -> tuple[Problem, SharedTests]:
     """
     public, private, metadata = (str(row[k] or "") for k in ("public_test_cases", "private_test_cases", "metadata"))
     tests = SharedTests(partial(unpack_tests, public, private, metadata))
-    has_tests(tests)
+    tests.check()
     prompt = code_prompt(str(row["question_content"]), str(row.get("starter_code") or "").rstrip())
     return Problem(str(row["question_id"]), prompt, ""), tests
 

@@ -15,7 +15,6 @@ from typing import Any
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
 from gspo_cli.evals.code_grader import CodeGrader
-from gspo_cli.evals.code_prompt import TEMPLATE
 from gspo_cli.evals.hub import HubData, download
 from gspo_cli.evals.lcb_rows import (
     check_columns,
@@ -28,6 +27,7 @@ from gspo_cli.evals.lcb_rows import (
 )
 from gspo_cli.evals.math_problems import digest
 from gspo_cli.evals.rows import SUFFIXES
+from gspo_cli.tasks.code_prompt import TEMPLATE
 from gspo_cli.types import Sampling
 
 RELEASE, WINDOW = "release_v5", "2024-10-01..2025-02-01"

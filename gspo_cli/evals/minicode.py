@@ -8,8 +8,8 @@ from importlib.resources import files
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
 from gspo_cli.evals.code_grader import CodeGrader
-from gspo_cli.evals.code_prompt import TEMPLATE
 from gspo_cli.evals.lcb_rows import problems_of
+from gspo_cli.tasks.code_prompt import TEMPLATE
 from gspo_cli.types import Sampling
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING
 from gspo_cli.errors import GspoError
 from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
 from gspo_cli.seeds import derive_seed, permutation
-from gspo_cli.tasks.contract import Crediting, Task
-from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sample, Sampling
+from gspo_cli.tasks.contract import Batched, Crediting, Task
+from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sample, Sampling, Score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -83,14 +84,21 @@ def collect(
     prompts = {p.id: encode(tokenizer, p) for p in problems}
     drawn = generate_checked(engine, list(prompts.values()), sampling, seeds, version)
     groups = []
+    texts_of = {p.id: tuple(decode(tokenizer, drawn[p.id, i]) for i in range(num_samples)) for p in problems}
+    found = iter(score(task, [(p, text) for p in problems for text in texts_of[p.id]]))
     for problem in problems:
         samples = tuple(drawn[problem.id, i] for i in range(num_samples))
-        texts = tuple(decode(tokenizer, s) for s in samples)
-        scores = tuple(task.reward(problem, text) for text in texts)
+        texts = texts_of[problem.id]
+        scores = tuple(itertools.islice(found, num_samples))
         groups.append(
             Group(problem, prompts[problem.id], samples, texts, scores, credit(task, tokenizer, problem, samples))
         )
     return RolloutBatch(step, tuple(groups), sampling.max_new_tokens)
+
+
+def score(task: Task, responses: list[tuple[Problem, str]]) -> list[Score]:
+    """The rewards of many responses, all at once where the task can."""
+    return task.rewards(responses) if isinstance(task, Batched) else [task.reward(*pair) for pair in responses]
 
 
 def credit(

@@ -19,6 +19,7 @@ from pathlib import Path
 NOBODY = "65534"
 OVERHEAD = 4  # bubblewrap's own processes and the launcher
 CGROUPS = Path("/sys/fs/cgroup")
+NUMBERS = itertools.count()  # of this process: several sandboxes may be open at once
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,12 @@ class PidsCgroup(ProcessLimit):
     def __init__(self, parent: Path, processes: int) -> None:
         super().__init__(True, "pids cgroup")
         self.parent, self.processes = parent, processes
-        self._numbers = itertools.count()
         self._ended: collections.deque[Path] = collections.deque()
         self._remove_stale()
 
     def enter(self) -> Group:
         """A new cgroup: an ended program still counts in its own until the system's init has taken note of it."""
-        folder = self.parent / f"gspo-{os.getpid()}-{next(self._numbers)}"
+        folder = self.parent / f"gspo-{os.getpid()}-{next(NUMBERS)}"
         folder.mkdir()
         (folder / "pids.max").write_text(str(self.processes + OVERHEAD))
         return Group(str(folder), lambda: self._leave(folder))

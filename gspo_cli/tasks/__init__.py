@@ -10,7 +10,8 @@ from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import is_plugin, load_plugin
 from gspo_cli.tasks.arithmetic import Arithmetic
-from gspo_cli.tasks.contract import Task
+from gspo_cli.tasks.code import Code
+from gspo_cli.tasks.contract import Batched, Task
 from gspo_cli.tasks.gsm8k import Gsm8k
 from gspo_cli.tasks.math import Math
 from gspo_cli.types import Problem, Score
@@ -19,6 +20,7 @@ TASKS: dict[str, Callable[[TaskConfig], Task]] = {
     "arithmetic": lambda _config: Arithmetic(),
     "gsm8k": Gsm8k,
     "math": Math,
+    "code": Code,
 }
 
 
@@ -36,6 +38,8 @@ def make_task(config: TaskConfig) -> Task:
             return given if isinstance(given, Score) else Score(None if given is None else float(given), "custom")
 
         task.reward = reward  # type: ignore[method-assign]
+        if isinstance(task, Batched):
+            task.rewards = lambda responses: [reward(*pair) for pair in responses]  # type: ignore[method-assign]
     return task
 
 

@@ -19,6 +19,22 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class Batched(Protocol):
+    """A task whose rewards take time, and are quicker many at once."""
+
+    def rewards(self, responses: list[tuple[Problem, str]]) -> list[Score]:
+        """What `reward` says of each, in order."""
+
+
+@runtime_checkable
+class Noting(Protocol):
+    """A task that has something to say about its problems."""
+
+    notes: list[str]
+    """Filled by `problems`: rows that were left out."""
+
+
+@runtime_checkable
 class Crediting(Protocol):
     """A task that says which tokens of a response earned or spoiled the reward."""
 

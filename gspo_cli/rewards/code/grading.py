@@ -44,6 +44,10 @@ class SharedTests:
                 self._tests = self._unpack()
             return self._tests
 
+    def check(self) -> None:
+        """Unpacks them once and drops them. Errors: BadTests when nothing can be graded against them."""
+        self._unpack().check()
+
     def done(self) -> None:
         """One of the `uses` is over."""
         with self._lock:

@@ -1,0 +1,92 @@
+"""Programs: problems with tests, and the graders of the code benchmarks as the reward.
+
+Rows come from a file of one's own (`task.path`) in LiveCodeBench's schema: `question_content`, `starter_code`,
+`public_test_cases`, `private_test_cases`, `metadata`. There is no default: the public sets are what one evaluates on.
+A problem without tests that can be read is left out and named. Programs run in the sandbox, several at once; without a
+sandbox there is no training.
+"""
+
+from __future__ import annotations
+
+import atexit
+from functools import partial
+
+from gspo_cli.config import TaskConfig
+from gspo_cli.errors import GspoError
+from gspo_cli.rewards.code.code_tests import BadTests
+from gspo_cli.rewards.code.grading import SharedTests, Work, grade_all
+from gspo_cli.rewards.code.packed_tests import unpack_tests
+from gspo_cli.rewards.code.program_text import extract_program
+from gspo_cli.rewards.code.verdict import Verdict
+from gspo_cli.sandbox.choose import open_sandbox
+from gspo_cli.sandbox.contract import Sandbox
+from gspo_cli.sandbox.machine import physical_cores
+from gspo_cli.tasks.code_prompt import code_prompt
+from gspo_cli.tasks.data import load_rows
+from gspo_cli.types import Problem, Score
+
+COLUMNS = {"prompt": "question_content"} | {
+    name: name for name in ("starter_code", "public_test_cases", "private_test_cases", "metadata")
+}
+
+
+class Code:
+    """Programming problems with a reward of 1 for a program that passes every test."""
+
+    def __init__(self, config: TaskConfig) -> None:
+        self.config = config
+        self.notes: list[str] = []
+        self._tests: dict[str, SharedTests] = {}
+        self._sandbox: Sandbox | None = None
+
+    def problems(self, split: str) -> list[Problem]:
+        """All rows whose tests can be read.
+
+        Errors: GspoError without a file, without a sandbox, or when no row is left.
+        """
+        if self.config.path is None:
+            raise GspoError(
+                "task.name = code without a data file",
+                "it has no problems of its own",
+                "--set task.path=FILE with rows in the schema of livecodebench/code_generation_lite",
+            )
+        rows = load_rows(self.config.path, None, split, COLUMNS | dict(self.config.columns))
+        found, bad = [], dict[str, list[str]]()
+        for number, row in enumerate(rows):
+            identity = f"{split}-{number}"
+            public, private, metadata = (row[k] for k in ("public_test_cases", "private_test_cases", "metadata"))
+            tests = SharedTests(partial(unpack_tests, public, private, metadata))
+            try:
+                tests.check()
+            except BadTests as error:
+                bad.setdefault(str(error), []).append(identity)
+                continue
+            self._tests[identity] = tests
+            found.append(Problem(identity, code_prompt(row["prompt"], row["starter_code"].rstrip()), ""))
+        self.notes = [f"left out, because {why}: {len(ids)} ({', '.join(ids[:5])})" for why, ids in bad.items()]
+        if not found:
+            raise GspoError(f"no problem of {self.config.path} can be graded", "; ".join(self.notes), "give other data")
+        self._open()
+        return found
+
+    def reward(self, problem: Problem, text: str) -> Score:
+        """1 if the response's program passes; no reward where the grader failed."""
+        return self.rewards([(problem, text)])[0]
+
+    def rewards(self, responses: list[tuple[Problem, str]]) -> list[Score]:
+        """Those of many responses, graded at once."""
+        work = [Work(extract_program(text)[0], self._tests[problem.id]) for problem, text in responses]
+        graders = (self.config.grader,)
+        graded = grade_all(self._open(), graders, work, physical_cores())
+        return [score_of(verdicts[self.config.grader]) for verdicts in graded.verdicts]
+
+    def _open(self) -> Sandbox:
+        if self._sandbox is None:
+            self._sandbox = open_sandbox()
+            atexit.register(self._sandbox.close)
+        return self._sandbox
+
+
+def score_of(verdict: Verdict) -> Score:
+    """A verdict as a reward: what the grader could not judge has none."""
+    return Score(None if verdict.passed is None else float(verdict.passed), verdict.verdict)
