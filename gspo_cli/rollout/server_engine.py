@@ -13,18 +13,27 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from gspo_cli.config import VllmConfig
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.log_probs import token_scores
 from gspo_cli.rollout.engine import EngineInfo, SampleKey, SyncReport
 from gspo_cli.rollout.hosted_engine import vllm_sampling
 from gspo_cli.types import Prompt, Sample, Sampling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 GENERATE = "/inference/v1/generate"
 TRIES, PAUSE_S, ANSWER_S = 4, 0.5, 10.0
 PASSING = {429, 500, 502, 503, 504}
 """Statuses after which the same request may succeed."""
+SERVED_SAMPLES, SERVED_GAP = 8, 0.1
+"""Half precision on one side gives about 0.01 nats; other weights give whole nats."""
 Progress = Callable[[int, int], None]
 
 
@@ -34,18 +43,18 @@ class ServerEngine:
     def __init__(
         self, config: VllmConfig, vocabulary: int, stop_ids: frozenset[int], deadline_s: float, progress: Progress
     ) -> None:
-        if config.url is None:
-            raise GspoError(
-                "engine vllm-server needs rollout.vllm.url", "it talks to a server that runs already",
-                "--set rollout.vllm.url=http://127.0.0.1:8000; docs/vllm.md has the command that starts one",
-            )  # fmt: skip
+        assert config.url is not None  # see capabilities.py
         self.url, self.concurrency, self.deadline_s = config.url.rstrip("/"), config.concurrency, deadline_s
         self.progress, self.weight_version, self.stop_ids = progress, 0, sorted(stop_ids)
         until = time.monotonic() + ANSWER_S
         version = self._get("/version", until)["version"]
         [served, *_] = self._get("/v1/models", until)["data"]
         self.info = EngineInfo(
-            "vllm-server", {"vllm": str(version), "model": str(served["id"])}, "unknown", tuple(self.stop_ids), vocabulary
+            "vllm-server",
+            {"vllm": str(version), "model": str(served["id"])},
+            "unknown",
+            tuple(self.stop_ids),
+            vocabulary,
         )
         self._check_log_probs()
 
@@ -70,9 +79,7 @@ class ServerEngine:
             pool.shutdown(wait=False, cancel_futures=True)
         return samples
 
-    def _sample(
-        self, prompt: tuple[int, ...], sampling: Sampling, key: SampleKey, seed: int, until: float
-    ) -> Sample:
+    def _sample(self, prompt: tuple[int, ...], sampling: Sampling, key: SampleKey, seed: int, until: float) -> Sample:
         choice = self._choice(prompt, vllm_sampling(sampling), seed, until)
         token_ids = tuple(choice["token_ids"])
         log_probs = tuple(float(c["logprob"]) for c in choice["logprobs"]["content"])
@@ -152,4 +159,28 @@ class ServerEngine:
             why,
             "see its own log; rollout.vllm.concurrency and rollout.deadline_s set how hard and how long it is asked",
             ExitCode.ENGINE,
+        )
+
+
+def check_served_model(server: ServerEngine, model: PreTrainedModel) -> None:
+    """Samples a few tokens and compares their log-probabilities with those of `model`, whose name the batch will bear.
+
+    Errors: GspoError when the server must be serving other weights.
+    """
+    prompt = Prompt("served", (model.config.vocab_size // 2,) * 2)
+    seeds = {(prompt.problem_id, i): i for i in range(SERVED_SAMPLES)}
+    gaps: list[float] = []
+    for sample in server.generate([prompt], Sampling(temperature=1.0, max_new_tokens=16), seeds):
+        ids_BT = torch.tensor([[*prompt.token_ids, *sample.token_ids]], device=model.device)
+        mask_BT = torch.arange(ids_BT.shape[1], device=model.device)[None] >= len(prompt.token_ids)
+        with torch.no_grad():
+            ours_T = token_scores(model.eval(), ids_BT, mask_BT, 1.0).log_probs_BT[mask_BT].tolist()
+        gaps += [abs(ours - theirs) for ours, theirs in zip(ours_T, sample.log_probs, strict=True)]
+    gap = fmean(gaps)
+    if not gap <= SERVED_GAP:
+        raise GspoError(
+            f"the server at {server.url} does not serve {model.name_or_path}",
+            f"its log-probabilities of {len(gaps)} tokens differ from that model's by {gap:.2g} nats in the mean; it "
+            f"serves {server.info.versions['model']}",
+            "name the model that it serves",
         )
