@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from gspo_cli.config import Recipe, merge
+from gspo_cli.config import Recipe, RolloutConfig, merge
 from gspo_cli.errors import GspoError
 
 FOLDERS = [Path(__file__).parent / "recipes", Path(__file__).parent.parent / "recipes"]
@@ -103,6 +103,24 @@ def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] =
         raise user_error(error, layers, Recipe) from error
     loaded._sources = tuple(layers)
     return loaded
+
+
+def rollout_table(sets: Iterable[str], **defaults: Any) -> RolloutConfig:
+    """The checked `[rollout]` table of a command without a recipe: `defaults` with `--set rollout.x=y` on top.
+
+    Errors: GspoError as `load`, and for a key outside the table.
+    """
+    layers = [Layer("this command", {"rollout": defaults}), *map(parse_set, sets)]
+    table: dict[str, Any] = {}
+    for layer in layers:
+        if set(layer.table) != {"rollout"}:
+            raise GspoError(f"{layer.source}: not a key of [rollout]", "there is no recipe here, only an engine to choose",
+                            "e.g. --set rollout.engine=vllm")  # fmt: skip
+        table = merge(table, layer.table)
+    try:
+        return RolloutConfig.model_validate(table["rollout"])
+    except ValidationError as error:
+        raise user_error(error, layers, RolloutConfig, prefix=("rollout",)) from error
 
 
 def user_error(

@@ -9,8 +9,10 @@ import typer
 from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import Out
+from gspo_cli.cli.options import Out, Set
 from gspo_cli.errors import GspoError
+
+DEADLINE_S = 24 * 3600.0  # a benchmark may be long; --set rollout.deadline_s shortens it
 
 app = typer.Typer(help="Evaluate models on benchmarks.", no_args_is_help=True)
 
@@ -24,6 +26,7 @@ def benchmarks(
     greedy: Annotated[bool, typer.Option(help="Temperature 0, one answer.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the answers.")] = 0,
     out: Out = Path("results"),
+    set_: Set = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a benchmark on stdout.")] = False,
 ) -> None:
     """Evaluate a run's final weights or a model folder, and print the scores with their standard errors.
@@ -33,8 +36,14 @@ def benchmarks(
         gspo eval benchmarks
 
         gspo eval benchmarks results/my-study/gspo-s0 --bench arithmetic --samples 8
+
+        gspo eval benchmarks ./my-model --set rollout.engine=vllm-server --set rollout.vllm.url=http://127.0.0.1:8000
     """
+    from gspo_cli.cli.live import SamplingBar
     from gspo_cli.evals import find_benchmark
+    from gspo_cli.recipe import rollout_table
+
+    rollout = rollout_table(set_ or [], deadline_s=DEADLINE_S)
 
     chosen = [find_benchmark(name.strip()) for name in bench.split(",") if name.strip()]
     if not chosen:
@@ -44,7 +53,8 @@ def benchmarks(
 
     table = Table("benchmark", "score", "standard error", "problems", "mean tokens", "cut off")
     for benchmark in chosen:
-        summary = evaluate_model(model, benchmark, 1 if greedy else samples or benchmark.samples, greedy, seed, out)
+        answers = 1 if greedy else samples or benchmark.samples
+        summary = evaluate_model(model, benchmark, answers, greedy, seed, out, rollout, SamplingBar())
         if json_:
             console.print_json(summary)
         error = summary["standard_error"]

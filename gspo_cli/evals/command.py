@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,19 @@ from gspo_cli.rollout.store import write_rollout
 from gspo_cli.runlog.folder import newest_run
 from gspo_cli.runlog.fs import write_text
 
-DEADLINE_S = 24 * 3600.0
-
 
 def evaluate_model(
-    name: str | None, benchmark: Benchmark, samples: int, greedy: bool, seed: int, out: Path
+    name: str | None,
+    benchmark: Benchmark,
+    samples: int,
+    greedy: bool,
+    seed: int,
+    out: Path,
+    rollout: RolloutConfig,
+    progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Runs one benchmark and returns its summary, which is also written beside the answers.
+    """Runs one benchmark and returns its summary, which is also written beside the answers. `rollout` names the engine,
+    `progress` is told how far it is (`open_engine`).
 
     A run's evaluation goes to `<run>/eval/<bench>/step-N/`, a bare model's to `<out>/eval-<name>/<bench>/`.
     """
@@ -37,8 +45,9 @@ def evaluate_model(
         folder = out / f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', str(name)).strip('-.')}" / benchmark.name
     prepare_torch(None)
     model, tokenizer = load_policy(ModelConfig(path=str(model_path)), model_path)
-    engine = open_engine(RolloutConfig(deadline_s=DEADLINE_S), model, tokenizer)
-    result = evaluate(benchmark, engine, tokenizer, samples, greedy, seed)
+    engine = open_engine(rollout, model, tokenizer, progress=progress)
+    with closing(engine):
+        result = evaluate(benchmark, engine, tokenizer, samples, greedy, seed)
     hashes = {"model_sha256": weights_hash(model), "tokenizer_sha256": tokenizer_hash(tokenizer)}
     summary = {
         "benchmark": benchmark.name,
