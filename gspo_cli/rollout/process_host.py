@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,10 +72,8 @@ class ProcessHost:
         """Kills the process group and waits for the child: it has nothing to save."""
         if self.log.closed:
             return
-        try:
+        with suppress(ProcessLookupError):  # it may have ended by itself
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it ended by itself
         self.process.wait()
         self.log.close()
         for file in (self.requests, self.answers, self.weights_file):
@@ -104,7 +103,8 @@ class ProcessHost:
             received += part or b""
         answer: dict[str, Any] = json.loads(received)
         if "error" in answer:
-            raise HostRefused(answer["error"])
+            late = answer["error"].startswith(TimeoutError.__name__)  # it looked at its clock before we did
+            raise HostLost(answer["error"]) if late else HostRefused(answer["error"])
         return answer
 
     def _last_words(self) -> str:

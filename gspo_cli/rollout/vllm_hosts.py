@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import torch
 
 from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import GspoError
+from gspo_cli.rollout.capabilities import find_python
 from gspo_cli.rollout.host import Host, HostLost, HostRefused
 from gspo_cli.rollout.process_host import ProcessHost
 from gspo_cli.rollout.weights import named_weights
@@ -42,33 +42,9 @@ def vllm_host(
     }
     if model.device.type == "cuda":
         return lambda: InProcessHost(options)
-    if routes:
-        raise GspoError(
-            "engine vllm cannot record expert choices on a CPU",
-            "vLLM's model runner that gives them needs Triton, which has no CPU backend",
-            "rollout.engine = 'transformers', or a GPU",
-        )
     check_head_dim(model)
     python, threads = find_python(config.vllm.python), torch.get_num_threads()
     return lambda: ProcessHost(python, "vllm_host.py", options, child_environment(threads), config.deadline_s)
-
-
-def find_python(path: str | None) -> str:
-    """The interpreter that `rollout.vllm.python` names.
-
-    Errors: GspoError where it names none or nothing that runs.
-    """
-    hint = "docs/vllm.md has the commands that make the environment; `gspo doctor` checks it"
-    if path is None:
-        raise GspoError(
-            "engine vllm needs rollout.vllm.python on a CPU",
-            "vLLM's CPU build lives in an environment of its own, because its requirements would break this one",
-            hint,
-        )
-    found = shutil.which(os.path.expanduser(path))
-    if found is None:
-        raise GspoError(f"rollout.vllm.python = {path!r} is no program", "the file is missing or does not run", hint)
-    return os.path.abspath(found)
 
 
 def check_head_dim(model: PreTrainedModel) -> None:
