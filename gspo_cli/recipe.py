@@ -114,8 +114,11 @@ def rollout_table(sets: Iterable[str], **defaults: Any) -> RolloutConfig:
     table: dict[str, Any] = {}
     for layer in layers:
         if set(layer.table) != {"rollout"}:
-            raise GspoError(f"{layer.source}: not a key of [rollout]", "there is no recipe here, only an engine to choose",
-                            "e.g. --set rollout.engine=vllm")  # fmt: skip
+            raise GspoError(
+                f"{layer.source}: not a key of [rollout]",
+                "this command has no recipe, only an engine to choose",
+                "e.g. --set rollout.engine=vllm",
+            )
         table = merge(table, layer.table)
     try:
         return RolloutConfig.model_validate(table["rollout"])

@@ -97,7 +97,9 @@ def test_a_wrong_answer_rejects_the_whole_batch(tiny_moe: PreTrainedModel, fault
     assert engine.restarts == 0
 
 
-@pytest.mark.parametrize(("fault", "deadline_s", "reason"), [("die", 30, "SIGKILL"), ("hang", 2, "no answer within 2 s")])
+@pytest.mark.parametrize(
+    ("fault", "deadline_s", "reason"), [("die", 30, "SIGKILL"), ("hang", 2, "no answer within 2 s")]
+)
 def test_a_lost_engine_is_restarted_once_and_gives_the_same_batch(
     tiny_moe: PreTrainedModel, fault: Any, deadline_s: float, reason: str
 ) -> None:
