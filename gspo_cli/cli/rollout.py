@@ -40,9 +40,11 @@ def rollout(
 
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.runlog.folder import make_writable
+    from gspo_cli.training.checks import check_recipe_engine
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.sample import sample_once
 
+    check_recipe_engine(loaded, trains=False)
     make_writable(out)
     prepare_torch(loaded.model.threads)
     start = start_model(loaded, ColdStartBar())

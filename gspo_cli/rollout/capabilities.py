@@ -8,9 +8,13 @@ import shutil
 from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import GspoError
 
+HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""What vLLM 0.32's attention kernels for CPUs are compiled for."""
 
-def check_engine(config: RolloutConfig, device: str, routes: bool, trains: bool) -> None:
-    """`device` = type of the trainer's; `routes` = expert choices are wanted; `trains` = the weights will change.
+
+def check_engine(config: RolloutConfig, device: str, routes: bool, trains: bool, head_dim: int | None) -> None:
+    """`device` = type of the trainer's; `routes` = expert choices are wanted; `trains` = the weights will change;
+    `head_dim` = width of the model's attention heads, None where it is not known yet.
 
     Errors: GspoError with what the engine lacks.
     """
@@ -37,6 +41,12 @@ def check_engine(config: RolloutConfig, device: str, routes: bool, trains: bool)
         )
     if engine == "vllm" and not on_gpu:
         find_python(config.vllm.python)
+        if head_dim is not None and head_dim not in HEAD_DIMS:
+            raise GspoError(
+                f"vLLM cannot run this model on a CPU: its attention heads are {head_dim} wide",
+                f"its kernels are made for {', '.join(map(str, HEAD_DIMS))}, and fail at the first prompt",
+                "--set model.tiny.head_dim=32 for a model that is built here, else rollout.engine = 'transformers'",
+            )
 
 
 def find_python(path: str | None) -> str:

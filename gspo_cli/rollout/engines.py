@@ -33,7 +33,9 @@ def open_engine(
 
     Errors: GspoError for a model without routers, or an engine that cannot be had, with what it needs.
     """
-    check_engine(config, model.device.type, routes, trains=False)
+    shape = model.config
+    head_dim = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    check_engine(config, model.device.type, routes, trains=False, head_dim=head_dim)
     stops = stop_ids(model, tokenizer)
     routing = needed_routing(model, "recording the engine's expert choices") if routes else None
     if config.engine == "vllm":

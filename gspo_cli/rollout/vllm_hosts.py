@@ -21,17 +21,12 @@ if TYPE_CHECKING:
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """vLLM's core in the process that calls it: calls by name reach it, and nothing is pickled."""
-HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""What vLLM 0.32's attention kernels for CPUs are compiled for."""
 
 
 def vllm_host(
     config: RolloutConfig, model: PreTrainedModel, stop_ids: frozenset[int], routes: bool
 ) -> Callable[[], Host]:
-    """What opens the host that fits the model's device. Nothing is started yet.
-
-    Errors: GspoError for what can be known to fail.
-    """
+    """What opens the host that fits the model's device. Nothing is started yet."""
     options = {
         "model": model.name_or_path,
         "revision": getattr(model.config, "_commit_hash", None),
@@ -42,21 +37,8 @@ def vllm_host(
     }
     if model.device.type == "cuda":
         return lambda: InProcessHost(options)
-    check_head_dim(model)
     python, threads = find_python(config.vllm.python), torch.get_num_threads()
     return lambda: ProcessHost(python, "vllm_host.py", options, child_environment(threads), config.deadline_s)
-
-
-def check_head_dim(model: PreTrainedModel) -> None:
-    """Errors: GspoError for a width of attention heads that vLLM's CPU kernels lack; they fail at the first prompt."""
-    config = model.config
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if width not in HEAD_DIMS:
-        raise GspoError(
-            f"vLLM cannot run this model on a CPU: its attention heads are {width} wide",
-            f"its kernels are made for {', '.join(map(str, HEAD_DIMS))}",
-            "--set model.tiny.head_dim=32 for a model that is built here, else rollout.engine = 'transformers'",
-        )
 
 
 def child_environment(threads: int) -> dict[str, str]:
