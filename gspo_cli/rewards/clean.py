@@ -13,8 +13,9 @@ from gspo_cli.rewards.units import NO_UNITS, UNITS
 
 MAX_LENGTH = 300  # characters
 
-_SPACING = re.compile(r"(?<=,)\\,|(?<!\\)\\(?:[;: ]|(?:quad|qquad|displaystyle)(?![A-Za-z]))|~")
-_NO_SPACE = re.compile(r"(?<!\\)\\(?:[,!]|(?:left|right)(?![A-Za-z]))")
+_PAIRS = r"(?<!\\)(?P<rows>(?:\\\\)*)"  # ends of rows before the command
+_SPACING = re.compile(rf"(?<=,)\\,|{_PAIRS}\\(?:[;: ]|(?:quad|qquad|displaystyle)(?![A-Za-z]))|~")
+_NO_SPACE = re.compile(rf"{_PAIRS}\\(?:[,!]|(?:left|right)(?![A-Za-z]))")
 _THOUSANDS = re.compile(r"(?<=\d)\s*(?:,\\!|\{,\})\s*(?=\d{3}(?!\d))")
 _SLASHES = re.compile(r"\\\\+(?=[A-Za-z{}(),!;%$])")
 _WRAPPER = r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|boxed|fbox)\s*"
@@ -54,7 +55,8 @@ def tidy(text: str) -> str:
         text = text.replace("\\\\", "\\")
     elif r"\begin" not in text:  # whose rows end in a double backslash
         text = _SLASHES.sub(r"\\", text)
-    return _NO_SPACE.sub("", _SPACING.sub(" ", _THOUSANDS.sub("", text))).strip()
+    text = _SPACING.sub(lambda found: f"{found['rows'] or ''} ", _THOUSANDS.sub("", text))
+    return _NO_SPACE.sub(r"\g<rows>", text).strip()
 
 
 def is_comparison(text: str) -> bool:

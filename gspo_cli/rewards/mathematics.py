@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from gspo_cli.rewards.clean import MAX_LENGTH, same_text, tidy
+from gspo_cli.rewards.clean import MAX_LENGTH, right_side, same_text, tidy
 from gspo_cli.rewards.extract import Extracted, extract
 from gspo_cli.rewards.numerals import in_base, number, same_number
 from gspo_cli.rewards.refuse import refused
@@ -61,6 +61,8 @@ def _by_reading(text: str, gold: str) -> tuple[bool, str] | None:
         return True, "text"
     if len(text) > MAX_LENGTH or len(gold) > MAX_LENGTH:
         return False, "refused"
+    if "=" not in gold and same_text(gold, right_side(tidy(text))):
+        return True, "text"
     base, given_base = in_base(gold), in_base(text)
     right, given = number(gold), number(text)
     both_equations = "=" in gold and "=" in text  # y = 5 is not x = 5

@@ -15,7 +15,7 @@ _ARGUMENT = rf"(?:\{{\s*([+-]?\s*(?:{_DECIMAL}))\s*\}}|([0-9]))"
 _FRACTION = rf"(?:\\[dtc]?frac\s*{_ARGUMENT}\s*{_ARGUMENT}|([0-9]+)\s*/\s*([0-9]+))"
 _NUMBER = re.compile(rf"([+-]?)\s*(?:({_DECIMAL})|(?:([0-9]+)\s*(?:\s|(?=\\)))?{_FRACTION})")
 _PERCENT = re.compile(r"(?:\\?%|(?:\bpercent|\\text\s*\{\s*percent\s*\}))\s*\.?$")
-_BASED = re.compile(r"0*([0-9][0-9A-F]*)\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([0-9]{1,2})\s*\}{0,2}")
+_BASED = re.compile(r"\(?0*([0-9][0-9A-F]*)\)?\s*_\s*\{?\s*(?:\\text\s*\{)?\s*([0-9]{1,2})\s*\}{0,2}\)?")
 
 
 class Number(NamedTuple):

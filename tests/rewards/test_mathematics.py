@@ -26,14 +26,14 @@ TABLE = r"""
 8\% | 8 ; 0.08 ; \frac{2}{25} ; 8 percent | 0.8 ; 800\%
 50 | 50\% ; 50.0 ; 5000\% | 500 ; 500\%
 76^\circ | 76 ; 76^{\circ} ; 76 degrees | 67
-12_5 | 12_{5} ; 012_5 ; 12 | 12_7 ; 7
+12_5 | 12_{5} ; 012_5 ; 12 ; (12)_5 ; (12_5) | 12_7 ; 7
 3 | 3_{10} | 11_2 ; 3_4
 10 | \binom{5}{2} ; 10_{10} | 5C_3 ; 20
 0 | -0 ; 0.0 ; 000 | \frac{1}{0} ; \text{nan} ; \infty ; \emptyset ; 0^{-1}
 \infty | +\infty | -\infty ; 0
 12345678901234567890 | 12345678901234567890.0 | 12345678901234567891
 0.3 | \frac{3}{10} | 0.30000000000000004 ; 0.29999999999999999
-\text{Evelyn} | Evelyn ; evelyn ; \textbf{Evelyn} | Carla
+\text{Evelyn} | x = \text{Evelyn} ; Evelyn ; evelyn ; \textbf{Evelyn} | Carla
 \text{(B)} | B ; (B) ; \text{B} | C ; \text{(A)}
 (3,4] | \left(3,4\right] ; 3<x\le4 ; x \in (3,4] | [3,4] ; (3,4) ; 3<x<4 ; 3,5
 (5,\infty) | x>5 ; (5, \infty) | x \ge 5 ; [5,\infty)
@@ -51,6 +51,7 @@ y = 2x+3 | 2x+3 ; 3+2x = y | 2x+4 ; y=3x+2
 0.0000672 | 6.72 \times 10^{-5} | 6.72 \times 10^{-6}
 \frac{1}{29,\!322,\!216} | \frac{1}{29322216} | \frac{1}{29322217}
 \begin{pmatrix} -7 \\ 16 \end{pmatrix} | \begin{bmatrix}-7\\16\end{bmatrix} | (-7,16)
+\begin{pmatrix} -7 \\ 16 \end{pmatrix} | \begin{pmatrix}\ -7\ \\\ 16\ \end{pmatrix} | \pi
 \begin{pmatrix} -7 \\ 16 \end{pmatrix} | \begin{pmatrix} -7.0 \\ 16 \end{pmatrix} | \begin{pmatrix}-7\\61\end{pmatrix}
 12 | 10+2 ; \frac{24}{2} | 1 2 ; 12x ; 1,2
 """

@@ -18,7 +18,7 @@ from gspo_cli.rewards import mathematics, verify
 from gspo_cli.rewards.mathematics import grade_math
 from gspo_cli.rewards.verify import Verifier, Worker
 
-BOMBS = [r"(x+y+z+1)^{500}", r"(10000000)_{5}", r"\sin(" * 20 + "1" + ")" * 20, r"((9^{999})^{999})!"]
+BOMBS = [r"(x+y+z+1)^{500}", r"(9999999)_{k}", r"\sin(" * 20 + "1" + ")" * 20, r"((9^{999})^{999})!"]
 FAKES = {
     "print('no sense', flush=True)": "crash", "print('{\"id\": 2, \"same\": true}', flush=True)": "crash",
     "print('{\"id\": 1, \"same\": 1}', flush=True)": "crash", "print('[]', flush=True)": "crash",
