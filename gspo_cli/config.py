@@ -133,6 +133,8 @@ class RolloutConfig(Table):
     """Memory for keys and values while sampling; prompts beyond it wait their turn."""
     deadline_s: PositiveFloat = 600.0
     """Longest time that sampling one batch, starting an engine or handing it weights may take."""
+    routes: bool = False
+    """Record the engine's expert choices, to compare with the trainer's; `algo.replay = "r3"` switches it on."""
     store: Annotated[int, Field(ge=0)] = 0
     """Keep every k-th scored batch as parquet; 0 = none."""
 
@@ -206,6 +208,9 @@ class AlgoConfig(Table):
     correction: Correction = Correction()
     old_log_probs: Literal["trainer", "sampler"] = "trainer"
     """Whose log-probabilities stand for the old policy."""
+    replay: Literal["none", "r2", "r3"] = "none"
+    """Routing Replay of mixture-of-experts models: `r2` the trainer's choices under the old policy in every training
+    pass, `r3` the engine's in the old policy's pass as well."""
     accept_mismatch_floor: bool = False
     """Use the sampler's although they differ from the trainer's by more than the clip range."""
     truncation: Literal["keep", "mask"] = "keep"
@@ -264,6 +269,11 @@ class Recipe(Table):
     report: ReportConfig = ReportConfig()
     _sources: tuple[Any, ...] = PrivateAttr(())
     """The layers it was merged from, so that a later error can name the file."""
+
+    @property
+    def records_routes(self) -> bool:
+        """Whether the engine must say which experts it chose."""
+        return self.rollout.routes or self.algo.replay == "r3"
 
     @model_validator(mode="after")
     def _minibatches_fit(self) -> Self:

@@ -124,6 +124,10 @@ class MicroBatch:
     """[B], or [B, T] where tokens have advantages of their own; float32."""
     sampler_log_probs_BT: Tensor
     """The engine's log-probability of each loss token, 0 elsewhere; float32."""
+    positions_N: Tensor
+    """Where in the flattened `input_ids_BT` every token but each row's last stands: whose experts count; int64."""
+    predicts_M: Tensor
+    """Which of these N predict a loss token; int64."""
     trainer_log_probs_BT: Tensor | None = None
     """The trainer's, before the first update on the rollout batch; None until computed."""
     old_log_probs_BT: Tensor | None = None
@@ -134,8 +138,10 @@ class MicroBatch:
     """The critic's values before the first update; None without a critic."""
     returns_BT: Tensor | None = None
     """What the critic learns; None without one."""
-    old_routes_LBTK: Tensor | None = None
-    """The trainer's expert choices before the first update; None until computed, and for dense models."""
+    sampler_routes_LNK: Tensor | None = None
+    """The engine's expert choices there; None where they are not wanted."""
+    old_routes_LNK: Tensor | None = None
+    """The trainer's own before the first update; None until computed."""
 
 
 @dataclass(slots=True)
@@ -197,6 +203,36 @@ class Spread(NamedTuple):
         return Spread(num, self.mean + gap * share, self.squares + other.squares + gap * gap * self.num * share)
 
 
+class LayerMeans(NamedTuple):
+    """A mean for each MoE layer, over equally many things in each."""
+
+    numerator_L: Tensor
+    denominator: Tensor | int
+    """Of one layer."""
+
+    def merge(self, other: LayerMeans) -> LayerMeans:
+        """Both together."""
+        return LayerMeans(self.numerator_L + other.numerator_L, self.denominator + other.denominator)
+
+    def total(self) -> Mean:
+        """Over all layers."""
+        return Mean(self.numerator_L.sum(), self.denominator * len(self.numerator_L))
+
+    def layers(self) -> list[Mean]:
+        """Each layer's own."""
+        return [Mean(numerator, self.denominator) for numerator in self.numerator_L]
+
+
+class Total(NamedTuple):
+    """A count."""
+
+    value: Tensor
+
+    def merge(self, other: Total) -> Total:
+        """Both together."""
+        return Total(self.value + other.value)
+
+
 class Loads(NamedTuple):
     """How often each expert of each layer was chosen: [L, E]. Loads add up; their imbalance does not."""
 
@@ -206,13 +242,13 @@ class Loads(NamedTuple):
         """Both together."""
         return Loads(self.load_LE + other.load_LE)
 
-    def violation(self) -> Mean:
-        """(largest - mean load) / mean load, mean over layers."""
+    def violation(self) -> LayerMeans:
+        """(largest - mean load) / mean load of each layer."""
         mean_L = self.load_LE.mean(-1)
-        return Mean(((self.load_LE.amax(-1) - mean_L) / mean_L.clamp(min=1e-9)).sum(), len(self.load_LE))
+        return LayerMeans((self.load_LE.amax(-1) - mean_L) / mean_L.clamp(min=1e-9), 1)
 
 
-Reduced = Mean | RootMean | Extreme | Spread | Loads
+Reduced = Mean | RootMean | Extreme | Spread | LayerMeans | Total | Loads
 
 
 @dataclass(slots=True)

@@ -67,6 +67,8 @@ def benchmarks(
         gspo eval benchmarks my-model --bench aime24,math500 --data aime24=aime24.jsonl --resume
 
         gspo eval benchmarks results/my-study/gspo-s0 --all-checkpoints
+
+        gspo eval benchmarks my-model --engine vllm-server --set rollout.vllm.url=http://127.0.0.1:8000
     """
     from gspo_cli.evals import find_benchmark
     from gspo_cli.evals.settings import Overrides

@@ -122,6 +122,26 @@ class ColdStartBar:
             self.bar.stop()
 
 
+class SamplingBar:
+    """A progress bar of samples drawn, for the engines that can say; appears with the first one."""
+
+    def __init__(self) -> None:
+        self.bar: Progress | None = None
+
+    def __call__(self, done: int, wanted: int) -> None:
+        if not _live():
+            return
+        if self.bar is None:
+            columns = (TextColumn("sampling"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+            self.bar = Progress(*columns, TimeRemainingColumn(), console=console.err, transient=True)
+            self.bar.add_task("sampling", total=wanted)
+            self.bar.start()
+        self.bar.update(self.bar.task_ids[0], completed=done)
+        if done == wanted:
+            self.bar.stop()
+            self.bar = None
+
+
 def _live() -> bool:
     return sys.stderr.isatty() and not console.settings["quiet"] and not console.settings["verbose"]
 

@@ -53,6 +53,7 @@ def train(
     from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.tasks import make_task
     from gspo_cli.tasks.contract import Noting
+    from gspo_cli.training.checks import check_routers
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.run import View, execute
     from gspo_cli.training.study import plan
@@ -74,6 +75,7 @@ def train(
     make_writable(out)
     prepare_torch(loaded.model.threads)
     start = start_model(loaded, ColdStartBar())
+    check_routers([run.recipe for run in runs], start)
     text = recipes.find(recipe).read_text(encoding="utf-8")
     console.note(
         f"study {folder}: {len(runs)} run{'s' if len(runs) > 1 else ''} of {loaded.train.steps} rollout batches"

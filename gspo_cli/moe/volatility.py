@@ -1,6 +1,6 @@
-"""How much the chosen experts change: pure functions over expert indices.
+"""How much the chosen experts change: pure functions over expert indices. Order within a set means nothing.
 
-L = MoE layers, N = (response, position) pairs that predict a loss token, K = experts per token
+L = MoE layers, N = tokens, K = experts per token, E = experts
 """
 
 from __future__ import annotations
@@ -8,29 +8,56 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gspo_cli.types import Loads, Mean
+from gspo_cli.types import LayerMeans, Loads, Mean
 
 
 def shared_slots(before_LNK: Tensor, after_LNK: Tensor) -> Tensor:
-    """Experts that both sets have, of each (layer, token): int64 [L, N]. Order within a set means nothing."""
-    return (before_LNK[..., :, None] == after_LNK[..., None, :]).any(-1).sum(-1)
+    """Experts that both sets have, of each (layer, token): int64 [L, N]."""
+    return _same_LNKK(before_LNK, after_LNK).any(-1).sum(-1)
 
 
-def slot_churn(before_LNK: Tensor, after_LNK: Tensor) -> Mean:
-    """Share of expert slots filled differently: (K - |E and E'|) summed over (layer, token), over K * tokens * layers.
+def slot_churn(before_LNK: Tensor, after_LNK: Tensor) -> LayerMeans:
+    """Share of expert slots filled differently: (K - |E and E'|) summed over tokens, over K * tokens, of each layer.
 
     The paper's "activated experts that differ" (arXiv 2507.18071, §5.3), which does not give the formula.
     """
-    return Mean((after_LNK.shape[-1] - shared_slots(before_LNK, after_LNK)).sum(), after_LNK.numel())
+    changed_L = (after_LNK.shape[-1] - shared_slots(before_LNK, after_LNK)).sum(-1)
+    return LayerMeans(changed_L, after_LNK[0].numel())
+
+
+def router_differs(before_LNK: Tensor, after_LNK: Tensor) -> LayerMeans:
+    """Share of tokens whose set differs at all, of each layer."""
+    return LayerMeans((shared_slots(before_LNK, after_LNK) < after_LNK.shape[-1]).sum(-1), after_LNK.shape[1])
+
+
+def token_any_layer(before_LNK: Tensor, after_LNK: Tensor) -> Mean:
+    """Share of tokens whose set differs in at least one layer."""
+    differs_N = (shared_slots(before_LNK, after_LNK) < after_LNK.shape[-1]).any(0)
+    return Mean(differs_N.sum(), len(differs_N))
+
+
+def weighted_churn(before_LNK: Tensor, gates_before_LNK: Tensor, after_LNK: Tensor, gates_LNK: Tensor) -> LayerMeans:
+    """The share of gate mass that moved: 1 - sum over shared experts of min(g, g'), gates divided by their sum.
+
+    A slot that changes near the decision boundary has little weight, and counts accordingly.
+    """
+    g, h = (gates.float() / gates.float().sum(-1, keepdim=True) for gates in (gates_before_LNK, gates_LNK))
+    kept_LNKK = torch.where(_same_LNKK(before_LNK, after_LNK), torch.minimum(g[..., :, None], h[..., None, :]), 0.0)
+    return LayerMeans((1 - kept_LNKK.sum((-1, -2))).clamp(min=0).double().sum(-1), after_LNK.shape[1])
 
 
 def loads(routes_LNK: Tensor, num_experts: int) -> Loads:
     """How often each expert was chosen, in routed slots: [L, E]."""
-    flat_LM = routes_LNK.reshape(len(routes_LNK), -1)
+    flat_LM = routes_LNK.reshape(len(routes_LNK), -1).long()
     zero_LE = torch.zeros(len(routes_LNK), num_experts, device=flat_LM.device)
     return Loads(zero_LE.scatter_add_(1, flat_LM, torch.ones_like(flat_LM, dtype=torch.float32)))
 
 
-def at_predicting_positions(routes_LBTK: Tensor, mask_BT: Tensor) -> Tensor:
-    """The routes of the positions that predict loss tokens (one before each): [L, N, K]."""
-    return routes_LBTK[:, :, :-1][:, mask_BT[:, 1:]]
+def router_entropy(logits_LNE: Tensor) -> LayerMeans:
+    """Mean entropy over tokens of the softmax of the routers' logits, in nats, of each layer."""
+    log_share = torch.log_softmax(logits_LNE.float(), -1)
+    return LayerMeans(-(log_share.exp() * log_share).sum(-1).double().sum(-1), logits_LNE.shape[1])
+
+
+def _same_LNKK(before_LNK: Tensor, after_LNK: Tensor) -> Tensor:
+    return before_LNK[..., :, None] == after_LNK[..., None, :]

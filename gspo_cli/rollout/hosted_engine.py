@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.moe.routers import Routing
 from gspo_cli.rollout.engine import EngineInfo, SampleKey, SyncReport
 from gspo_cli.rollout.host import Host, HostLost, HostRefused
 from gspo_cli.rollout.sync_check import SyncProbe
@@ -26,17 +27,17 @@ class HostedEngine:
 
     def __init__(
         self, name: str, open_host: Callable[[], Host], weights: PreTrainedModel, stop_ids: frozenset[int],
-        deadline_s: float, checked: bool = True, routes: bool = False,
+        deadline_s: float, checked: bool = True, routing: Routing | None = None,
     ) -> None:  # fmt: skip
         self.weights, self.deadline_s, self.weight_version = weights, deadline_s, 0
-        self.open_host, self.restarts = open_host, 0
-        self.on_restart: Callable[[str], None] = lambda reason: None
+        self.open_host, self.restarts, self.routing = open_host, 0, routing
+        self.on_restart: Callable[[str], None] = lambda _reason: None
         self.name = name
         self.probe: SyncProbe | None = None
         self.host = self._open()
         self.info = EngineInfo(
             name=name, versions=self.host.facts["versions"], dtype=self.host.facts["dtype"],
-            stop_ids=tuple(sorted(stop_ids)), vocabulary=weights.config.vocab_size, routes=routes,
+            stop_ids=tuple(sorted(stop_ids)), vocabulary=weights.config.vocab_size, routes=routing is not None,
         )  # fmt: skip
         if checked:
             self.probe = self._call(self._make_probe)
@@ -58,8 +59,9 @@ class HostedEngine:
         token_ids: list[int], log_probs: list[float], routes_TLK: Any = None,
     ) -> Sample:  # fmt: skip
         key = keys[request]
-        if routes_TLK is not None:
-            routes_TLK = routes_TLK.astype("uint8" if routes_TLK.dtype.itemsize == 1 else "int16")
+        if self.routing is not None:  # vLLM gives a row for dense layers as well
+            routes_TLK = routes_TLK[:, list(self.routing.layers)]
+            routes_TLK = routes_TLK.astype(str(self.routing.dtype).removeprefix("torch."))
         return Sample(*key, seeds[key], tuple(token_ids), tuple(log_probs), finish, version, routes_TLK)
 
     def sync(self, weights: PreTrainedModel, version: int) -> SyncReport | None:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,9 @@ class ProcessHost:
 
     replaceable = True
 
-    def __init__(self, python: str, program: str, options: dict[str, Any], env: dict[str, str], deadline_s: float):
+    def __init__(
+        self, python: str, program: str, options: dict[str, Any], env: dict[str, str], deadline_s: float
+    ) -> None:
         self.deadline_s = deadline_s
         self.weights_file = os.memfd_create("gspo-weights") if hasattr(os, "memfd_create") else -1
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
@@ -71,10 +74,8 @@ class ProcessHost:
         """Kills the process group and waits for the child: it has nothing to save."""
         if self.log.closed:
             return
-        try:
+        with suppress(ProcessLookupError):  # it may have ended by itself
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it ended by itself
         self.process.wait()
         self.log.close()
         for file in (self.requests, self.answers, self.weights_file):
@@ -104,7 +105,8 @@ class ProcessHost:
             received += part or b""
         answer: dict[str, Any] = json.loads(received)
         if "error" in answer:
-            raise HostRefused(answer["error"])
+            late = answer["error"].startswith(TimeoutError.__name__)  # it looked at its clock before we did
+            raise HostLost(answer["error"]) if late else HostRefused(answer["error"])
         return answer
 
     def _last_words(self) -> str:

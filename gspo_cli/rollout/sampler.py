@@ -14,7 +14,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.moe.routers import Routing
+from gspo_cli.moe.tap import RouterTap, tapped
 from gspo_cli.rollout.kv_cache import KVCache
+from gspo_cli.rollout.route_recorder import RouteRecorder, Routes
 from gspo_cli.rollout.truncate import truncate
 from gspo_cli.rollout.uniforms import uniforms
 from gspo_cli.types import Sampling
@@ -31,6 +34,8 @@ class Drawn:
     log_probs: list[float] = field(default_factory=list)
     stopped: bool = False
     """True if a stop token ended it, False if the length limit did."""
+    routes_TLK: Routes | None = None
+    """The experts of every token of prompt and response but the last, if they were wanted."""
 
 
 @torch.no_grad()
@@ -41,6 +46,7 @@ def sample(
     sampling: Sampling,
     stop_ids: frozenset[int],
     deadline: float,
+    routing: Routing | None = None,
 ) -> list[list[Drawn]]:
     """Draws len(seeds[p]) responses to each prompt, one for each seed.
 
@@ -50,6 +56,19 @@ def sample(
     Errors: GspoError (exit code 5) when `time.monotonic()` passes the deadline.
     """
     assert not model.training
+    with tapped(routing) as tap:
+        return _sample(model, prompts, seeds, sampling, stop_ids, deadline, tap)
+
+
+def _sample(
+    model: PreTrainedModel,
+    prompts: list[tuple[int, ...]],
+    seeds: list[list[int]],
+    sampling: Sampling,
+    stop_ids: frozenset[int],
+    deadline: float,
+    tap: RouterTap | None,
+) -> list[list[Drawn]]:
     device, max_new_tokens = model.device, sampling.max_new_tokens
     cache, visible_PT, logits_PV = prefill(model, prompts, max_new_tokens)
     width = max(map(len, prompts))
@@ -57,6 +76,7 @@ def sample(
 
     owner = [p for p, group in enumerate(seeds) for _ in group]
     drawn = [Drawn() for _ in owner]
+    recorder = RouteRecorder(tap, prompts, owner, max_new_tokens) if tap else None
     live = np.arange(len(owner))  # the response that each row is decoding
     rows_R = torch.tensor(owner, device=device)
     cache.select(rows_R)
@@ -92,14 +112,18 @@ def sample(
             input_ids=token_R[:, None], attention_mask=visible_RT[:, None, None, : width + t + 1],
             position_ids=(length_R + t)[:, None], past_key_values=cache, use_cache=True,
         ).logits[:, -1]  # fmt: skip
+        if recorder:
+            recorder.note(live, t)
 
     for rows, token_R, log_prob_R in pending:
         for row, token, log_prob in zip(rows.tolist(), token_R.tolist(), log_prob_R.tolist(), strict=True):
             if token >= 0:
                 drawn[row].token_ids.append(token)
                 drawn[row].log_probs.append(log_prob)
-    for response in drawn:
+    for i, response in enumerate(drawn):
         response.stopped = response.token_ids[-1] in stop_ids
+        if recorder:
+            response.routes_TLK = recorder.of(i, len(response.token_ids))
     answers = iter(drawn)
     return [[next(answers) for _ in group] for group in seeds]
 

@@ -11,7 +11,11 @@ from gspo_cli.types import RolloutBatch
 
 def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> None:
     """Writes `path` whole or not at all. `metadata` (temperature, model and tokenizer hashes, ...) goes into the
-    file's own metadata under `gspo.*`."""
+    file's own metadata under `gspo.*`.
+
+    Expert choices, where recorded, are the column `routes`: one flat list a response, of the shape (-1, layers, experts
+    a token) that `gspo.routes_shape` gives.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -35,15 +39,19 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
         for group in batch.groups
         for sample, text, score in zip(group.samples, group.texts, group.scores, strict=True)
     ]
-    schema = pa.schema(
-        [
-            ("step", pa.int64()), ("problem_id", pa.string()), ("prompt", pa.string()), ("answer", pa.string()),
-            ("sample", pa.int32()), ("seed", pa.int64()), ("prompt_ids", pa.list_(pa.int32())),
-            ("token_ids", pa.list_(pa.int32())), ("log_probs", pa.list_(pa.float32())), ("text", pa.string()),
-            ("finish", pa.string()), ("weight_version", pa.int64()), ("reward", pa.float64()), ("reason", pa.string()),
-        ],
-        metadata={f"gspo.{k}": v for k, v in metadata.items()},
-    )  # fmt: skip
+    fields = [
+        ("step", pa.int64()), ("problem_id", pa.string()), ("prompt", pa.string()), ("answer", pa.string()),
+        ("sample", pa.int32()), ("seed", pa.int64()), ("prompt_ids", pa.list_(pa.int32())),
+        ("token_ids", pa.list_(pa.int32())), ("log_probs", pa.list_(pa.float32())), ("text", pa.string()),
+        ("finish", pa.string()), ("weight_version", pa.int64()), ("reward", pa.float64()), ("reason", pa.string()),
+    ]  # fmt: skip
+    routes = [s.routes_TLK for g in batch.groups for s in g.samples]
+    recorded = next((r for r in routes if r is not None), None)
+    if recorded is not None:
+        fields.append(("routes", pa.list_(pa.from_numpy_dtype(recorded.dtype))))
+        metadata = metadata | {"routes_shape": f"-1,{recorded.shape[1]},{recorded.shape[2]}"}
+        rows = [r | {"routes": None if one is None else one.ravel()} for r, one in zip(rows, routes, strict=True)]
+    schema = pa.schema(fields, metadata={f"gspo.{k}": v for k, v in metadata.items()})
     table = pa.Table.from_pylist(rows, schema=schema)
     with write_atomic(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")

@@ -103,10 +103,10 @@ class SyncProbe:
     def _differs(self, gap: Gap, version: int, limit: float) -> GspoError:
         return GspoError(
             f"the engine does not compute with the trainer's weights of step {version}",
-            f"log-probabilities of the same {len(self.text) + MORE} tokens differ by {gap.largest:.2g} nats at most and "
-            f"{gap.mean:.2g} in the mean; allowed are {limit:.2g} "
+            f"log-probabilities of the same {len(self.text) + MORE} tokens differ by {gap.largest:.2g} nats at most "
+            f"and {gap.mean:.2g} in the mean; allowed are {limit:.2g} "
             + ("at most" if self.exact else "in the mean, three times the difference at the start"),
-            "nothing was sampled with them; use rollout.engine = 'transformers', and report this with the versions that "
-            "`gspo doctor` prints",
+            "nothing was sampled with them; use rollout.engine = 'transformers', and report this with the versions "
+            "that `gspo doctor` prints",
             ExitCode.ENGINE,
         )

@@ -9,6 +9,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from gspo_cli.moe.routers import Routing
 from gspo_cli.rollout.engine import EngineInfo, SampleKey
 from gspo_cli.rollout.sampler import Drawn, sample
 from gspo_cli.types import Prompt, Sample, Sampling
@@ -18,9 +19,15 @@ class TransformersEngine:
     """The built-in sampler behind the `Engine` protocol."""
 
     def __init__(
-        self, model: PreTrainedModel, stop_ids: frozenset[int], kv_budget_gb: float, deadline_s: float
+        self,
+        model: PreTrainedModel,
+        stop_ids: frozenset[int],
+        kv_budget_gb: float,
+        deadline_s: float,
+        routing: Routing | None = None,
     ) -> None:
         self.model = model
+        self.routing = routing
         self.stop_ids = stop_ids
         self.kv_budget = kv_budget_gb * 2**30
         self.deadline_s = deadline_s
@@ -31,6 +38,7 @@ class TransformersEngine:
             dtype=str(model.dtype).removeprefix("torch."),
             stop_ids=tuple(sorted(stop_ids)),
             vocabulary=model.config.vocab_size,
+            routes=routing is not None,
         )
 
     def generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
@@ -51,6 +59,7 @@ class TransformersEngine:
                     sampling,
                     self.stop_ids,
                     deadline,
+                    self.routing,
                 )
                 for prompt, group in zip(part, drawn, strict=True):
                     for key, d in zip(wanted[prompt.problem_id], group, strict=True):
@@ -68,6 +77,7 @@ class TransformersEngine:
             log_probs=tuple(drawn.log_probs),
             finish="stop" if drawn.stopped else "length",
             weight_version=self.weight_version,
+            routes_TLK=drawn.routes_TLK,
         )
 
     def sync(self, weights: PreTrainedModel, version: int) -> None:

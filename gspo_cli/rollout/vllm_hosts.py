@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import torch
 
 from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import GspoError
+from gspo_cli.rollout.capabilities import find_python
 from gspo_cli.rollout.host import Host, HostLost, HostRefused
 from gspo_cli.rollout.process_host import ProcessHost
 from gspo_cli.rollout.weights import named_weights
@@ -21,17 +21,12 @@ if TYPE_CHECKING:
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """vLLM's core in the process that calls it: calls by name reach it, and nothing is pickled."""
-HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""What vLLM 0.32's attention kernels for CPUs are compiled for."""
 
 
 def vllm_host(
     config: RolloutConfig, model: PreTrainedModel, stop_ids: frozenset[int], routes: bool
 ) -> Callable[[], Host]:
-    """What opens the host that fits the model's device. Nothing is started yet.
-
-    Errors: GspoError for what can be known to fail.
-    """
+    """What opens the host that fits the model's device. Nothing is started yet."""
     options = {
         "model": model.name_or_path,
         "revision": getattr(model.config, "_commit_hash", None),
@@ -42,45 +37,8 @@ def vllm_host(
     }
     if model.device.type == "cuda":
         return lambda: InProcessHost(options)
-    if routes:
-        raise GspoError(
-            "engine vllm cannot record expert choices on a CPU",
-            "vLLM's model runner that gives them needs Triton, which has no CPU backend",
-            "rollout.engine = 'transformers', or a GPU",
-        )
-    check_head_dim(model)
     python, threads = find_python(config.vllm.python), torch.get_num_threads()
     return lambda: ProcessHost(python, "vllm_host.py", options, child_environment(threads), config.deadline_s)
-
-
-def find_python(path: str | None) -> str:
-    """The interpreter that `rollout.vllm.python` names.
-
-    Errors: GspoError where it names none or nothing that runs.
-    """
-    hint = "docs/vllm.md has the commands that make the environment; `gspo doctor` checks it"
-    if path is None:
-        raise GspoError(
-            "engine vllm needs rollout.vllm.python on a CPU",
-            "vLLM's CPU build lives in an environment of its own, because its requirements would break this one",
-            hint,
-        )
-    found = shutil.which(os.path.expanduser(path))
-    if found is None:
-        raise GspoError(f"rollout.vllm.python = {path!r} is no program", "the file is missing or does not run", hint)
-    return os.path.abspath(found)
-
-
-def check_head_dim(model: PreTrainedModel) -> None:
-    """Errors: GspoError for a width of attention heads that vLLM's CPU kernels lack; they fail at the first prompt."""
-    config = model.config
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if width not in HEAD_DIMS:
-        raise GspoError(
-            f"vLLM cannot run this model on a CPU: its attention heads are {width} wide",
-            f"its kernels are made for {', '.join(map(str, HEAD_DIMS))}",
-            "--set model.tiny.head_dim=32 for a model that is built here, else rollout.engine = 'transformers'",
-        )
 
 
 def child_environment(threads: int) -> dict[str, str]:

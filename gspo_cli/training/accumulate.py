@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from gspo_cli.types import Extreme, Loads, Mean, Reduced, RootMean, Spread, StepMetrics
+from gspo_cli.types import Extreme, LayerMeans, Loads, Mean, Reduced, RootMean, Spread, StepMetrics, Total
 
 
 class Accumulator:
@@ -22,12 +23,13 @@ class Accumulator:
             known = self.values.get(name)
             self.values[name] = value if known is None else known.merge(value)  # type: ignore[arg-type]
 
-    def result(self) -> StepMetrics:
+    def result(self, layers: tuple[int, ...] = ()) -> StepMetrics:
         """The values with their denominators, after one transfer from the device.
 
-        A mean over nothing is None: it has no meaning.
+        `layers` = the numbers of the MoE layers, where each layer's own value is wanted as well
+        (`moe/slot_churn_step/layer_02`). A mean over nothing is None: it has no meaning.
         """
-        values = {n: v.violation() if isinstance(v, Loads) else v for n, v in self.values.items()}
+        values = dict(pair for name, value in self.values.items() for pair in _plain(name, value, layers))
         flat = [part for value in values.values() for part in value]
         tensors = [t.detach().double().reshape(()) for t in flat if isinstance(t, Tensor)]
         numbers = iter(torch.stack(tensors).tolist() if tensors else [])
@@ -40,6 +42,19 @@ class Accumulator:
         return out
 
 
+def _plain(name: str, value: Reduced, layers: tuple[int, ...]) -> Iterator[tuple[str, Reduced]]:
+    """A metric with what it stands for: its total, and each layer's own."""
+    if isinstance(value, Loads):
+        value = value.violation()
+        yield f"{name}_worst", Extreme(value.numerator_L.max(), 1)
+    if not isinstance(value, LayerMeans):
+        yield name, value
+        return
+    yield name, value.total()
+    for number, mean in zip(layers, value.layers(), strict=False):
+        yield f"{name}/layer_{number:02d}", mean
+
+
 def _finish(kind: Reduced, parts: list[float]) -> tuple[float | None, int | None]:
     if isinstance(kind, Mean | RootMean):
         numerator, denominator = parts
@@ -50,5 +65,5 @@ def _finish(kind: Reduced, parts: list[float]) -> tuple[float | None, int | None
     if isinstance(kind, Spread):
         count, _, squares = parts
         return (math.sqrt(squares / (count - 1)) if count > 1 else None), int(count)
-    assert isinstance(kind, Extreme)
+    assert isinstance(kind, Extreme | Total)
     return parts[0], None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gspo_cli.algorithms import Algorithm
+from gspo_cli.moe.routers import Routing
 from gspo_cli.types import Group, MicroBatch, MiniBatch, RolloutBatch, Sample
 
 
@@ -42,6 +43,8 @@ class Cut:
     """They have a gradient of their own under a KL penalty or with a critic."""
     mask_truncated: bool = False
     """Leave responses that the length limit ended out of the loss and its denominators."""
+    routing: Routing | None = None
+    """The model's routers, where the engine's expert choices are to be carried along."""
 
 
 def rewards_and_groups(batch: RolloutBatch, overlong_from: float | None = None) -> tuple[Tensor, Tensor]:
@@ -88,7 +91,7 @@ def make_mini_batches(batch: RolloutBatch, advantages_B: Tensor, plan: Cut, devi
         trained.sort(key=lambda r: -r.length)
         mini_batches.append(
             MiniBatch(
-                micro_batches=[pad(chunk, device) for chunk in cut(trained, plan.micro_batch_tokens)],
+                micro_batches=[pad(chunk, device, plan.routing) for chunk in cut(trained, plan.micro_batch_tokens)],
                 mask_BT=length_mask([len(r.sample.token_ids) for r in counted]),
                 num_skipped=len(counted) - len(trained),
             )
@@ -106,8 +109,8 @@ def cut(rows: list[Row], budget: int) -> list[list[Row]]:
     return chunks
 
 
-def pad(rows: list[Row], device: torch.device) -> MicroBatch:
-    """Rows as tensors, padded on the right to the longest."""
+def pad(rows: list[Row], device: torch.device, routing: Routing | None = None) -> MicroBatch:
+    """Rows as tensors, padded on the right to the longest; with `routing`, the engine's expert choices as well."""
     width = max(r.length for r in rows)
     ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
     mask_BT = torch.zeros(len(rows), width, dtype=torch.bool)
@@ -120,7 +123,25 @@ def pad(rows: list[Row], device: torch.device) -> MicroBatch:
     advantages = torch.tensor([r.advantage for r in rows])
     if any(r.credits is not None for r in rows):
         advantages = advantages[:, None].expand_as(mask_BT) * credit_matrix(rows, width)
-    return MicroBatch(*(t.to(device) for t in (ids_BT, mask_BT, advantages, sampled_BT)))
+    positions_N = torch.cat([i * width + torch.arange(row.length - 1) for i, row in enumerate(rows)])
+    predicts_M = mask_BT.flatten()[positions_N + 1].nonzero()[:, 0]
+    micro = MicroBatch(*(t.to(device) for t in (ids_BT, mask_BT, advantages, sampled_BT, positions_N, predicts_M)))
+    if routing is not None:
+        micro.sampler_routes_LNK = sampled_routes(rows, routing).to(device)
+    return micro
+
+
+def sampled_routes(rows: list[Row], routing: Routing) -> Tensor:
+    """The engine's choices of all rows one after the other: [L, N, K]; `routing.missing` where it gave none."""
+    parts = []
+    for row in rows:
+        routes_TLK = row.sample.routes_TLK
+        if routes_TLK is None:
+            shape = (row.length - 1, len(routing.layers), routing.top_k)
+            parts.append(torch.full(shape, routing.missing, dtype=routing.dtype))
+        else:
+            parts.append(torch.from_numpy(routes_TLK).to(routing.dtype))
+    return torch.cat(parts).movedim(0, 1).contiguous()
 
 
 def credit_matrix(rows: list[Row], width: int) -> Tensor:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gspo_cli.algorithms import Algorithm
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.models.load import pick_device
+from gspo_cli.moe.routers import needed_routing
+from gspo_cli.rollout.capabilities import check_engine
 
 
 def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None:
     """Errors: GspoError with the reason."""
-    algo = recipe.algo
+    algo, tiny = recipe.algo, recipe.model.tiny
     own = algorithm.REDUCTION
     for broken, message, why, hint in (
         (
@@ -63,9 +70,41 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
             "its advantages come from a critic, so groups without spread carry signal too",
             "remove algo.dynamic_sampling",
         ),
+        (
+            (algo.replay != "none" or recipe.rollout.routes) and tiny is not None and tiny.kind == "qwen3",
+            f"{asked(recipe)} with a dense model",
+            "model.tiny.kind = 'qwen3' has no experts to route to",
+            "model.tiny.kind = 'qwen3_moe', or remove it",
+        ),
     ):
         if broken:
             raise GspoError(message, why, hint)
+    check_recipe_engine(recipe, trains=True)
+
+
+def check_recipe_engine(recipe: Recipe, trains: bool) -> None:
+    """Errors: GspoError when the engine cannot do what the recipe asks, as far as the recipe tells."""
+    tiny = recipe.model.tiny
+    head_dim = None if tiny is None else tiny.head_dim or tiny.hidden // 4
+    check_engine(recipe.rollout, pick_device(recipe.model.device).type, recipe.records_routes, trains, head_dim)
+
+
+def asked(recipe: Recipe) -> str:
+    """What in the recipe needs a model with routers."""
+    return f"algo.replay = {recipe.algo.replay!r}" if recipe.algo.replay != "none" else "rollout.routes = true"
+
+
+def check_routers(recipes: list[Recipe], start: Path) -> None:
+    """Looks for the routers that a run needs in the start model's configuration, before any run begins.
+
+    Errors: GspoError for a dense model, or one whose routers are not found.
+    """
+    needing = [r for r in recipes if r.algo.replay != "none" or r.rollout.routes]
+    if not needing or not (start / "config.json").is_file():  # a hub name is looked at when it is loaded
+        return
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(start))
+    needed_routing(model, asked(needing[0]))
 
 
 def minibatches(recipe: Recipe) -> int:

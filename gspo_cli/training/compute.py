@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import nn
 from transformers import PreTrainedModel
 
-from gspo_cli.moe.routing import routers
+from gspo_cli.moe.routers import find_routing
 from gspo_cli.training.update import Learner
 from gspo_cli.types import MicroBatch, MiniBatch, RolloutBatch
 
@@ -16,9 +16,10 @@ from gspo_cli.types import MicroBatch, MiniBatch, RolloutBatch
 def active_parameters(model: PreTrainedModel) -> int:
     """Parameters in the matrix products of one token: the chosen experts' share of all experts; an embedding counts
     only where it is the head as well."""
-    gates = routers(model)
-    share = int(gates[0].top_k) / int(gates[0].num_experts) if gates else 1.0  # type: ignore[arg-type]
-    total = sum(p.numel() * (share if gates and p.dim() == 3 else 1.0) for p in model.parameters())
+    routing = find_routing(model)
+    experts = {id(p) for block in routing.experts for p in block.parameters()} if routing else set()
+    share = routing.top_k / routing.num_experts if routing else 1.0
+    total = sum(p.numel() * (share if id(p) in experts else 1.0) for p in model.parameters())
     embedding = model.get_input_embeddings().weight
     tied = model.get_output_embeddings().weight is embedding
     return int(total if tied else total - embedding.numel())
@@ -38,7 +39,7 @@ def batch_flops(learner: Learner, batch: RolloutBatch, mini_batches: list[MiniBa
     sampled = sum(len(g.prompt.token_ids) + sum(len(s.token_ids) for s in g.samples) for g in groups)
     passes = [real_positions(mini.micro_batches) for mini in mini_batches]
     forward, trained = sampled, sum(passes)
-    if learner.algo.old_log_probs == "trainer":
+    if learner.needs_old_pass:
         forward += sum(passes[1:])
     if learner.reference is not None:
         forward += trained

@@ -25,7 +25,7 @@ from gspo_cli.training.record import Totals, record_batch
 from gspo_cli.training.rollout_metrics import sync_metrics
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.study import Run
-from gspo_cli.training.update import Learner, record_old_policy, update
+from gspo_cli.training.update import Learner, record_old_policy, update, was_applied
 from gspo_cli.types import Group, MiniBatch, Reduced, RolloutBatch, Sampling, StepMetrics
 
 MAX_ROUNDS = 10
@@ -99,7 +99,7 @@ def train_batch(session: Session, step: int) -> None:
             learner.critic.set_advantages(run.algorithm, run.params, mini_batches)
     checked = check_first_batch(session, batch, mini_batches) if step == 1 else {}
     with clock("probe_s"):
-        probe = Probe(learner.model, batch)
+        probe = Probe(learner.model, learner.routing, batch)
     with clock("old_policy_s"):
         record_old_policy(learner, mini_batches)
 
@@ -107,8 +107,9 @@ def train_batch(session: Session, step: int) -> None:
     for index, mini_batch in enumerate(mini_batches):
         with clock("update_s"):
             updates.append(update(learner, mini_batch, learning_rate(run, step, index), first=index == 0))
-        with clock("probe_s"):
-            updates[-1].add(probe.churn())
+        if was_applied(updates[-1]):  # without a step there is no change to measure, which is not a change of 0
+            with clock("probe_s"):
+                updates[-1].add(probe.churn())
     with clock("sync_s"):
         synced = session.engine.sync(learner.model, version=step)
 
@@ -117,6 +118,7 @@ def train_batch(session: Session, step: int) -> None:
         checked | sync_metrics(synced),
     )  # fmt: skip
     stop_if_not_finite(update_lines, step)
+    stop_if_not_replayed(update_lines, step)
     watch_band(session, step, shown)
     session.hooks.on_step(step, shown)
 
@@ -164,6 +166,7 @@ def cut_plan(run: Run, learner: Learner) -> Cut:
         micro_batch_tokens=run.recipe.train.micro_batch_tokens,
         keep_rows_without_advantage=learner.reference is not None or learner.critic is not None,
         mask_truncated=run.recipe.algo.truncation == "mask",
+        routing=learner.routing if run.recipe.records_routes else None,
     )
 
 
@@ -218,3 +221,15 @@ def stop_if_not_finite(lines: list[StepMetrics], step: int) -> None:
                 "lower algo.lr, or look at the batch: the log holds everything up to it",
                 ExitCode.GUARD,
             )
+
+
+def stop_if_not_replayed(lines: list[StepMetrics], step: int) -> None:
+    """Ends the run when the experts were called with others than those recorded: Routing Replay would be a fiction."""
+    wrong = sum(line.values.get("replay/violations") or 0 for line in lines)
+    if wrong:
+        raise GspoError(
+            f"Routing Replay went wrong in rollout batch {step}",
+            f"for {wrong:.0f} (layer, token) pairs the experts used are not the recorded ones",
+            "report this with the model's name; algo.replay = 'none' trains without it",
+            ExitCode.GUARD,
+        )

@@ -10,6 +10,8 @@ import torch
 from gspo_cli.algorithms.ratio import sequence_log_ratio, token_log_ratio
 from gspo_cli.errors import GspoError
 from gspo_cli.models.log_probs import token_scores
+from gspo_cli.moe.tap import tapped
+from gspo_cli.training.routes import record_to_replay, routed
 from gspo_cli.training.update import Learner, log_bounds
 from gspo_cli.types import MiniBatch, Reduced, RolloutBatch, RootMean
 
@@ -39,16 +41,19 @@ def preflight(
     band = narrow_edge(learner.params)
     if band is not None and len(mini_batches) == 1:
         found.warnings.append("one mini-batch a rollout batch: every ratio is 1, so nothing will ever be clipped")
+    if learner.algo.replay == "r2" and len(mini_batches) == 1:
+        found.warnings.append("replay = r2 with one mini-batch a rollout batch replays nothing: no update is stale")
     micro_batches = mini_batches[0].micro_batches
     if not micro_batches:
         return found
     again = squares = tokens_squared = torch.zeros((), dtype=torch.float64)
     rows = tokens = 0
     for micro in micro_batches:
-        first, second = (
-            token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature).log_probs_BT
-            for _ in range(2)
-        )
+        with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
+            first, second = (
+                token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature).log_probs_BT
+                for _ in range(2)
+            )
         sampled_BT = micro.sampler_log_probs_BT
         again = again + sequence_log_ratio(second, first, micro.mask_BT).double().cpu().square().sum()
         squares = squares + sequence_log_ratio(first, sampled_BT, micro.mask_BT).double().cpu().square().sum()

@@ -1,40 +1,70 @@
-"""The probe: a few responses of the rollout batch on which expert choices are compared before and after each update."""
+"""The probe: a few responses of the rollout batch on which expert choices are compared before and after each update.
+
+L = MoE layers, N = tokens that predict a loss token, K = experts per token
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gspo_cli.moe.routing import captured_routes
-from gspo_cli.moe.volatility import at_predicting_positions, slot_churn
+from gspo_cli.moe.routers import Routing
+from gspo_cli.moe.tap import tapped
+from gspo_cli.moe.volatility import router_entropy, slot_churn, weighted_churn
 from gspo_cli.training.batches import Row, pad
-from gspo_cli.types import Reduced, RolloutBatch
+from gspo_cli.training.routes import compared
+from gspo_cli.types import LayerMeans, Reduced, RolloutBatch
 
 SIZE = 16  # responses
 
 
-class Probe:
-    """Expert churn of one update, on responses that stay the same over a rollout batch (arXiv 2507.18071, §5.3)."""
+class Choice(NamedTuple):
+    """What the routers chose for the probe's tokens."""
 
-    def __init__(self, model: PreTrainedModel, batch: RolloutBatch) -> None:
-        self.model = model
+    routes_LNK: Tensor
+    gates_LNK: Tensor
+    entropy: LayerMeans
+
+
+class Probe:
+    """Expert volatility of one update, on responses that stay the same over a rollout batch (arXiv 2507.18071, §5.3).
+
+    Its passes use the policy's own routing, under Routing Replay too.
+    """
+
+    def __init__(self, model: PreTrainedModel, routing: Routing | None, batch: RolloutBatch) -> None:
+        self.model, self.routing = model, routing
         stride = max(1, len(batch.groups) // SIZE)
         rows = [Row(g.prompt.token_ids, g.samples[0], 0.0) for g in batch.groups[::stride][:SIZE]]
         self.rows = pad(rows, model.device)
-        self.routes_LNK = self._routes()
+        self.old = self.last = self._choose()
 
     def churn(self) -> dict[str, Reduced]:
-        """`moe/slot_churn_step` since the last call (or since the start); nothing for a dense model."""
-        before, self.routes_LNK = self.routes_LNK, self._routes()
-        if before is None or self.routes_LNK is None:
+        """The moe/*_step metrics since the last call, and what has changed since the start; nothing for a dense
+        model."""
+        before, self.last = self.last, self._choose()
+        if before is None or self.last is None or self.old is None:
             return {}
-        return {"moe/slot_churn_step": slot_churn(before, self.routes_LNK)}
+        now = self.last
+        return {
+            **compared("moe/", before.routes_LNK, now.routes_LNK, suffix="_step"),
+            "moe/slot_churn_weighted_step": weighted_churn(*before[:2], *now[:2]),
+            "moe/slot_churn_probe": slot_churn(self.old.routes_LNK, now.routes_LNK),
+            "moe/router_entropy": now.entropy,
+        }
 
     @torch.no_grad()
-    def _routes(self) -> Tensor | None:
-        with captured_routes(self.model) as routes:
-            if routes is None:
+    def _choose(self) -> Choice | None:
+        with tapped(self.routing) as tap:
+            if tap is None:
                 return None
             self.model.base_model(input_ids=self.rows.input_ids_BT, attention_mask=None, use_cache=False)
-            return at_predicting_positions(routes.stacked(len(self.rows.mask_BT)), self.rows.mask_BT)
+            predicting = self.rows.positions_N[self.rows.predicts_M]
+            return Choice(
+                tap.natural_LRK[:, predicting],
+                tap.gates_LRK[:, predicting],
+                router_entropy(tap.logits_LRE[:, predicting]),
+            )

@@ -11,6 +11,7 @@ from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.compute import batch_flops, real_positions
 from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
+from gspo_cli.training.routes import sampler_route_metrics
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.update import Learner, log_bounds
 from gspo_cli.types import MicroBatch, MiniBatch, Reduced, RolloutBatch, StepMetrics
@@ -43,12 +44,15 @@ def record_batch(
     sampled = Accumulator()
     sampled.add(rollout_metrics(batch, advantages_B))
     sampled.add(mismatch_metrics(mini_batches, log_bounds(learner.params)))
+    if learner.routing is not None:
+        sampled.add(sampler_route_metrics(mini_batches, learner.routing.missing))
     sampled.add(extra)
     pooled = Accumulator()
     for metrics in updates:
         pooled.add({name: value for name, value in metrics.values.items() if name != "lr"})
 
-    rollout_line, step_line = sampled.result(), complete(pooled.result())
+    layers = learner.routing.layers if learner.routing else ()
+    rollout_line, step_line = sampled.result(), complete(pooled.result(layers))
     samples = [s for g in (*batch.groups, *batch.dropped) for s in g.samples]
     num_tokens, num_groups = sum(len(s.token_ids) for s in samples), len(batch.groups) + len(batch.dropped)
     rollout_line.update(totals.add(queries=num_groups, responses=len(samples), gen_tokens=num_tokens))

@@ -21,6 +21,7 @@ from gspo_cli.evals.during_training import load_benchmarks, measure_all
 from gspo_cli.evals.subject import Subject
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.torch_setup import determinism
+from gspo_cli.moe.routers import find_routing, replayable
 from gspo_cli.plugins import is_plugin, plugin_source
 from gspo_cli.rollout.collect import PromptStream, problems_hash
 from gspo_cli.rollout.engines import open_engine
@@ -55,7 +56,7 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
-    engine = open_engine(recipe.rollout, model, tokenizer)
+    engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes)
     hashes = {
         "model_sha256": weights_hash(model),
         "tokenizer_sha256": tokenizer_hash(tokenizer),
@@ -137,10 +138,12 @@ def make_learner(run: Run, model: PreTrainedModel) -> Learner:
     critic = (
         Critic(model, run.params.critic_lr, recipe.train.grad_clip) if getattr(run.algorithm, "CRITIC", False) else None
     )
+    replay = recipe.algo.replay
     return Learner(
         model=model, optimizer=make_optimizer(model, recipe), algorithm=run.algorithm, params=run.params,
         algo=recipe.algo, temperature=recipe.rollout.temperature, grad_clip=recipe.train.grad_clip,
         critic=critic, reference=reference,
+        routing=find_routing(model) if replay == "none" else replayable(model, f"algo.replay = {replay!r}"),
     )  # fmt: skip
 
 

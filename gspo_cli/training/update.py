@@ -1,6 +1,6 @@
 """One optimizer step on one mini-batch, and the pass that fixes the old policy before the first of them.
 
-B = responses, T = token positions, L = MoE layers, K = experts per token
+B = responses, T = token positions, L = MoE layers, N = tokens whose experts count, K = experts per token
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from gspo_cli.algorithms.kl import kl_metrics, kl_terms
 from gspo_cli.algorithms.ratio_metrics import ratio_metrics
 from gspo_cli.config import AlgoConfig
 from gspo_cli.models.log_probs import TokenScores, token_scores
-from gspo_cli.moe.routing import captured_routes, routers
-from gspo_cli.moe.volatility import at_predicting_positions, loads, slot_churn
+from gspo_cli.moe.routers import Routing
+from gspo_cli.moe.tap import tapped
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.batches import global_denominator
 from gspo_cli.training.critic import Critic
+from gspo_cli.training.routes import natural_routes, record_to_replay, route_metrics, routed
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
 
 
@@ -36,12 +37,19 @@ class Learner:
     algorithm: Algorithm
     params: Any
     algo: AlgoConfig
-    """The modifiers: KL, correction, whose old log-probabilities."""
+    """The modifiers: KL, correction, Routing Replay, whose old log-probabilities."""
     temperature: float
     grad_clip: float
     critic: Critic | None = None
     reference: PreTrainedModel | None = None
     """The start model, frozen, for the KL penalty."""
+    routing: Routing | None = None
+    """The model's routers; None for a dense model."""
+
+    @property
+    def needs_old_pass(self) -> bool:
+        """Whether the old policy's own values are wanted for every mini-batch: its log-probabilities or its routes."""
+        return self.algo.old_log_probs == "trainer" or self.algo.replay == "r2"
 
 
 def log_bounds(params: Any) -> tuple[float, float] | None:
@@ -56,18 +64,18 @@ def record_old_policy(learner: Learner, mini_batches: list[MiniBatch]) -> None:
 
     The first mini-batch's log-probabilities and routes come from its own training pass, which is at the old policy.
     """
-    for index, mini_batch in enumerate(mini_batches):
-        for micro in mini_batch.micro_batches:
-            if learner.reference is not None:
-                scores = token_scores(learner.reference, micro.input_ids_BT, micro.mask_BT, learner.temperature)
-                micro.ref_log_probs_BT = scores.log_probs_BT
-            if learner.algo.old_log_probs == "sampler":
-                micro.old_log_probs_BT = micro.sampler_log_probs_BT
-            elif index > 0:
-                with captured_routes(learner.model) as routes:
-                    scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
-                micro.trainer_log_probs_BT = micro.old_log_probs_BT = scores.log_probs_BT
-                micro.old_routes_LBTK = routes.stacked(len(micro.mask_BT)) if routes else None
+    with tapped(learner.routing) as tap:
+        for index, mini_batch in enumerate(mini_batches):
+            for micro in mini_batch.micro_batches:
+                if learner.reference is not None:
+                    scores = token_scores(learner.reference, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+                    micro.ref_log_probs_BT = scores.log_probs_BT
+                if learner.algo.old_log_probs == "sampler":
+                    micro.old_log_probs_BT = micro.sampler_log_probs_BT
+                if index > 0 and learner.needs_old_pass:
+                    with routed(tap, micro, record_to_replay(learner.algo, micro)):
+                        scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+                    adopt_as_old(micro, scores, natural_routes(tap, micro))
 
 
 def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> Accumulator:
@@ -80,20 +88,21 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> A
     denominator = global_denominator(learner.algorithm, mini_batch, learner.params)
     learner.optimizer.zero_grad(set_to_none=True)
     loss = torch.zeros((), dtype=torch.float64, device=learner.model.device)
-    with captured_routes(learner.model) as routes:
+    with tapped(learner.routing) as tap:
         for micro in mini_batch.micro_batches:
-            scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
-            routes_LBTK = routes.stacked(len(micro.mask_BT)) if routes else None
-            if first:
-                adopt_as_old(micro, scores, routes_LBTK)
-            output, numerator = objective(learner, micro, scores, metrics)
-            (numerator / denominator).backward()
+            record_LNK = record_to_replay(learner.algo, micro)
+            with routed(tap, micro, record_LNK):
+                scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+                if first:
+                    adopt_as_old(micro, scores, natural_routes(tap, micro))
+                output, numerator = objective(learner, micro, scores, metrics)
+                (numerator / denominator).backward()
             loss += numerator.detach() / denominator
             assert micro.old_log_probs_BT is not None
             metrics.add(
                 ratio_metrics(scores.log_probs_BT, micro.old_log_probs_BT, scores.entropy_BT, micro.mask_BT, output)
             )
-            metrics.add(route_metrics(learner.model, micro, routes_LBTK))
+            metrics.add(route_metrics(learner.algo, tap, micro, record_LNK))
     if mini_batch.micro_batches:
         metrics.add(step(learner, loss, lr))
         if learner.critic is not None and was_applied(metrics):
@@ -110,9 +119,9 @@ def was_applied(metrics: Accumulator) -> bool:
     return isinstance(applied, Mean) and float(applied.numerator) > 0
 
 
-def adopt_as_old(micro: MicroBatch, scores: TokenScores, routes_LBTK: Tensor | None) -> None:
-    """Takes the values of the pass before the first update as the old policy's."""
-    micro.trainer_log_probs_BT, micro.old_routes_LBTK = scores.log_probs_BT.detach(), routes_LBTK
+def adopt_as_old(micro: MicroBatch, scores: TokenScores, routes_LNK: Tensor | None) -> None:
+    """Takes the values of a pass before the first update as the old policy's."""
+    micro.trainer_log_probs_BT, micro.old_routes_LNK = scores.log_probs_BT.detach(), routes_LNK
     if micro.old_log_probs_BT is None:
         micro.old_log_probs_BT = micro.trainer_log_probs_BT
 
@@ -163,19 +172,6 @@ def step(learner: Learner, loss: Tensor, lr: float) -> dict[str, Reduced]:
         "update/applied": Mean(torch.tensor(float(applied)), 1),
         "lr": Mean(torch.tensor(lr, dtype=torch.float64), 1),
     }
-
-
-def route_metrics(model: PreTrainedModel, micro: MicroBatch, routes_LBTK: Tensor | None) -> dict[str, Reduced]:
-    """Expert churn against the old policy and the balance of loads; nothing for a dense model."""
-    if routes_LBTK is None:
-        return {}
-    now_LNK = at_predicting_positions(routes_LBTK, micro.mask_BT)
-    num_experts = int(routers(model)[0].num_experts)  # type: ignore[arg-type]
-    found: dict[str, Reduced] = {"moe/load_max_violation": loads(now_LNK, num_experts)}
-    if micro.old_routes_LBTK is not None:
-        old_LNK = at_predicting_positions(micro.old_routes_LBTK, micro.mask_BT)
-        found["moe/slot_churn"] = slot_churn(old_LNK, now_LNK)
-    return found
 
 
 TOKEN_SHARES = ("clip/token_frac", "clip/low_frac", "clip/high_frac", "clip/dual_frac")

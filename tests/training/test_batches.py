@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig
+from gspo_cli.moe.routers import find_routing
 from gspo_cli.training.batches import Cut, cut, make_mini_batches, rewards_and_groups, split
 from gspo_cli.training.update import Learner, record_old_policy, update
 from gspo_cli.types import Group, MiniBatch, Problem, Prompt, RolloutBatch, Sample, Score
@@ -45,7 +46,9 @@ def learner(model: PreTrainedModel, name: str) -> Learner:
     copied = copy.deepcopy(model).double()
     algorithm = ALGORITHMS[name]
     optimizer = torch.optim.SGD(copied.parameters(), lr=1.0)
-    return Learner(copied, optimizer, algorithm, algorithm.Params(), AlgoConfig(name=name), 1.0, 1e9)
+    return Learner(
+        copied, optimizer, algorithm, algorithm.Params(), AlgoConfig(name=name), 1.0, 1e9, routing=find_routing(copied)
+    )
 
 
 def test_split_keeps_groups_whole_and_even() -> None:

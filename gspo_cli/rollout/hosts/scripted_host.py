@@ -10,10 +10,14 @@ import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from child import serve  # type: ignore[import-not-found]
+
+Samples = list[list[Any]]
+Fault = Callable[[Samples, int], Samples]
 
 
 class Backend:
@@ -35,7 +39,8 @@ class Backend:
             self._sample(i, prompts[prompt], seed, sampling["max_tokens"]) for i, (prompt, seed) in enumerate(requests)
         ]
         if self.fault and (self.calls == self.call or (self.every and self.calls > self.call)):
-            samples = FAULTS[self.fault](samples, self.vocabulary)
+            fault: Fault = FAULTS[self.fault]
+            samples = fault(samples, self.vocabulary)
         return {"samples": samples}
 
     def _sample(self, index: int, prompt: list[int], seed: int, limit: int) -> list[Any]:
@@ -56,9 +61,6 @@ class Backend:
         return {}
 
 
-Samples = list[list[Any]]
-
-
 def _hang(samples: Samples, _vocabulary: int) -> Samples:
     time.sleep(3600)
     return samples
@@ -74,7 +76,7 @@ def _first(samples: Samples, field: int, value: Any) -> Samples:
     return [[*samples[0][:field], value, *samples[0][field + 1 :]], *samples[1:]]
 
 
-FAULTS = {
+FAULTS: dict[str, Fault] = {
     "hang": _hang,
     "die": _die,
     "missing": lambda s, _: s[:-1],

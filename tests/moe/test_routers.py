@@ -1,0 +1,102 @@
+"""Routers are found by structure in every family, and capture reads what they chose."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from families import FAMILIES, build
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from gspo_cli.errors import GspoError
+from gspo_cli.moe.gating import gating_of
+from gspo_cli.moe.replay import before_last, take
+from gspo_cli.moe.routers import Routing, find_routing, is_mixture, replayable
+from gspo_cli.moe.tap import tapped
+
+IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_found(name: str) -> None:
+    routing = find_routing(build(name))
+    assert routing is not None
+    dense = {"qwen3_moe with a dense layer": 1, "deepseek_v2": 0, "deepseek_v3": 0, "glm4_moe": 0}
+    assert routing.layers == tuple(i for i in range(3) if i != dense.get(name))
+    assert (routing.num_experts, routing.top_k, routing.dtype) == (8, 3, torch.uint8)
+
+
+def test_capture_matches_the_router(tiny_moe: PreTrainedModel) -> None:
+    with torch.no_grad(), tapped(find_routing(tiny_moe)) as tap:
+        logits = tiny_moe(input_ids=IDS, use_cache=False, output_router_logits=True).router_logits
+    assert tap is not None
+    for layer, layer_logits in enumerate(logits):
+        share = layer_logits.softmax(-1).topk(2)
+        assert torch.equal(tap.natural_LRK[layer], share.indices)
+        torch.testing.assert_close(tap.gates_LRK[layer], share.values / share.values.sum(-1, keepdim=True))
+        assert torch.equal(tap.logits_LRE[layer], layer_logits)
+
+
+def test_the_recorded_tokens_are_all_but_each_rows_last() -> None:
+    # rows of 4 and 3 tokens (prompts of 2 and 1); the last of each is never forwarded while sampling
+    mask = torch.tensor([[False, False, True, True], [False, True, True, False]])
+    assert before_last(mask).tolist() == [[True, True, True, False], [True, True, False, False]]
+    routes = torch.arange(8).view(1, 8, 1)
+    assert take(routes, before_last(mask).flatten().nonzero()[:, 0], torch.uint8).flatten().tolist() == [0, 1, 2, 4, 5]
+
+
+def test_capture_leaves_no_hooks(tiny_moe: PreTrainedModel) -> None:
+    before, routing = hooks(tiny_moe), replayable(tiny_moe, "replay")
+    with pytest.raises(RuntimeError, match="stop"), tapped(routing) as tap:
+        assert tap is not None and hooks(tiny_moe) == before + 2
+        with tap.replaying(torch.zeros(2, 8, 2, dtype=torch.long)):
+            assert hooks(tiny_moe) == before + 6
+            raise RuntimeError("stop")
+    assert hooks(tiny_moe) == before
+
+
+def test_a_dense_model_has_no_routers(tiny_dense: PreTrainedModel) -> None:
+    assert find_routing(tiny_dense) is None and not is_mixture(tiny_dense.config)
+    with tapped(None) as tap:
+        assert tap is None
+    with pytest.raises(GspoError) as caught:
+        replayable(tiny_dense, "algo.replay = 'r2'")
+    assert caught.value.message == "algo.replay = 'r2' with Qwen3ForCausalLM" and "dense" in caught.value.why
+
+
+def test_an_unsupported_mixture_is_named(tiny_moe: PreTrainedModel) -> None:
+    model = copy.deepcopy(tiny_moe)
+    for layer in model.base_model.layers:
+        del layer.mlp.gate.top_k  # a router that says otherwise how many experts it takes
+    assert find_routing(model) is None
+    with pytest.raises(GspoError) as caught:
+        replayable(model, "algo.replay = 'r2'")
+    assert "Qwen3MoeForCausalLM were not found" in caught.value.why
+    assert find_routing(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9))) is None
+
+
+def test_an_unknown_gating_is_named() -> None:
+    class SquaredRouter(nn.Module):
+        top_k, num_experts = 2, 6
+        weight = nn.Parameter(torch.randn(6, 16))
+
+        def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            logits = hidden @ self.weight.T
+            value, index = logits.square().topk(2)
+            return logits, value / value.sum(-1, keepdim=True), index
+
+    with pytest.raises(GspoError) as caught:
+        gating_of(SquaredRouter())
+    assert "SquaredRouter" in caught.value.message
+
+
+@pytest.mark.parametrize(("experts", "dtype"), [(255, torch.uint8), (256, torch.int16)])
+def test_one_byte_a_slot_up_to_255_experts(experts: int, dtype: torch.dtype) -> None:
+    routing = Routing((0,), (), (), experts, 8)
+    assert routing.dtype is dtype and torch.tensor(routing.missing).to(dtype).item() == experts
