@@ -91,13 +91,35 @@ def result_table(summaries: list[dict[str, Any]]) -> Table:
 def list_table(benchmarks: list[Benchmark]) -> Table:
     """What `gspo eval list` shows: samples, temperature and top-p as published."""
     table = Table("name", "k", "T", "top-p", "what", "data", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.columns[-1].no_wrap = True
+    table.columns[0].no_wrap = True
+    table.columns[-1].overflow = "fold"
     for b in benchmarks:
         sampling = b.sampling
         table.add_row(
             b.name, str(b.samples), str(sampling.temperature), str(sampling.top_p), b.description, b.hub or "embedded"
         )
     return table
+
+
+def rating_lines(summary: dict[str, Any]) -> list[str]:
+    """What a benchmark says in ratings; the two figures are of different kinds and never share a table."""
+    lines, name = [], summary["benchmark"]
+    elo, estimate = summary.get("contest_elo"), summary.get("problem_rating_estimate")
+    if elo and elo["elo"] is not None:
+        spread = "" if elo["sd"] is None else f", sd {elo['sd']:.0f}"
+        above = "" if elo["percentile"] is None else f"; above {elo['percentile']} % of {elo['percentile_table']}"
+        lines.append(
+            f"{name}: Elo of {elo['contests']} contests {elo['elo']:.0f}{spread}; {elo['at_cap']} at the cap, "
+            f"{elo['skipped']} skipped{above}. Programs are {elo['language']}."
+        )
+    if estimate:
+        bound = " (all solved: a lower bound)" if estimate["all_solved"] else ""
+        bound = " (none solved: an upper bound)" if estimate["none_solved"] else bound
+        lines.append(
+            f"{name}: problem-rating estimate {estimate['problem_rating']:.0f} +- {estimate['standard_error']:.0f} "
+            f"from {estimate['problems']} rated problems{bound}; it is no Elo of contests."
+        )
+    return lines
 
 
 def _excluded(reasons: dict[str, list[str]]) -> str:

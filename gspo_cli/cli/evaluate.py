@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gspo_cli.cli import console, elo, grade
-from gspo_cli.cli.eval_view import EvalView, list_table, result_table
+from gspo_cli.cli.eval_view import EvalView, list_table, rating_lines, result_table
 from gspo_cli.cli.options import GraderPython, Out, SandboxKind, Set, UnsafeLocal, Workers
 from gspo_cli.errors import ExitCode, GspoError
 
@@ -45,6 +45,7 @@ def benchmarks(
     release: Annotated[list[str] | None, typer.Option(help="NAME=RELEASE, e.g. livecodebench=release_v6.")] = None,
     window: Annotated[list[str] | None, typer.Option(help="NAME=FROM..TO: problems of these days.")] = None,
     contests: Annotated[list[str] | None, typer.Option(help="NAME=PATH: standings, for codeforces.")] = None,
+    ratings: Annotated[list[str] | None, typer.Option(help="NAME=PATH: rating table, for a percentile.")] = None,
     grader: Annotated[str, typer.Option(help="Of programs: both, official or script.")] = "both",
     workers: Workers = None,
     sandbox: SandboxKind = "auto",
@@ -86,6 +87,7 @@ def benchmarks(
     from gspo_cli.sandbox.choose import SandboxChoice
 
     named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests}
+    named |= {"ratings": ratings}
     choices = parse_data({option: texts or [] for option, texts in named.items()}, chosen)
     grading = grader_choice(grader, workers, SandboxChoice(sandbox, unsafe_local, grader_python))
     if unsafe_local:
@@ -146,6 +148,8 @@ def _end(results: list[dict[str, Any]], codes: list[ExitCode], as_json: bool) ->
     """The table, and the highest of the exit codes."""
     if results and not as_json:
         console.out.print(result_table(results))
+        for line in (line for summary in results for line in rating_lines(summary)):
+            console.out.print(line, markup=False, highlight=False)
     if max(codes):
         raise typer.Exit(int(max(codes)))
 

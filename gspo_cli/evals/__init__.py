@@ -9,6 +9,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.evals.aime import AIME24, AIME25
 from gspo_cli.evals.arithmetic import ARITHMETIC
 from gspo_cli.evals.benchmark import Benchmark
+from gspo_cli.evals.codeforces import CODEFORCES
 from gspo_cli.evals.gsm8k import GSM8K
 from gspo_cli.evals.livecodebench import LIVECODEBENCH
 from gspo_cli.evals.math500 import MATH500
@@ -20,6 +21,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "math500": MATH500,
     "gsm8k": GSM8K,
     "livecodebench": LIVECODEBENCH,
+    "codeforces": CODEFORCES,
     "arithmetic": ARITHMETIC,
     "minicode": MINICODE,
 }

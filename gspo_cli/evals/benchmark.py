@@ -28,6 +28,8 @@ class DataChoice:
     """The problems between two days: `2024-10-01..2025-02-01`."""
     contests: Path | None = None
     """Standings of the contests that the problems come from."""
+    ratings: Path | None = None
+    """How many users have which rating, for a percentile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class ProblemSet:
     flagged: Mapping[str, str] = field(default_factory=dict)
     """Problem id -> what is known to be wrong with it. They count; a second figure leaves them out."""
     warnings: tuple[str, ...] = ()
+    figures: Callable[[Outcomes], dict[str, Any]] | None = None
+    """Further figures for the summary."""
 
     def limited(self, limit: int | None) -> ProblemSet:
         """The first `limit` problems; all of them for None."""
@@ -108,8 +112,8 @@ class Benchmark:
     """Names the wording around a problem; its hash is recorded beside it."""
     prompt_text: str
     hub: str | None = None
-    """The data set that it downloads; None for embedded problems."""
+    """The data set that it downloads, or `local` where it takes files only; None for embedded problems."""
     runs_programs: bool = False
     """Whether answers are programs, which need a sandbox."""
-    figures: Callable[[ProblemSet, Outcomes], dict[str, Any]] | None = None
-    """Further figures for the summary."""
+    takes: tuple[str, ...] = ()
+    """What it takes of `release`, `window`, `contests`, `ratings`."""

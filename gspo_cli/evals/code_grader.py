@@ -11,7 +11,7 @@ from typing import Any
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, Grade, GraderChoice, ProblemSet
 from gspo_cli.rewards import code
-from gspo_cli.rewards.code.grading import GRADERS, SharedTests, Work, grade_all
+from gspo_cli.rewards.code.grading import CHECKED, GRADERS, SharedTests, Work, grade_all
 from gspo_cli.rewards.code.program_text import extract_program
 from gspo_cli.rewards.code.verdict import EXCLUDED, GRADER, Verdict
 from gspo_cli.sandbox.choose import SandboxChoice, open_sandbox
@@ -81,7 +81,7 @@ class CodeGrader:
         else:
             verdict = "correct" if headline.passed else "wrong"
         details = {
-            **{f"verdict_{name}": v.verdict for name, v in verdicts.items()},
+            **{f"verdict_{'script' if name == CHECKED else name}": v.verdict for name, v in verdicts.items()},
             "tests_run": headline.tests_run,
             "tests_total": headline.tests_total,
             "seconds": round(sum(v.seconds for v in verdicts.values()), 3),

@@ -119,7 +119,7 @@ def jobs(request: Request, warn: Callable[[str], None]) -> Generator[Job]:
 
 
 def parse_data(options: Mapping[str, list[str]], benchmarks: list[Benchmark]) -> dict[str, DataChoice]:
-    """From the texts `NAME=VALUE` of `--data`, `--revision`, `--release`, `--window`, `--contests`.
+    """From the texts `NAME=VALUE` of `--data`, `--revision`, `--release`, `--window`, `--contests`, `--ratings`.
 
     Several files for one name are joined.
     Errors: GspoError for another form, or a name that is not evaluated.
@@ -133,6 +133,8 @@ def parse_data(options: Mapping[str, list[str]], benchmarks: list[Benchmark]) ->
             if name not in {b.name for b in benchmarks}:
                 chosen = ", ".join(b.name for b in benchmarks)
                 raise GspoError(f"--{option} {text}", f"{name!r} is not among --bench {chosen}", "mend the name")
+            if option not in ("data", "revision", *next(b.takes for b in benchmarks if b.name == name)):
+                raise GspoError(f"--{option} {text}", f"{name} has nothing of that kind", "leave it out")
             given.setdefault(name, {}).setdefault(option, []).append(value)
     return {name: _choice(name, values) for name, values in given.items()}
 
@@ -144,5 +146,5 @@ def _choice(name: str, values: dict[str, list[str]]) -> DataChoice:
     if "data" in values and "revision" in values:
         raise GspoError(f"--data and --revision for {name}", "a local file has no revision", "use one of them")
     one = {option: texts[0] for option, texts in values.items() if option != "data"}
-    contests = one.pop("contests", None)
-    return DataChoice(tuple(map(Path, values.get("data", ()))), contests=Path(contests) if contests else None, **one)
+    contests, ratings = (Path(one.pop(k)) if k in one else None for k in ("contests", "ratings"))
+    return DataChoice(tuple(map(Path, values.get("data", ()))), contests=contests, ratings=ratings, **one)

@@ -52,8 +52,6 @@ def load(choice: DataChoice) -> ProblemSet:
 
     Errors: GspoError for data that cannot be had or read, a window without problems, or nothing that can be graded.
     """
-    if choice.contests is not None:
-        raise GspoError("livecodebench takes no standings", "only codeforces has an Elo", "leave out --contests")
     window, wanted = parse_window(choice.window or WINDOW), choice.release or RELEASE
     names, commit = files_of(wanted), None
     if choice.paths:
@@ -88,7 +86,7 @@ def load(choice: DataChoice) -> ProblemSet:
     }
     return ProblemSet(
         tuple(problems), source, payload, excluded, flagged=errata(rows),
-        warnings=(*_excluded_notes("livecodebench", excluded), *_other_ids(standard and found != FINGERPRINT, found)),
+        warnings=(*excluded_notes("livecodebench", excluded), *_other_ids(standard and found != FINGERPRINT, found)),
     )  # fmt: skip
 
 
@@ -138,7 +136,8 @@ def nothing_gradable(name: str, excluded: Mapping[str, list[str]]) -> GspoError:
     return GspoError(f"no problem of {name} can be graded", reasons, "give other data", ExitCode.ENGINE)
 
 
-def _excluded_notes(name: str, excluded: Mapping[str, list[str]]) -> list[str]:
+def excluded_notes(name: str, excluded: Mapping[str, list[str]]) -> list[str]:
+    """A warning for each reason."""
     return [f"{name}: left out, because {why}: {', '.join(ids)}" for why, ids in excluded.items()]
 
 
@@ -157,4 +156,5 @@ LIVECODEBENCH = Benchmark(
     prompt_text=TEMPLATE,
     hub=DATA.repo,
     runs_programs=True,
+    takes=("release", "window"),
 )

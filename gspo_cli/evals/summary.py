@@ -85,7 +85,7 @@ def summarise(
         "samples": settings.samples,
         "temperature": settings.sampling.temperature if subject else None,
         **score(answers, grades),
-        **_further(benchmark, problems, answers, grades),
+        **_further(problems, answers, grades),
         "warnings": [*problems.warnings, *remarks(settings, answers)] if subject else list(problems.warnings),
         "data": {
             "release": None,
@@ -116,9 +116,7 @@ def summarise(
     }  # fmt: skip
 
 
-def _further(
-    benchmark: Benchmark, problems: ProblemSet, answers: Sequence[Answer], grades: Sequence[Grade]
-) -> dict[str, Any]:
+def _further(problems: ProblemSet, answers: Sequence[Answer], grades: Sequence[Grade]) -> dict[str, Any]:
     """What only some benchmarks have: the figure without flagged problems, and figures of their own."""
     pairs = [(a, g) for a, g in zip(answers, grades, strict=True) if g.verdict != "grader_error"]
     outcomes: dict[str, list[bool]] = {}
@@ -127,7 +125,7 @@ def _further(
     clean = [fmean(right) for problem, right in outcomes.items() if problem not in problems.flagged]
     flagged = {i: why for i, why in problems.flagged.items() if i in outcomes}
     found = {"flagged": flagged, "average_without_flagged": fmean(clean) if clean else None} if flagged else {}
-    return found | (benchmark.figures(problems, outcomes) if benchmark.figures else {})
+    return found | (problems.figures(outcomes) if problems.figures else {})
 
 
 def remarks(settings: Settings, answers: Sequence[Answer]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from gspo_cli.rewards.code.checked import grade_checked
 from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
 from gspo_cli.rewards.code.official import grade_official
 from gspo_cli.rewards.code.script import grade_script
@@ -21,6 +22,9 @@ GRADERS: dict[str, Callable[[Sandbox, str, CodeTests], Verdict]] = {
     "official": grade_official,
     "script": grade_script,
 }
+CHECKED = "checked"
+ALL = GRADERS | {CHECKED: grade_checked}
+"""And one for problems that bring their own way to judge an output; it is nobody's choice."""
 BUSY_S = 0.5
 """A program that was late and had waited less than this for a core would be late on an idle machine too."""
 
@@ -104,7 +108,7 @@ def needs_second_run(verdict: Verdict) -> bool:
 def _grade(sandbox: Sandbox, graders: Sequence[str], item: Work) -> dict[str, Verdict]:
     try:
         tests = item.tests.get()
-        return {grader: GRADERS[grader](sandbox, item.program, tests) for grader in graders}
+        return {grader: ALL[grader](sandbox, item.program, tests) for grader in graders}
     except BadTests as error:
         return {grader: Verdict(EXCLUDED, str(error)) for grader in graders}
     finally:
