@@ -166,7 +166,7 @@ def test_without_usable_tests_nothing_passes(sandbox: Sandbox, tests: dict[str, 
 
 
 def test_the_number_of_workers_changes_nothing(sandbox: Sandbox) -> None:
-    rows = read(OWN)[::40]
+    rows = [row for row, _ in SCRIPT]
     for grader in ("official", "script"):
         one, eight = ([(v.verdict, v.reason, v.tests_run) for v in graded(sandbox, grader, rows, n)] for n in (1, 8))
         assert one == eight and len(set(one)) > 3
