@@ -23,8 +23,8 @@ def packed(pickled: bytes) -> str:
     return base64.b64encode(zlib.compress(pickled)).decode()
 
 
-@pytest.mark.parametrize("protocol", [3, 4, 5])
-@pytest.mark.parametrize("text", [CASES, "[" + CASES[1:-1] + ", " * 1 + ",".join([CASES[1:-1]] * 9000) + "]"])
+@pytest.mark.parametrize("protocol", [4, 5])
+@pytest.mark.parametrize("text", [CASES, "[" + ",".join([CASES[1:-1]] * 9000) + "]"], ids=["short", "long"])
 def test_both_encodings_give_the_same_tests(protocol: int, text: str) -> None:
     found = unpack_tests(PUBLIC, packed(pickle.dumps(text, protocol)), "{}")
     assert found == unpack_tests(PUBLIC, text, "")
@@ -32,7 +32,8 @@ def test_both_encodings_give_the_same_tests(protocol: int, text: str) -> None:
 
 
 def test_a_function_is_named_by_the_metadata() -> None:
-    assert unpack_tests(PUBLIC, "", '{"func_name": "f"}').fn_name == "f"
+    cases = '[{"input": "1", "output": "2"}]'
+    assert unpack_tests(cases, "", '{"func_name": "f"}').fn_name == "f"
 
 
 class Evil:
@@ -50,7 +51,7 @@ class Evil:
 def test_an_evil_pickle_does_not_run(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     for protocol in range(6):
-        with pytest.raises(BadTests, match="more than text|no pickle"):
+        with pytest.raises(BadTests, match=r"more than text|no pickle"):
             private_text(packed(pickle.dumps(Evil(canary), protocol)))
         with pytest.raises(BadTests):
             private_text(packed(pickle.dumps([CASES, Evil(canary)], protocol)))
@@ -88,10 +89,10 @@ def test_other_pickles_are_refused(name: str) -> None:
 
 def test_a_bomb_is_refused_quickly() -> None:
     bomb = zlib.compress(bytes(200 << 20), 9)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(BadTests, match="more than 64 MiB"):
         inflate(bomb, 64 << 20)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
