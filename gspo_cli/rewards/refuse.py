@@ -24,9 +24,7 @@ def refused(text: str) -> bool:
     a sum or a product, or what looks like a program."""
     if len(text) > MAX_LENGTH or _WORDS.search(text):
         return True
-    if _BINOMIAL.search(text) and any(_size(run) > MAX_BINOMIAL for run in re.findall("[0-9]+", text)):
-        return True
-    return _shape_is_too_large(text)
+    return _shape_is_too_large(text, MAX_BINOMIAL if _BINOMIAL.search(text) else _HUGE)
 
 
 @dataclass
@@ -62,7 +60,8 @@ class _Group:
         return too_large or atom.powers > MAX_POWERS
 
 
-def _shape_is_too_large(text: str) -> bool:
+def _shape_is_too_large(text: str, largest: int) -> bool:
+    """`largest` = the largest number or power that it may hold."""
     groups = [_Group()]
     for token in _TOKEN.findall(text):
         group = groups[-1]
@@ -82,7 +81,7 @@ def _shape_is_too_large(text: str) -> bool:
             return True
         if len(groups) > MAX_NESTING:
             return True
-    return False
+    return any(group.largest.size > largest for group in groups)
 
 
 def _size(numeral: str) -> int:

@@ -1,7 +1,8 @@
 """Computer algebra at arm's length: math-verify in worker processes that can be killed.
 
 Its own time limit is an alarm, which raises in any thread but the main one and does not reach into a long computation.
-Here each comparison has `DEADLINE_S`; a worker that takes longer is killed and replaced.
+Here each comparison has `DEADLINE_S`; a worker that takes longer is killed and replaced. The wait for a new worker
+counts, so that even the first bomb is over in time, but two thirds are left to the comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Literal
 from gspo_cli.errors import ExitCode, GspoError
 
 DEADLINE_S = 3.0
-SLOW_S = 1.0  # from here on a comparison may well have to be killed, so another worker starts
+SLOW_S = 0.25  # from here on a comparison may have to be killed, so another worker starts
 START_S = 60.0  # a loaded machine may be slow to import
 MAX_ITEMS = 1000  # of one worker: computer algebra keeps what it has seen
 MAX_KNOWN = 20_000
@@ -50,6 +51,7 @@ class Worker:
         `when_slow` is called once `SLOW_S` have passed.
         Errors: GspoError when the worker cannot start at all.
         """
+        deadline = time.monotonic() + DEADLINE_S
         if not self.ready:
             self.ready = self._read(START_S) == {"ready": True}
             if not self.ready:
@@ -60,6 +62,7 @@ class Worker:
                     "run that command to see why; it needs the package math-verify",
                     ExitCode.ENGINE,
                 )
+            deadline = max(deadline, time.monotonic() + DEADLINE_S * 2 / 3)
         self.items += 1
         assert self.process.stdin is not None
         line = json.dumps({"id": self.items, "gold": gold, "answer": answer}) + "\n"
@@ -70,7 +73,7 @@ class Worker:
         reply = self._read(SLOW_S)
         if reply is None:
             when_slow()
-            reply = self._read(DEADLINE_S - SLOW_S)
+            reply = self._read(deadline - time.monotonic())
         if reply is None:
             return "timeout"
         if reply == {"id": self.items, "error": "memory"}:

@@ -82,6 +82,20 @@ def test_a_reply_is_believed_only_if_it_is_one(tmp_path: Path, monkeypatch: pyte
     worker.close()
 
 
+def test_the_wait_for_a_worker_counts_but_leaves_two_thirds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "worker.py"
+    monkeypatch.setattr(verify, "PROGRAM", program)
+    monkeypatch.setattr(verify, "DEADLINE_S", 0.9)
+    for start_s, low, high in ((0.0, 0.85, 1.2), (0.6, 1.15, 1.8)):
+        program.write_text(
+            f"import time\ntime.sleep({start_s})\nprint('{{\"ready\": true}}', flush=True)\ninput()\ninput()\n"
+        )
+        worker, start = Worker(), time.monotonic()
+        assert worker.compare("1", "2", lambda: None) == "timeout"
+        assert low < time.monotonic() - start < high
+        worker.close()
+
+
 @pytest.mark.parametrize("program", ["raise SystemExit", "print('hello', flush=True)", "import no_such_module"])
 def test_a_worker_that_cannot_start_is_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
