@@ -105,7 +105,9 @@ def rating_lines(summary: dict[str, Any]) -> list[str]:
     """What a benchmark says in ratings; the two figures are of different kinds and never share a table."""
     lines, name = [], summary["benchmark"]
     elo, estimate = summary.get("contest_elo"), summary.get("problem_rating_estimate")
-    if elo and elo["elo"] is not None:
+    if elo and elo["elo"] is None:
+        lines.append(f"{name}: no Elo, because no contest with enough participants has a problem here.")
+    elif elo:
         spread = "" if elo["sd"] is None else f", sd {elo['sd']:.0f}"
         above = "" if elo["percentile"] is None else f"; above {elo['percentile']} % of {elo['percentile_table']}"
         lines.append(

@@ -32,8 +32,7 @@ class Bare:
         folder = Path(tempfile.mkdtemp(prefix="gspo-job-"))
         scratch = folder / "scratch"
         scratch.mkdir()
-        for name, content in job.files.items():
-            (folder / name).write_bytes(content)
+        job.write(folder)
         site = self.interpreter.numpy.parent if self.interpreter.numpy else folder
         environment = {"PATH": "/usr/bin", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(site)}
         popen = subprocess.Popen(

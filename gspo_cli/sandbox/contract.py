@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from gspo_cli.sandbox.process import Process
@@ -41,6 +42,13 @@ class Job:
     can be told from a sandbox that did not start."""
     cpu_s: int = 20
     """CPU seconds after which the kernel ends the process: a backstop, the grader's clock comes first."""
+
+    def write(self, folder: Path) -> None:
+        """Its files, where a sandbox takes them from a folder."""
+        for name, content in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
 
 
 class Sandbox(Protocol):

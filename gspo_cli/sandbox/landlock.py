@@ -59,8 +59,7 @@ class Landlock:
         scratch, site = folder / "scratch", folder / "site"
         scratch.mkdir()
         site.mkdir()
-        for name, content in job.files.items():
-            (folder / name).write_bytes(content)
+        job.write(folder)
         (folder / "passwd").write_bytes(PASSWD)
         for library in self.interpreter.libraries():
             (site / library.name).symlink_to(library)
