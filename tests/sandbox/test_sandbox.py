@@ -1,0 +1,167 @@
+"""Sandboxes: what is chosen and refused, that programs end, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sandboxes import SYSTEM_PYTHON, own_sandbox
+
+from gspo_cli.errors import GspoError
+from gspo_cli.rewards.code.code_tests import CodeTests
+from gspo_cli.rewards.code.official import grade_official
+from gspo_cli.rewards.code.script import grade_script
+from gspo_cli.sandbox.bare import Bare
+from gspo_cli.sandbox.choose import SandboxChoice, open_sandbox
+from gspo_cli.sandbox.contract import Job, Limits, Sandbox
+from gspo_cli.sandbox.interpreter import find_interpreter
+from gspo_cli.sandbox.landlock import is_usable as has_sandlock
+from gspo_cli.sandbox.probe import fault
+from gspo_cli.sandbox.process import Process
+
+TESTS = CodeTests(("1\n", "2\n"), ("2", "3"))
+RIGHT = "print(int(input()) + 1)"
+
+
+def job(program: str, **more: object) -> Job:
+    return Job("program.py", {"program.py": program.encode()}, announce=True, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    opened = own_sandbox()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=["bwrap", "sandlock", "unsafe-local"])
+def any_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    if request.param == "sandlock" and not has_sandlock():
+        pytest.skip("sandlock is not installed, or this kernel is too old for it")
+    unsafe = request.param == "unsafe-local"
+    opened = open_sandbox(SandboxChoice("auto" if unsafe else request.param, unsafe)) if unsafe else own(request.param)
+    yield opened
+    opened.close()
+
+
+def own(kind: str) -> Sandbox:
+    return own_sandbox() if kind == "bwrap" else open_sandbox(SandboxChoice(kind))
+
+
+def test_both_graders_work_in_it(any_sandbox: Sandbox) -> None:
+    function = CodeTests(("1", "2"), ("2", "3"), "f")
+    for grade in (grade_official, grade_script):
+        assert grade(any_sandbox, RIGHT, TESTS).passed
+        assert grade(any_sandbox, "print(2)", TESTS).verdict == "wrong_answer"
+        assert grade(any_sandbox, "def f(x): return x + 1", function).passed
+    assert any_sandbox.facts()["sandbox"] == any_sandbox.kind
+
+
+def test_a_program_ends_within_its_limit_whatever_it_ignores(any_sandbox: Sandbox) -> None:
+    stubborn = (
+        "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\nwhile True: pass"
+    )
+    process = any_sandbox.start(job(stubborn))
+    start = time.monotonic()
+    done = process.run(b"", start + 0.5, cap=1000)
+    assert done.late and done.code is None and time.monotonic() - start < 3
+    assert not Path("/proc", str(process._child.pid)).exists()
+
+
+def test_output_beyond_the_cap_ends_a_program(any_sandbox: Sandbox) -> None:
+    done = any_sandbox.start(job("while True: print('x' * 10000)")).run(b"", time.monotonic() + 20, cap=100_000)
+    assert done.flooded and not done.late and len(done.stdout) < 300_000
+
+
+def test_closing_ends_what_runs_and_starts_nothing_more(any_sandbox: Sandbox) -> None:
+    processes = [any_sandbox.start(job("import time\ntime.sleep(60)")) for _ in range(3)]
+    any_sandbox.close()
+    assert all(p.kill() != 0 for p in processes)
+    with pytest.raises(OSError, match="closed"):
+        any_sandbox.start(job("print(1)"))
+
+
+def test_two_sandboxes_at_once(sandbox: Sandbox) -> None:
+    with closing(own_sandbox()) as other:
+        for one in (sandbox, other, sandbox, other):
+            assert grade_script(one, RIGHT, TESTS).passed
+
+
+def test_no_cgroup_stays(sandbox: Sandbox) -> None:
+    assert grade_script(sandbox, RIGHT, TESTS).passed
+    sandbox.close()
+    own = f"gspo-{os.getpid()}-"
+    assert [p for p in Path("/sys/fs/cgroup").glob("*/gspo-*") if p.name.startswith(own)] == []
+
+
+def test_another_interpreter_is_recorded_and_runs(sandbox: Sandbox) -> None:
+    if not Path(SYSTEM_PYTHON).exists():
+        pytest.skip(f"no {SYSTEM_PYTHON}")
+    found = find_interpreter(SYSTEM_PYTHON)
+    with closing(open_sandbox(SandboxChoice(python=SYSTEM_PYTHON))) as other:
+        version = "import sys\nprint('.'.join(map(str, sys.version_info[:3])))"
+        assert grade_script(other, version, CodeTests(("",), (found.version,))).passed
+    ours = ".".join(map(str, sys.version_info[:3]))
+    assert find_interpreter().version == ours
+    assert grade_script(sandbox, version, CodeTests(("",), (ours,))).passed
+
+
+def test_an_interpreter_that_does_not_run_is_refused(tmp_path: Path) -> None:
+    for python in (str(tmp_path / "none"), "/bin/false", "/bin/echo"):
+        with pytest.raises(GspoError, match="is no usable Python"):
+            find_interpreter(python)
+
+
+def test_the_probe_finds_what_a_bare_process_reaches() -> None:
+    problem = fault(Bare(find_interpreter(), Limits()))
+    assert problem is not None and "reaches" in problem and "network" in problem
+
+
+def test_a_sandbox_that_is_broken_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_sandbox().close()
+    monkeypatch.setattr("gspo_cli.sandbox.choose.has_sandlock", lambda: False)
+    monkeypatch.setattr("gspo_cli.sandbox.bwrap.Bubblewrap.command", lambda *_: ["/bin/sh", "-c", "echo no >&2; false"])
+    with pytest.raises(GspoError) as caught:
+        open_sandbox()
+    assert "bwrap: no" in caught.value.why and "sandlock is not installed" in caught.value.why
+    assert "--unsafe-local" in caught.value.hint
+
+
+def test_a_harness_that_never_says_hello_is_a_grader_error(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sandbox starts and ends at once: what it said is the reason, and the program is not blamed."""
+    starts: list[Job] = []
+
+    def start(given: Job) -> Process:
+        starts.append(given)
+        return real(job("import sys\nsys.exit('out of user namespaces')"))
+
+    real = sandbox.start
+    monkeypatch.setattr(sandbox, "start", start)
+    for grade, total in ((grade_official, 2), (grade_script, 4)):
+        found = grade(sandbox, RIGHT, TESTS)
+        if grade is grade_official:
+            assert (found.verdict, found.passed) == ("grader_error", None)
+            assert "out of user namespaces" in found.reason
+        assert len(starts) <= total
+
+
+def test_four_at_once_beside_many_other_processes(sandbox: Sandbox) -> None:
+    """The limit on processes is the program's own, whatever else the user runs."""
+    if not sandbox.facts()["process_limit"]:
+        pytest.skip("this machine cannot limit the processes of root")
+    storm = (
+        "import os, time\nn = 0\ntry:\n    while n < 200:\n        if os.fork() == 0:\n            time.sleep(30)\n"
+        "        n += 1\nexcept OSError: pass\nprint(n < 60)"
+    )
+    idle = [sandbox.start(job("import time\ntime.sleep(30)")) for _ in range(10)]
+    storms = [sandbox.start(job(storm)) for _ in range(4)]
+    ends = [p.run(b"", time.monotonic() + 20, cap=1000).stdout for p in storms]
+    for process in idle:
+        process.kill()
+    assert ends == [b"ready\nTrue\n"] * 4
