@@ -107,7 +107,8 @@ def jobs(request: Request, warn: Callable[[str], None]) -> Generator[Job]:
     check_ranges(request.overrides)
     for benchmark in request.benchmarks:
         settle(benchmark, request.overrides, 0)
-    check_sandbox(request.benchmarks, request.grading)
+    for lack in check_sandbox(request.benchmarks, request.grading):
+        warn(f"warning: {lack}")
     loading = Loading(request.data, warn)
     for target in request.targets:
         opening = Opening(target)
