@@ -28,6 +28,11 @@ class Ended(Exception):
 class Late(Exception):
     """The deadline passed."""
 
+    def __init__(self, over_s: float = 0.0) -> None:
+        super().__init__(over_s)
+        self.over_s = over_s
+        """Seconds after it that we noticed: much where the machine, or we, stood still."""
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -125,7 +130,7 @@ class Process:
         with selectors.PollSelector() as selector:
             selector.register(descriptor, event)
             if left <= 0 or not selector.select(left):
-                raise Late
+                raise Late(time.monotonic() - deadline)
 
     def run(self, stdin: bytes, deadline: float, cap: int) -> Finished:
         """Feeds `stdin` and gathers up to `cap` bytes of stdout until the program ends or `deadline` passes."""
@@ -160,7 +165,7 @@ class Process:
             os.close(ended)
         flooded = len(out) > cap
         late = running and not flooded
-        waited_s = self.waited_s() if late else 0.0
+        waited_s = max(self.waited_s(), time.monotonic() - deadline) if late else 0.0
         code = self.kill()
         return Finished(bytes(out), bytes(err), None if running else code, late, flooded, waited_s)
 

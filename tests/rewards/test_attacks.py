@@ -18,6 +18,7 @@ from sandboxes import own_sandbox, plain_user_sandbox
 import gspo_cli
 from gspo_cli.rewards.code import frames
 from gspo_cli.rewards.code.code_tests import CodeTests
+from gspo_cli.rewards.code.grading import needs_second_run
 from gspo_cli.rewards.code.official import grade_official
 from gspo_cli.rewards.code.script import grade_script
 from gspo_cli.rewards.code.verdict import Verdict
@@ -37,9 +38,12 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 
 def grade_all(sandbox: Sandbox, grade: Grade, programs: dict[str, str], tests: CodeTests) -> dict[str, Verdict]:
+    def one(program: str) -> Verdict:
+        found = grade(sandbox, program, tests)
+        return grade(sandbox, program, tests) if needs_second_run(found) else found
+
     with ThreadPoolExecutor(4) as pool:
-        verdicts = pool.map(lambda program: grade(sandbox, program, tests), programs.values())
-        return dict(zip(programs, verdicts, strict=True))
+        return dict(zip(programs, pool.map(one, programs.values()), strict=True))
 
 
 def ours() -> list[str]:

@@ -15,7 +15,7 @@ from gspo_cli.rewards.code.checked import grade_checked
 from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
 from gspo_cli.rewards.code.official import grade_official
 from gspo_cli.rewards.code.script import grade_script
-from gspo_cli.rewards.code.verdict import EXCLUDED, LATE, Verdict
+from gspo_cli.rewards.code.verdict import EXCLUDED, LATE, RUNNER, Verdict
 from gspo_cli.sandbox.contract import Sandbox
 
 GRADERS: dict[str, Callable[[Sandbox, str, CodeTests], Verdict]] = {
@@ -101,8 +101,8 @@ def grade_all(sandbox: Sandbox, graders: Sequence[str], work: Sequence[Work], wo
 
 
 def needs_second_run(verdict: Verdict) -> bool:
-    """Whether it was late without having had a core to itself: the machine was busy."""
-    return verdict.verdict == LATE and verdict.waited_s >= BUSY_S
+    """Whether it was late without having had a core to itself: the machine was busy, or stood still."""
+    return verdict.verdict in (LATE, RUNNER) and verdict.waited_s >= BUSY_S
 
 
 def _grade(sandbox: Sandbox, graders: Sequence[str], item: Work) -> dict[str, Verdict]:

@@ -87,8 +87,8 @@ def _converse(process: Process, program: str, tests: CodeTests, limit_s: int) ->
             if verdict.verdict != ACCEPTED:
                 waited_s = process.waited_s() if verdict.verdict == LATE else 0.0
                 return replace(verdict, tests_run=run, waited_s=waited_s)
-    except Late:
-        return Verdict(RUNNER, "silent for too long", run)
+    except Late as late:
+        return Verdict(RUNNER, "silent for too long", run, waited_s=late.over_s)
     except Ended:
         return Verdict(RUNNER, "the process ended", run)
     except (frames.Garbled, ValueError, TypeError, LookupError, RecursionError):

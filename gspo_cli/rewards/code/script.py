@@ -109,8 +109,8 @@ def _call_function(sandbox: Sandbox, program: str, tests: CodeTests, index: int,
         if answer.get("unprintable"):
             return Verdict(RUNTIME, "the result has no text")
         right = is_json(sent) and same_value(sent, tests.expected[index])
-    except Late:
-        return Verdict(LATE, waited_s=process.waited_s())
+    except Late as late:
+        return Verdict(LATE, waited_s=max(process.waited_s(), late.over_s))
     except Ended:
         return Verdict(RUNTIME, "the process ended")
     except (frames.Garbled, ValueError, TypeError, LookupError, RecursionError, NoTruth):

@@ -23,7 +23,7 @@ class Verdict:
     tests_total: int = 0
     seconds: float = 0.0
     waited_s: float = 0.0
-    """Of a time limit: how long the program was ready to run but had no core."""
+    """Of a time limit: how long the program was ready to run but had no core, or we were late to see it."""
 
     @property
     def passed(self) -> bool | None:
