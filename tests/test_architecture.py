@@ -248,5 +248,7 @@ def test_a_command_shows_two_examples_that_parse(name: str) -> None:
     for line in lines:
         assert line[1 : 1 + len(name.split())] == name.split()
         given = command.make_context(name, line[1 + len(name.split()) :]).params
-        if "set_" in given:
+        if "set_" in given and "model" in given and "recipe" not in given:
+            recipe.rollout_table(given["set_"] or [])
+        elif "set_" in given:
             recipe.load(given.get("recipe") or given.get("name"), {}, given["set_"] or [])

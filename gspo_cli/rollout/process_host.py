@@ -37,7 +37,9 @@ class ProcessHost:
 
     replaceable = True
 
-    def __init__(self, python: str, program: str, options: dict[str, Any], env: dict[str, str], deadline_s: float):
+    def __init__(
+        self, python: str, program: str, options: dict[str, Any], env: dict[str, str], deadline_s: float
+    ) -> None:
         self.deadline_s = deadline_s
         self.weights_file = os.memfd_create("gspo-weights") if hasattr(os, "memfd_create") else -1
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
