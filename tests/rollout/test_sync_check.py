@@ -127,7 +127,7 @@ def test_other_weights_from_the_start_are_seen(tiny_moe: PreTrainedModel) -> Non
 def test_in_half_precision_the_start_is_the_yardstick(tiny_moe: PreTrainedModel) -> None:
     host = CopyHost(tiny_moe, torch.bfloat16)
     engine = opened(host, tiny_moe)
-    assert engine.probe is not None and engine.probe.limit > 3e-4  # far above what float32 is allowed
+    assert engine.probe is not None and engine.probe.limit > 1e-4  # far above what float32 is allowed
     engine.sync(moved(tiny_moe), 1)
     host.fault = "unpacked"
     with pytest.raises(GspoError, match="weights of step 2") as caught:
