@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
 from gspo_cli.evals.runner import Progress, evaluate, make_plan
 from gspo_cli.evals.settings import Overrides, check_ranges, settle
@@ -61,7 +61,12 @@ class Job:
         subject = self.opening.subject()
         seed = self.target.seed if request.seed is None else request.seed
         plan = make_plan(self.benchmark, problems, subject, request.overrides, seed)
-        return evaluate(plan, self.folder, request.mode, progress, note)
+        try:
+            return evaluate(plan, self.folder, request.mode, progress, note)
+        except GspoError as error:
+            if error.code == ExitCode.ENGINE:  # the next benchmark gets another engine
+                self.opening.close()
+            raise
 
 
 class Loading:
@@ -102,6 +107,7 @@ class Opening:
         """Ends the engine."""
         if self.opened is not None:
             self.opened.engine.close()
+            self.opened = None
 
 
 def jobs(request: Request, warn: Callable[[str], None]) -> Generator[Job]:
