@@ -27,7 +27,7 @@ class EvalView:
         self.name = name
         self.started = self.told = time.monotonic()
         self.first: int | None = None
-        self.tokens = 0
+        self.done = self.total = self.tokens = 0
         live = sys.stderr.isatty() and not console.settings["quiet"] and not console.settings["verbose"]
         columns = (
             TextColumn(name, markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
@@ -48,16 +48,27 @@ class EvalView:
     def progress(self, done: int, total: int, new_tokens: int) -> None:
         """So many answers are stored."""
         self.first = done if self.first is None else self.first
+        self.done, self.total = done, total
         self.tokens += new_tokens
+        self._show(done)
+
+    def drawing(self, done: int, wanted: int) -> None:
+        """Of those that the engine was asked for last, so many are drawn."""
+        if done < wanted:  # the rest follows when they are stored
+            self._show(self.done + done)
+
+    def _show(self, done: int) -> None:
+        assert self.first is not None
         now = time.monotonic()
         seconds = now - self.started
         rate = self.tokens / seconds if seconds else 0.0
         if self.bar:
-            self.bar.update(self.bar.task_ids[0], total=total, completed=done, rate=f"{rate:.0f} tok/s")
+            self.bar.update(self.bar.task_ids[0], total=self.total, completed=done, rate=f"{rate:.0f} tok/s")
         elif done > self.first and now - self.told >= EVERY_S:
             self.told = now
-            left = seconds / (done - self.first) * (total - done)
-            console.note(f"eval={self.name.replace(' ', '/')} answers={done}/{total} tok/s={rate:.0f} left={left:.0f}s")
+            left = seconds / (done - self.first) * (self.total - done)
+            name = self.name.replace(" ", "/")
+            console.note(f"eval={name} answers={done}/{self.total} tok/s={rate:.0f} left={left:.0f}s")
 
 
 def result_table(summaries: list[dict[str, Any]]) -> Table:

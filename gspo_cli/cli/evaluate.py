@@ -126,7 +126,7 @@ def benchmarks(
 def _run(job: Job, as_json: bool) -> dict[str, Any]:
     """One evaluation with its progress; its summary with the folder."""
     with EvalView(f"{job.benchmark.name} {job.target.step or ''}".strip()) as view:
-        summary = job.run(view.progress, console.note) | {"folder": str(job.folder)}
+        summary = job.run(view.progress, view.drawing, console.note) | {"folder": str(job.folder)}
     return _told(summary, as_json)
 
 

@@ -60,8 +60,14 @@ class TrainView:
 
     def preflight(self, values: dict[str, float], warnings: list[str]) -> None:
         """What was checked before the first update."""
-        measured = ", ".join(f"{name} {value:.2g}" for name, value in values.items())
-        console.note(f"preflight {self.run}: {measured or 'no row with an advantage'} (nats)")
+        if "floor" in values:
+            v = {name: f"{value:.2g}" for name, value in values.items()}
+            band = f", {values['floor'] / values['band']:.2g} of the clip range ({v['band']})" if "band" in v else ""
+            console.note(
+                f"preflight {self.run}: engine against trainer without any update: {v['floor']} nats a response{band}, "
+                f"{v['token_floor']} a token, KL {v['kl_k1']} (k1), {v['kl_k3']} (k3); trainer against itself "
+                f"{v['self_floor']}"
+            )
         for warning in warnings:
             console.note(f"warning: {warning}")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet
 from gspo_cli.evals.code_grader import check_sandbox
 from gspo_cli.evals.runner import Progress, evaluate, make_plan
@@ -18,6 +18,9 @@ from gspo_cli.evals.targets import Target
 from gspo_cli.models.load import load_policy
 from gspo_cli.models.torch_setup import prepare_torch
 from gspo_cli.rollout.engines import open_engine
+
+Drawing = Callable[[int, int], None]
+"""Called with samples drawn and samples wanted (`open_engine`)."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +51,24 @@ class Job:
         """Where its results go."""
         return self.target.results(self.benchmark.name)
 
-    def run(self, progress: Progress, note: Callable[[str], None]) -> dict[str, Any]:
-        """The summary.
+    def run(self, progress: Progress, drawing: Drawing, note: Callable[[str], None]) -> dict[str, Any]:
+        """The summary. `progress` is told what is stored, `drawing` how far the engine is with what it was asked for,
+        if it can say.
 
         Errors: GspoError for what is wrong with this benchmark or model; others may still be fine.
         """
         request = self.request
+        self.opening.drawing = drawing
         problems = self.loading.problems(self.benchmark)
         subject = self.opening.subject()
         seed = self.target.seed if request.seed is None else request.seed
         plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grading)
-        return evaluate(plan, self.folder, request.mode, progress, note)
+        try:
+            return evaluate(plan, self.folder, request.mode, progress, note)
+        except GspoError as error:
+            if error.code == ExitCode.ENGINE:  # the next benchmark gets another engine
+                self.opening.close()
+            raise
 
 
 class Loading:
@@ -83,6 +93,7 @@ class Opening:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.opened: Subject | None = None
+        self.drawing: Drawing = lambda _drawn, _wanted: None
 
     def subject(self) -> Subject:
         """The model behind its engine."""
@@ -90,13 +101,15 @@ class Opening:
             machine = self.target.machine
             prepare_torch(machine.model.threads)
             model, tokenizer = load_policy(machine.model, str(machine.model.path))
-            self.opened = Subject(open_engine(machine.rollout, model, tokenizer), model, tokenizer, self.target.name)
+            engine = open_engine(machine.rollout, model, tokenizer, progress=lambda *so_far: self.drawing(*so_far))
+            self.opened = Subject(engine, model, tokenizer, self.target.name)
         return self.opened
 
     def close(self) -> None:
         """Ends the engine."""
         if self.opened is not None:
             self.opened.engine.close()
+            self.opened = None
 
 
 def jobs(request: Request, warn: Callable[[str], None]) -> Generator[Job]:

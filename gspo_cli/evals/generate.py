@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator
 
 from gspo_cli.errors import ExitCode, GspoError
@@ -13,24 +14,34 @@ from gspo_cli.evals.subject import Subject
 from gspo_cli.rollout.collect import decode
 from gspo_cli.rollout.engine import generate_checked
 from gspo_cli.seeds import derive_seed
-from gspo_cli.types import Problem, Prompt
+from gspo_cli.types import Prompt
 
 PORTION = 256
 """Most answers that one call of the engine draws and one part file holds: what a kill can cost."""
 PORTION_TOKENS = 2**16
-"""Most tokens of a call to the built-in engine, about a minute's work; vLLM needs many answers at a time."""
+"""Most tokens, padding included, of a call to the built-in engine, about a minute's work; vLLM needs many answers at a
+time."""
 
 
-def portion_size(engine: str, max_new_tokens: int) -> int:
-    """Answers of a portion. It depends on nothing that changes between attempts, so that not even the last digit of a
-    log-probability differs after a resume."""
-    return PORTION if engine.startswith("vllm") else max(1, min(PORTION, PORTION_TOKENS // max_new_tokens))
+def portions(prompts: dict[str, Prompt], samples: int, max_new_tokens: int, engine: str) -> list[list[Key]]:
+    """All keys, the samples of a problem together, cut into portions.
 
-
-def portions(problems: Iterable[Problem], samples: int, size: int) -> list[list[Key]]:
-    """All keys, the samples of a problem together, cut into portions."""
-    keys = [(problem.id, sample) for problem in problems for sample in range(samples)]
-    return [keys[start : start + size] for start in range(0, len(keys), size)]
+    The built-in engine pads prompts to the longest of a call, so it gets those of like length together. Nothing here
+    changes between attempts: after a resume not even the last digit of a log-probability differs.
+    """
+    limit = PORTION_TOKENS
+    if engine.startswith("vllm"):
+        limit = sys.maxsize
+    else:
+        prompts = dict(sorted(prompts.items(), key=lambda item: len(item[1].token_ids)))
+    found: list[list[Key]] = [[]]
+    for problem, prompt in prompts.items():
+        most = max(1, min(PORTION, limit // (len(prompt.token_ids) + max_new_tokens)))
+        for sample in range(samples):
+            if len(found[-1]) >= most:
+                found.append([])
+            found[-1].append((problem, sample))
+    return found
 
 
 def answer_seed(settings: Settings, benchmark: str, key: Key) -> int:

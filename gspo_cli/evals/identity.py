@@ -13,7 +13,7 @@ from gspo_cli.evals.subject import Subject
 
 
 def generation_identity(
-    benchmark: Benchmark, problems: ProblemSet, subject: Subject, settings: Settings, portion: int
+    benchmark: Benchmark, problems: ProblemSet, subject: Subject, settings: Settings, num_portions: int
 ) -> dict[str, Any]:
     """Everything on which the answers' tokens depend, as plain JSON values."""
     about = {
@@ -27,7 +27,7 @@ def generation_identity(
         "samples": settings.samples,
         "sampling": asdict(settings.sampling),
         "seed": settings.seed,
-        "portion": portion,
+        "portions": num_portions,
     }
     plain: dict[str, Any] = json.loads(json.dumps(about | subject.identity))
     return plain

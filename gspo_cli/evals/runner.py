@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.evals.answers import Answer
-from gspo_cli.evals.benchmark import Benchmark, GraderChoice, ProblemSet
-from gspo_cli.evals.generate import generate, portion_size, portions
+from gspo_cli.evals.answers import Answer, Key
+from gspo_cli.evals.benchmark import Benchmark, Grade, GraderChoice, ProblemSet
+from gspo_cli.evals.generate import generate, portions
 from gspo_cli.evals.grading import Grading
 from gspo_cli.evals.identity import generation_identity
 from gspo_cli.evals.settings import Overrides, Settings, fit_context, settle
@@ -34,7 +34,7 @@ class Plan:
     prompts: dict[str, Prompt]
     settings: Settings
     subject: Subject
-    portion: int
+    portions: list[list[Key]]
     grading: GraderChoice
 
     @property
@@ -46,7 +46,13 @@ class Plan:
     @property
     def identity(self) -> dict[str, Any]:
         """See `generation_identity`."""
-        return generation_identity(self.benchmark, self.problems, self.subject, self.settings, self.portion)
+        return generation_identity(self.benchmark, self.problems, self.subject, self.settings, len(self.portions))
+
+    def in_order(self, answers: list[Answer], grades: list[Grade]) -> tuple[list[Answer], list[Grade]]:
+        """The answers of all portions in the order of the problems, each with its grade."""
+        place = {problem_id: i for i, problem_id in enumerate(self.prompts)}
+        pairs = sorted(zip(answers, grades, strict=True), key=lambda pair: (place[pair[0].problem_id], pair[0].sample))
+        return [answer for answer, _ in pairs], [grade for _, grade in pairs]
 
 
 def make_plan(
@@ -60,8 +66,8 @@ def make_plan(
     problems = problems.limited(settings.limit)
     prompts = {p.id: encode(subject.tokenizer, p) for p in problems.problems}
     settings = fit_context(settings, given, list(prompts.values()), subject.context)
-    size = portion_size(subject.engine.info.name, settings.sampling.max_new_tokens)
-    return Plan(benchmark, problems, prompts, settings, subject, size, grading)
+    cut = portions(prompts, settings.samples, settings.sampling.max_new_tokens, subject.engine.info.name)
+    return Plan(benchmark, problems, prompts, settings, subject, cut, grading)
 
 
 def evaluate(plan: Plan, folder: Path, mode: Mode, progress: Progress, warn: Callable[[str], None]) -> dict[str, Any]:
@@ -69,20 +75,19 @@ def evaluate(plan: Plan, folder: Path, mode: Mode, progress: Progress, warn: Cal
 
     Errors: GspoError for a folder in use or with other settings, and when the engine fails.
     """
-    keys = portions(plan.problems.problems, plan.settings.samples, plan.portion)
-    with open_store(folder, plan.identity, keys, mode, warn) as store:
+    with open_store(folder, plan.identity, plan.portions, mode, warn) as store:
         grader = plan.benchmark.grader(plan.problems, plan.grading)
         if store.finished and same_grader(store.summary()["grader"], grader.about):
             grader.close()
             warn(f"{folder} is finished and has these settings: its answers and figures are used again")
             return store.summary()
-        store.event("start", mode=mode, stored=len(store.parts), portions=len(keys))
+        store.event("start", mode=mode, stored=len(store.parts), portions=len(plan.portions))
         started = time.monotonic()
         with Grading(grader, plan.problems, plan.opening) as grading:
             tokens = fill(plan, store, grading, progress)
             generated = time.monotonic() - started
-            answers = [answer for index in range(len(keys)) for answer in store.parts[index]]
-            grades = grading.result()
+            drawn = [answer for index in range(len(plan.portions)) for answer in store.parts[index]]
+            answers, grades = plan.in_order(drawn, grading.result())
             about = grader.about
         summary = summarise(plan.benchmark, plan.problems, plan.settings, plan.subject, about, answers, grades)
         times = {
@@ -115,10 +120,11 @@ def fill(plan: Plan, store: Store, grading: Grading, progress: Progress) -> int:
 
 def measure(plan: Plan) -> dict[str, Any]:
     """The figures of `score` without storing anything: evaluation during training."""
-    keys = portions(plan.problems.problems, plan.settings.samples, plan.portion)
     answers: list[Answer] = []
     with Grading(plan.benchmark.grader(plan.problems, plan.grading), plan.problems, plan.opening) as grading:
-        for index, drawn in enumerate(generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, keys)):
+        for index, drawn in enumerate(
+            generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, plan.portions)
+        ):
             grading.submit(index, drawn)
             answers += drawn
         return score(answers, grading.result())

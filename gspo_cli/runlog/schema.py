@@ -58,6 +58,10 @@ METRICS: dict[str, Metric] = {
     "mismatch/floor_mean": Metric("nat", "mean over responses of the mean of o - m", "rollout"),
     "mismatch/floor_std": Metric("nat", "standard deviation over responses of the same", "rollout", reduction="std"),
     "mismatch/token_floor": Metric("nat", "root mean square of o - m over loss tokens", "rollout", "lower", "rms"),
+    "mismatch/floor_of_band": Metric(
+        "1", "mismatch/floor over the distance from 0 to the nearer edge of the clip range for a log-ratio", "rollout",
+        "lower", "rms",
+    ),
     "mismatch/outside_band_frac": Metric(
         "frac", "responses whose mean of o - m lies outside the clip range / responses", "rollout", "lower"
     ),

@@ -103,5 +103,7 @@ def mismatch_metrics(mini_batches: list[MiniBatch], bounds: tuple[float, float] 
         "mismatch/prob_absdiff_max": Extreme(difference_N.max(), 1),
     }
     if bounds is not None:
+        edge = min(-bounds[0], bounds[1])
+        found["mismatch/floor_of_band"] = RootMean((gap_B / edge).square().sum(), rows)
         found["mismatch/outside_band_frac"] = Mean(((gap_B < bounds[0]) | (gap_B > bounds[1])).sum(), rows)
     return found

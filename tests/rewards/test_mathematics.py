@@ -95,7 +95,8 @@ def test_plain_numbers_alone(response: str, gold: str, verdict: str) -> None:
 
 REFUSED = [
     "x" * 301, "(" * 31 + "1" + ")" * 31, r"9^{9^{9^9}}", "9^9^9^9", r"9^{9^9}", r"{{9^9}^9}^9", r"(10^9)!", "1000!",
-    "100!!", "(5!)!", "2^{1001}", "2^{100000}", "x^{n+2000}", r"\binom{1001}{5}", r"\binom{10^9}{5}", r"{2000 \choose 5}", r"\int_0^1 x",
+    "100!!", "(5!)!", "2^{1001}", "2^{100000}", "x^{n+2000}", r"\binom{1001}{5}",
+    r"\binom{10^9}{5}", r"{2000 \choose 5}", r"\int_0^1 x",
     r"\iint x", r"\sum_{i=1}^{9} i", r"\prod x", "__import__", "(lambda: 204)()", "9" * 7 + "!", r"(2^{11})!",
 ]  # fmt: skip
 NOT_REFUSED = [r"x^{17}", r"(x^2+1)^2", r"e^{x^2}", r"999!", r"(n-1)!", r"2^{1000}", r"\binom{10}{5}", r"\interior",

@@ -28,6 +28,7 @@ class CopyHost:
         self.cached = self.model
         self.facts = {"versions": {}, "dtype": str(dtype).removeprefix("torch."), "positions": 4096}
         self.fault = ""
+        self.level: list[int] = []
         self.loads = 0
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
@@ -43,7 +44,8 @@ class CopyHost:
         ids_BT = torch.tensor([ids])
         with torch.no_grad():
             scores = token_scores(model, ids_BT, torch.arange(len(ids))[None] > 0, 1.0)
-        shift = 1e-3 if self.fault == "shifted" and self.loads > 1 else 0.0
+        level = self.fault == "level experts" and ids == self.level
+        shift = 1e-3 if (self.fault == "shifted" and self.loads > 1) or level else 0.0
         return [x + shift for x in scores.log_probs_BT[0, 1:].tolist()]
 
     def load(self, weights: PreTrainedModel, version: int) -> dict[str, Any]:
@@ -100,6 +102,18 @@ def test_a_fault_of_the_reload_is_seen(tiny_moe: PreTrainedModel, fault: str) ->
     assert "0.0001" in caught.value.why
 
 
+def test_a_choice_between_level_experts_on_one_text_is_no_fault(tiny_moe: PreTrainedModel) -> None:
+    host = CopyHost(tiny_moe)
+    engine = opened(host, tiny_moe)
+    assert engine.probe is not None and engine.probe.texts[0] != engine.probe.texts[1]
+    host.fault, host.level = "level experts", engine.probe.texts[0]
+    report = engine.sync(moved(tiny_moe), 1)
+    assert report is not None and report.absdiff_max < 1e-4
+    host.fault = "shifted"  # on every text
+    with pytest.raises(GspoError, match="weights of step 2"):
+        engine.sync(moved(tiny_moe), 2)
+
+
 def test_a_reload_that_changes_something_is_seen_before_training(tiny_moe: PreTrainedModel) -> None:
     host = CopyHost(tiny_moe)
     host.fault = "unpacked"
@@ -115,7 +129,7 @@ def test_other_weights_from_the_start_are_seen(tiny_moe: PreTrainedModel) -> Non
 def test_in_half_precision_the_start_is_the_yardstick(tiny_moe: PreTrainedModel) -> None:
     host = CopyHost(tiny_moe, torch.bfloat16)
     engine = opened(host, tiny_moe)
-    assert engine.probe is not None and engine.probe.first.mean > 1e-4  # far above what float32 is allowed
+    assert engine.probe is not None and engine.probe.limit > 1e-4  # far above what float32 is allowed
     engine.sync(moved(tiny_moe), 1)
     host.fault = "unpacked"
     with pytest.raises(GspoError, match="weights of step 2") as caught:

@@ -60,12 +60,13 @@ class Backend:
         self.stop_ids, self.routes = stop_ids, routes
         self.on_cpu = current_platform.is_cpu()
         self.asleep = False
+        # a prompt that does not fit into a step is cut, and its seeded generator set back: not possible on a CPU
         self.llm = LLM(
             model, revision=revision, dtype=dtype, seed=0, skip_tokenizer_init=True, generation_config="vllm",
             logprobs_mode="processed_logprobs", worker_extension_cls=f"{__name__}.{SyncExtension.__name__}",
             max_model_len=-1, kv_cache_memory_bytes=kv_bytes, enable_prefix_caching=True,
-            enforce_eager=self.on_cpu, enable_sleep_mode=not self.on_cpu, enable_return_routed_experts=routes,
-            gpu_memory_utilization=0.9 if self.on_cpu else _free_share(),
+            enforce_eager=self.on_cpu, enable_chunked_prefill=not self.on_cpu, enable_sleep_mode=not self.on_cpu,
+            enable_return_routed_experts=routes, gpu_memory_utilization=0.9 if self.on_cpu else _free_share(),
         )  # fmt: skip
         config = self.llm.llm_engine.vllm_config
         self.positions = config.model_config.max_model_len
