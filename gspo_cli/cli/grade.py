@@ -15,7 +15,7 @@ from gspo_cli.errors import ExitCode, GspoError
 
 UNDECIDED = ("grader_error", "excluded")
 MAX_ERRORS = 0.01
-"""Share of rows on which the grader may fail before the command does."""
+"""Share of programs that may not start before the command fails: the machine is at fault, not the rows."""
 
 
 @console.command
@@ -65,7 +65,8 @@ def grade(
     if unsafe_local:
         console.note("warning: --unsafe-local: these programs ran without any isolation")
     failed = sum(n for (verdict, _), n in counts.items() if verdict == GRADER_ERROR)
-    if all(verdict in UNDECIDED for verdict, _ in counts) or failed > len(rows) * MAX_ERRORS:
+    broken = chosen.runs_programs and failed > len(rows) * MAX_ERRORS
+    if broken or all(verdict in UNDECIDED for verdict, _ in counts):
         raise GspoError(
             "not one answer could be graded" if failed in (0, len(rows)) else f"{failed} answers could not be graded",
             f"of {len(rows)} rows: {', '.join(sorted(reason for v, reason in counts if v in UNDECIDED))}",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from program import Gspo
+from sandboxes import own_sandbox
 
 from gspo_cli.rewards.graders import find_grader, grade_rows
 
@@ -93,3 +94,53 @@ def test_where_nothing_could_be_graded_the_command_fails(gspo_here: Gspo, tmp_pa
     done = gspo_here("eval", "grade", write(tmp_path, GOOD | {"gold": "x"}), "--grader", "aime", "--json")
     assert done.code == 5
     assert json.loads(done.out)["verdict"] == "grader_error"
+
+
+PROGRAM = {"id": "p", "kind": "stdin", "code": "print(int(input()) + 1)", "tests": {"inputs": ["1"], "outputs": ["2"]}}
+
+
+@pytest.mark.parametrize("grader", ["official", "script"])
+def test_programs_have_a_verdict_a_line(gspo: Gspo, tmp_path: Path, grader: str) -> None:
+    own_sandbox().close()
+    function = {"kind": "functional", "code": "def f(x): return x", "tests": {"inputs": ["1"], "outputs": ["1"]}}
+    function["tests"]["fn_name"] = "f"  # type: ignore[index]
+    rows = [
+        PROGRAM, PROGRAM | {"id": 2, "code": "print(3)"}, function | {"id": "f"},
+        PROGRAM | {"id": "e", "tests": {"inputs": [], "outputs": []}}, PROGRAM | {"id": "s", "code": "1 / 0"},
+    ]  # fmt: skip
+    done = gspo("eval", "grade", write(tmp_path, *rows), "--grader", grader, "--workers", "2", "--json")
+    assert (done.code, done.err) == (0, "")
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert [(line["id"], line["verdict"], line["passed"]) for line in found] == [
+        ("p", "accepted", True), (2, "wrong_answer", False), ("f", "accepted", True), ("e", "excluded", None),
+        ("s", "runtime_error", False),
+    ]  # fmt: skip
+
+
+def test_programs_that_cannot_start_fail_the_command(
+    gspo_here: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_sandbox().close()
+    monkeypatch.setattr("gspo_cli.sandbox.choose.fault", lambda _sandbox: None)
+    monkeypatch.setattr("gspo_cli.sandbox.bwrap.Bubblewrap.command", lambda *_: ["/bin/false"])
+    for grader in ("official", "script"):
+        done = gspo_here("eval", "grade", write(tmp_path, PROGRAM), "--grader", grader, "--json")
+        assert done.code == 5 and json.loads(done.out)["verdict"] == "grader_error"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"kind": "essay"}, "is of kind 'essay'"),
+        ({"tests": "x"}, "it must be an object"),
+        ({"code": None}, "field 'code'"),
+    ],
+)
+def test_bad_rows_of_programs(gspo_here: Gspo, tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    done = gspo_here("eval", "grade", write(tmp_path, PROGRAM | row), "--grader", "official", "--json")
+    assert (done.code, done.out) == (2, "") and words in done.err
+
+
+def test_a_sandbox_is_nothing_to_a_grader_of_text(gspo_here: Gspo, tmp_path: Path) -> None:
+    done = gspo_here("eval", "grade", write(tmp_path, GOOD), "--grader", "aime", "--unsafe-local")
+    assert done.code == 2 and "runs no programs" in done.err
