@@ -17,6 +17,7 @@ from gspo_cli.rewards.code.official import grade_official
 from gspo_cli.rewards.code.script import grade_script
 from gspo_cli.rewards.code.verdict import EXCLUDED, LATE, RUNNER, Verdict
 from gspo_cli.sandbox.contract import Sandbox
+from gspo_cli.sandbox.machine import physical_cores
 
 GRADERS: dict[str, Callable[[Sandbox, str, CodeTests], Verdict]] = {
     "official": grade_official,
@@ -75,29 +76,33 @@ class Graded:
     verdicts: list[dict[str, Verdict]]
     """By grader, in the order of the work."""
     unconfirmed: int
-    """Time limits on a busy machine that a second run, alone, did not confirm; its verdict counts."""
+    """Time limits on a busy machine that a second run, with a core each, did not confirm; its verdict counts."""
 
 
 def grade_all(sandbox: Sandbox, graders: Sequence[str], work: Sequence[Work], workers: int) -> Graded:
     """Every program under every grader. An interrupt ends all programs that run."""
     for item in work:
         item.tests.uses += 1
+    verdicts = _run(sandbox, [(graders, item) for item in work], workers)
+    again = [(i, g) for i, of in enumerate(verdicts) for g, v in of.items() if needs_second_run(v)]
+    seconds = _run(sandbox, [((grader,), work[i]) for i, grader in again], min(workers, physical_cores()))
+    changed = 0
+    for (index, grader), second in zip(again, seconds, strict=True):
+        changed += second[grader].verdict != verdicts[index][grader].verdict
+        verdicts[index] |= second
+    return Graded(verdicts, changed)
+
+
+def _run(sandbox: Sandbox, jobs: Sequence[tuple[Sequence[str], Work]], workers: int) -> list[dict[str, Verdict]]:
+    """The verdicts of each job, in order."""
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(_grade, sandbox, graders, item) for item in work]
+        futures = [pool.submit(_grade, sandbox, graders, item) for graders, item in jobs]
         try:
-            verdicts = [future.result() for future in futures]
+            return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             sandbox.close()
             raise
-        again = [(i, g) for i, of in enumerate(verdicts) for g, v in of.items() if needs_second_run(v)]
-        changed = 0
-        for index, grader in again:  # one at a time, still from a thread of the pool
-            first = verdicts[index][grader]
-            second = pool.submit(_grade, sandbox, (grader,), work[index]).result()[grader]
-            verdicts[index][grader] = second
-            changed += second.verdict != first.verdict
-    return Graded(verdicts, changed)
 
 
 def needs_second_run(verdict: Verdict) -> bool:
