@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -74,12 +75,12 @@ class Handler(BaseHTTPRequestHandler):
             server.running += 1
             server.most = max(server.most, server.running)
             status = server.fail.pop(0) if server.fail else 200
-        try:
-            time.sleep(server.delay_s)
-            self.reply(status, server.answer(body) if status == 200 else {"error": "as asked"})
-        finally:
-            with server.lock:
-                server.running -= 1
+        time.sleep(server.delay_s)
+        answer = server.answer(body) if status == 200 else {"error": "as asked"}
+        with server.lock:
+            server.running -= 1  # before the answer leaves: its reader may ask again at once
+        with suppress(BrokenPipeError):  # who asked has given up
+            self.reply(status, answer)
 
     def reply(self, status: int, value: dict[str, Any]) -> None:
         data = json.dumps(value).encode()
