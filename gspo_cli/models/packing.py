@@ -1,8 +1,8 @@
-"""Rows of tokens without padding, each prompt once: how a training pass is fed.
+"""Rows of tokens without padding, equal beginnings once: how a training pass is fed.
 
-Everything but attention works on single tokens, so responses are laid one after the other, and the responses to one
-prompt share its tokens: under causal attention these compute the same in each of them. Attention alone sees rows
-again, in blocks of similar length; there is no attention mask anywhere.
+Everything but attention works on single tokens, so rows are laid one after the other, and those that begin alike (all
+responses to one prompt do) share these tokens: under causal attention they compute the same in each of them.
+Attention alone sees rows again, in blocks of similar length; there is no attention mask anywhere.
 
 B = responses, T = token positions of a row, N = tokens fed, H = heads, D = head dimension
 """
@@ -36,9 +36,9 @@ class Packing:
     index_BT: Tensor
     """Which of the N each row's token is; 0 at padding."""
     blocks: tuple[Tensor, ...]
-    """The same for attention: consecutive rows of `index_BT`, each block only as wide as its longest."""
+    """The rows for attention, the longest first, each block only as wide as its longest row."""
     back_N: Tensor
-    """Where in the blocks' flattened positions each of the N stands (the last of them, for a shared prompt)."""
+    """Where in the blocks' flattened positions each of the N stands (in one of its rows, if it is shared)."""
 
     def to(self, device: torch.device) -> Packing:
         """The same on a device."""
@@ -52,45 +52,44 @@ class NotPackable(Exception):
     """An attention that needs more than causal rows: a window, sinks, a soft cap."""
 
 
-def pack(prompts: list[tuple[int, ...]], responses: list[tuple[int, ...]]) -> Packing:
-    """Rows of prompt and response, longest first, with equal prompts fed once."""
+def pack(rows: list[tuple[int, ...]]) -> Packing:
+    """Rows of prompt and response; what several begin with is fed once."""
     ids: list[int] = []
     positions: list[int] = []
+    index_BT = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    order = sorted(range(len(rows)), key=rows.__getitem__)  # in which the row before shares the most
+    for before, b in zip([order[0], *order], order, strict=False):
+        row, shared = rows[b], common(rows[before], rows[b]) if ids else 0
+        index_BT[b, :shared] = index_BT[before, :shared]
+        index_BT[b, shared : len(row)] = torch.arange(len(ids), len(ids) + len(row) - shared)
+        ids += row[shared:]
+        positions += range(shared, len(row))
+    # a row that another one begins with has all its tokens there
+    whole = [b for b, after in pairwise(order) if rows[after][: len(rows[b])] != rows[b]] + order[-1:]
+    blocks, back_N = make_blocks(index_BT, sorted((len(rows[b]), b) for b in whole)[::-1], len(ids))
+    return Packing(torch.tensor([ids]), torch.tensor([positions]), index_BT, blocks, back_N)
 
-    def lay(tokens: tuple[int, ...], first: int) -> list[int]:
-        start = len(ids)
-        ids.extend(tokens)
-        positions.extend(range(first, first + len(tokens)))
-        return list(range(start, len(ids)))
 
-    shared: dict[tuple[int, ...], list[int]] = {}
-    rows: list[list[int]] = []
-    for prompt, response in zip(prompts, responses, strict=True):
-        if prompt not in shared:
-            shared[prompt] = lay(prompt, 0)
-        rows.append(shared[prompt] + lay(response, len(prompt)))
-    lengths = [len(row) for row in rows]
-    index_BT = torch.zeros(len(rows), lengths[0], dtype=torch.long)
-    for b, row in enumerate(rows):
-        index_BT[b, : len(row)] = torch.tensor(row)
-    blocks, inside = [], []
-    for first, end in pairwise(block_bounds(lengths)):
-        width = lengths[first]
-        blocks.append(index_BT[first:end, :width].contiguous())
-        inside.append(torch.arange(width) < torch.tensor(lengths[first:end])[:, None])
-    filled = torch.cat([block.flatten() for block in inside])
-    back_N = torch.empty(len(ids), dtype=torch.long)
+def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """With how many equal tokens both rows begin."""
+    pairs = zip(one, other, strict=False)
+    return next((t for t, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def make_blocks(index_BT: Tensor, rows: list[tuple[int, int]], num_tokens: int) -> tuple[tuple[Tensor, ...], Tensor]:
+    """`Packing.blocks` and `back_N` for rows given as (length, which), longest first."""
+    blocks: list[Tensor] = []
+    inside: list[Tensor] = []
+    while rows:
+        width = rows[0][0]
+        block = [row for row in rows if row[0] >= SHORTEST * width]
+        rows = rows[len(block) :]
+        blocks.append(index_BT[[b for _, b in block], :width])
+        inside.append((torch.arange(width) < torch.tensor([length for length, _ in block])[:, None]).flatten())
+    filled = torch.cat(inside)
+    back_N = torch.empty(num_tokens, dtype=torch.long)
     back_N[torch.cat([block.flatten() for block in blocks])[filled]] = filled.nonzero()[:, 0]
-    return Packing(torch.tensor([ids]), torch.tensor([positions]), index_BT, tuple(blocks), back_N)
-
-
-def block_bounds(lengths: list[int]) -> list[int]:
-    """Where blocks of rows begin and the last ends, for lengths in falling order."""
-    bounds = [0]
-    for row, length in enumerate(lengths):
-        if length < SHORTEST * lengths[bounds[-1]]:
-            bounds.append(row)
-    return [*bounds, len(lengths)]
+    return tuple(blocks), back_N
 
 
 def last_hidden(trunk: nn.Module, input_ids_BT: Tensor, packing: Packing | None) -> Tensor:
@@ -164,9 +163,9 @@ def enable_packing(model: PreTrainedModel) -> None:
     before = model.config._attn_implementation
     if before != "sdpa":
         return
-    ids = [i % model.config.vocab_size for i in range(1, 15)]
-    # most tokens would be wrong if the rows saw each other
-    packing = pack([tuple(ids[:2])] * 4, [tuple(ids[i : i + 3]) for i in range(2, 14, 3)]).to(model.device)
+    ids = [i % model.config.vocab_size for i in range(1, 14)]
+    # four rows with one token in common: 9 of their 16 tokens would be wrong if the rows saw each other
+    packing = pack([tuple(ids[:1] + ids[i : i + 3]) for i in range(1, 13, 3)]).to(model.device)
     ids_BT = packing.input_ids[0][packing.index_BT]
     padded = last_hidden(model.base_model, ids_BT, None).float()
     model.set_attn_implementation(ATTENTION)

@@ -113,7 +113,7 @@ def cut_padded(rows: list[Row], budget: int) -> list[list[Row]]:
 
 
 def cut_packed(rows: list[Row], budget: int) -> list[list[Row]]:
-    """Rows in chunks of at most `budget` tokens (at least one row each), a group's prompt counting once in each."""
+    """Rows in chunks of at most `budget` tokens (at least one row each), a prompt counting once in each."""
     chunks: list[list[Row]] = []
     tokens, prompts = 0, set[tuple[int, ...]]()
     for row in rows:
@@ -142,7 +142,7 @@ def lay_out(rows: list[Row], device: torch.device, packed: bool = False, routing
     advantages = torch.tensor([r.advantage for r in rows])
     if any(r.credits is not None for r in rows):
         advantages = advantages[:, None].expand_as(mask_BT) * credit_matrix(rows, width)
-    packing = pack([r.prompt_ids for r in rows], [r.sample.token_ids for r in rows]) if packed else None
+    packing = pack([r.prompt_ids + r.sample.token_ids for r in rows]) if packed else None
     index_BT = packing.index_BT if packing else torch.arange(mask_BT.numel()).view(mask_BT.shape)
     known_BT = torch.arange(width) < torch.tensor([row.length - 1 for row in rows])[:, None]
     positions_N, first_N = unique_first(index_BT[known_BT])

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
@@ -18,19 +20,22 @@ from gspo_cli.models.packing import Packing, enable_packing, pack, packs
 sys.path.insert(0, str(Path(__file__).parents[1] / "moe"))
 from families import FAMILIES, build
 
-PROMPTS = [(5, 6, 7), (8, 9), (5, 6, 7), (8, 9), (5, 6, 7)]
-RESPONSES = [(11, 12, 13, 14, 15, 16, 17, 18, 19), (21, 22, 23, 24, 25, 26, 27, 28), (10, 20, 3, 4), (24, 2), (15,)]
+PROMPTS = [(5, 6, 7), (8, 9), (5, 6, 7), (8, 9), (5, 6, 7), (8,)]
+RESPONSES = [
+    (11, 12, 13, 14, 15, 16, 17, 18, 19), (21, 22, 23, 24, 25, 26, 27, 28), (11, 12, 3, 4), (24, 2), (15,), (9,)
+]  # fmt: skip
+ROWS = [p + r for p, r in zip(PROMPTS, RESPONSES, strict=True)]
 
 
 def rows() -> tuple[Tensor, Tensor, Packing]:
     """The rows padded, with their loss mask, and packed."""
     width = max(len(p) + len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True))
-    ids_BT, mask_BT = torch.zeros(5, width, dtype=torch.long), torch.zeros(5, width, dtype=torch.bool)
+    ids_BT, mask_BT = torch.zeros(6, width, dtype=torch.long), torch.zeros(6, width, dtype=torch.bool)
     for b, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
         length = len(prompt) + len(response)
         ids_BT[b, :length] = torch.tensor(prompt + response)
         mask_BT[b, len(prompt) : length] = True
-    return ids_BT, mask_BT, pack(PROMPTS, RESPONSES)
+    return ids_BT, mask_BT, pack(ROWS)
 
 
 def packed(model: PreTrainedModel) -> PreTrainedModel:
@@ -40,20 +45,31 @@ def packed(model: PreTrainedModel) -> PreTrainedModel:
     return copied
 
 
-def test_each_prompt_is_fed_once_and_every_token_keeps_its_position() -> None:
+def test_what_rows_begin_with_is_fed_once_and_every_token_keeps_its_position() -> None:
     ids_BT, mask_BT, fed = rows()
-    assert fed.input_ids.numel() == 3 + 2 + sum(map(len, RESPONSES))
-    assert fed.input_ids[0, :12].tolist() == [5, 6, 7, 11, 12, 13, 14, 15, 16, 17, 18, 19]
-    assert fed.position_ids[0, :12].tolist() == list(range(12))
-    for b, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        where = fed.index_BT[b, : len(prompt) + len(response)]
-        assert fed.input_ids[0, where].tolist() == [*prompt, *response]
-        assert fed.position_ids[0, where].tolist() == list(range(len(where)))
-    # rows of 12 10 7 4 4: those under 0.7 of a block's first begin another
+    beginnings = {row[: t + 1] for row in ROWS for t in range(len(row))}
+    assert fed.input_ids.numel() == len(beginnings) == 27 < sum(map(len, ROWS))
+    for b, row in enumerate(ROWS):
+        where = fed.index_BT[b, : len(row)]
+        assert tuple(fed.input_ids[0, where].tolist()) == row
+        assert fed.position_ids[0, where].tolist() == list(range(len(row)))
+    assert torch.equal(fed.input_ids[0][fed.index_BT][mask_BT], ids_BT[mask_BT])
+    # rows of 12 10 7 4 4 2: those under 0.7 of a block's first begin another; the last is the beginning of another row
     assert [tuple(block.shape) for block in fed.blocks] == [(2, 12), (1, 7), (2, 4)]
     everything = torch.cat([block.flatten() for block in fed.blocks])
     assert everything[fed.back_N].tolist() == list(range(fed.input_ids.numel()))
-    assert torch.equal(fed.input_ids[0][fed.index_BT][mask_BT], ids_BT[mask_BT])
+
+
+@given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6).map(tuple), min_size=1, max_size=12))
+def test_any_rows_are_packed_and_found_again(some: list[tuple[int, ...]]) -> None:
+    fed = pack(some)
+    assert fed.input_ids.numel() == len({row[: t + 1] for row in some for t in range(len(row))})
+    for b, row in enumerate(some):
+        where = fed.index_BT[b, : len(row)]
+        assert tuple(fed.input_ids[0, where].tolist()) == row
+        assert fed.position_ids[0, where].tolist() == list(range(len(row)))
+    everything = torch.cat([block.flatten() for block in fed.blocks])
+    assert everything[fed.back_N].tolist() == list(range(fed.input_ids.numel()))
 
 
 def scores_and_gradient(model: PreTrainedModel, fed: Packing | None) -> tuple[Tensor, Tensor]:
