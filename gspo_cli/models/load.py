@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 import transformers
-from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from gspo_cli.errors import GspoError
+from gspo_cli.models.packing import enable_packing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,9 +59,9 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
     except (OSError, ValueError) as error:
         raise GspoError(f"cannot load the model {source}", _first_line(error), _hub_hint(local)) from error
     device = pick_device(config.device)
-    if experts_on_cpu(model) and device.type == "cpu":
-        model.set_experts_implementation("eager")  # for small batches faster there than grouped_mm, and as exact
-    return model.to(device).eval(), tokenizer
+    model = model.to(device).eval()
+    enable_packing(model)
+    return model, tokenizer
 
 
 def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrainedTokenizerBase:
@@ -96,12 +96,6 @@ def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
         ids = getattr(config, "eos_token_id", None)
         found.update(ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
     return frozenset(found)
-
-
-def experts_on_cpu(model: PreTrainedModel) -> bool:
-    """Whether transformers can switch how this model computes its experts."""
-    return any(hasattr(module, "gate_up_proj") and module.gate_up_proj.dim() == 3 for module in model.modules()
-               if isinstance(getattr(module, "gate_up_proj", None), nn.Parameter))  # fmt: skip
 
 
 def weights_hash(model: PreTrainedModel) -> str:
