@@ -206,15 +206,40 @@ class EvalConfig(Table):
     samples: PositiveInt = 4
 
 
+class CollapseRule(Table):
+    """When a run's reward counts as collapsed: its last tenth is below `below` times its best tenth, and at least
+    `least` lower."""
+
+    below: Annotated[float, Field(gt=0, le=1)] = 0.5
+    least: Annotated[float, Field(ge=0)] = 0.1
+
+
+class Tuning(Table):
+    """What was spent on tuning one arm before the study."""
+
+    trials: Annotated[int, Field(ge=0)]
+    seeds: tuple[int, ...] = ()
+    """Kept apart from the study's own."""
+
+
 class ReportConfig(Table):
     """What the study will be judged by, fixed before it runs."""
 
-    metric: str = "reward/mean:area@steps"
+    metric: Annotated[str, Field(pattern=r"^[^\s:]+(:(last10|area@(steps|tokens|seconds)))?$")] = (
+        "reward/mean:area@steps"
+    )
+    """`<metric>:last10`, `<metric>:area@steps|tokens|seconds`, `<bench>/avg@K` or `<bench>/pass@K`."""
     baseline: str = "grpo"
     treatment: str = "gspo"
-    margin: PositiveFloat = 2.0
-    """Difference below which two arms count as equal, in points of the metric."""
+    margin: PositiveFloat | None = None
+    """Difference below which two arms count as equal: in points of a metric within [0, 1] (absent = 2), else in the
+    metric's own unit."""
     checkpoint: Literal["last"] = "last"
+    collapse: CollapseRule = CollapseRule()
+    tuned: tuple[str, ...] = ()
+    """Keys outside `[algo]` that were tuned for each arm and may differ (`train.grad_clip`)."""
+    tuning: dict[Name, Tuning] = {}
+    """Arm -> what its tuning cost; shown beside every comparison."""
 
 
 class Recipe(Table):
