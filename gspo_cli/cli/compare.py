@@ -32,9 +32,7 @@ def compare(
         float | None, typer.Option(help="Difference that counts as none, in points (or the metric's own unit).")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Only these: 0-7 or 0,3,5.")] = None,
-    allow: Annotated[
-        list[str] | None, typer.Option(help="Waive a precondition: code, hardware or versions.")
-    ] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="Waive a precondition: code, hardware or versions.")] = None,
     grader_errors: Annotated[
         str | None, typer.Option(help="`wrong` counts answers without a verdict as wrong, in both arms.")
     ] = None,

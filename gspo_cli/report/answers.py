@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -104,4 +103,3 @@ def load_answers(run: Path, bench: str) -> Answers | None:
 def problems_hash(answers: Answers) -> str:
     """A short hash of the sorted problem ids."""
     return hashlib.sha256("\n".join(answers.problems).encode()).hexdigest()[:16]
-

@@ -87,11 +87,12 @@ def told(found: Compared | Refused) -> dict[str, Any]:
 
 def evidence_of(m: Measured, p_holm: float | None = None) -> Evidence:
     """What the verdict is judged by."""
-    new_problems = m.over_problems if len(m.D_S) == 1 else m.two_way and m.two_way.ci
+    n, effect = len(m.D_S), float(m.D_S.mean())
+    if m.t is None or m.flip is None:
+        return Evidence(n, effect, flat=n > 1, new_problems=m.over_problems, margin=m.margin)
     return Evidence(
-        n=len(m.D_S), effect=float(m.D_S.mean()), flat=len(m.D_S) > 1 and m.t is None,
-        ci=m.t and m.t.ci, ci90=m.t and m.t.ci90, p_t=p_holm if p_holm is not None else m.t and m.t.p,
-        p_exact=m.flip and m.flip.p, p_equal=m.tost and max(m.tost), new_problems=new_problems, margin=m.margin,
+        n, effect, ci=m.t.ci, ci90=m.t.ci90, p_t=m.t.p if p_holm is None else p_holm, p_exact=m.flip.p,
+        p_equal=max(m.tost) if m.tost else None, new_problems=m.two_way.ci if m.two_way else None, margin=m.margin,
         mde=m.mde, seeds_needed=m.seeds_needed,
     )  # fmt: skip
 

@@ -63,9 +63,7 @@ def scores(pair: Pair, number: Number) -> Scores:
     """The numbers of a pair whose preconditions hold."""
     left, right = [pair.left[s] for s in pair.seeds], [pair.right[s] for s in pair.seeds]
     if isinstance(number, BenchNumber) and all(m.answers for m in (*left, *right)):
-        a_SJ, b_SJ = (
-            np.stack([m.answers.by_problem(number) for m in side if m.answers]) for side in (left, right)
-        )
+        a_SJ, b_SJ = (np.stack([m.answers.by_problem(number) for m in side if m.answers]) for side in (left, right))
         k = number.k if number.kind == "avg" else None
         return Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), (a_SJ, b_SJ), k, True)
     if isinstance(number, BenchNumber):

@@ -90,9 +90,7 @@ def load_members(study: Study, number: Number | None, also: ByKind | None = None
         kind = "eval" if isinstance(number, BenchNumber) else number.lines
         wanted.setdefault(kind, set()).add(number.metric)
     logged = [run for run in study.runs if (run.folder / "metrics.jsonl").is_file()]
-    curves: dict[Path, Curves] = {
-        run.folder: c for run, c in zip(logged, load_curves(logged, wanted), strict=True)
-    }
+    curves: dict[Path, Curves] = {run.folder: c for run, c in zip(logged, load_curves(logged, wanted), strict=True)}
     members: dict[str, dict[int, Member]] = {}
     for run in study.runs:
         answers = load_answers(run.folder, number.bench) if isinstance(number, BenchNumber) else None

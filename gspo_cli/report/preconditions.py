@@ -63,10 +63,8 @@ def _equal(check: str) -> Check:
 
     def run(pair: Pair, number: Number) -> Iterable[Failure]:
         facts, do = equal_facts.FACTS[check]
-        if check in WAIVABLE:
-            groups = [[pair.left[seed], pair.right[seed]] for seed in pair.seeds]
-        else:
-            groups = [pair.members]
+        by_seed = [[pair.left[seed], pair.right[seed]] for seed in pair.seeds]
+        groups = by_seed if check in WAIVABLE else [pair.members]
         for what, left, right in equal_facts.differences(groups, lambda member: facts(member, number)):
             yield Failure(check, what, left, right, do)
 

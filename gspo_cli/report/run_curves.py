@@ -99,14 +99,15 @@ def training_seconds(path: Path) -> pd.Series[float]:
     """
     if not path.is_file():
         return pd.Series(dtype=np.float64)
-    reader, parts = LogReader(path), [pd.DataFrame({"step": [], "s": []})]
+    reader, steps, seconds = LogReader(path), [np.zeros(0)], [np.zeros(0)]
     for lines in reader.blocks():
         table = read_block(reader, lines)
-        times = [_numbers(table, name) for name in TRAINING]
-        rows = pd.DataFrame({"step": _numbers(table, "step"), "s": np.nansum(times, axis=0)})
-        parts.append(rows[np.isfinite(times).any(axis=0)])
-    by_step = pd.concat(parts).groupby("step")["s"].last().sort_index()
-    return by_step.set_axis(by_step.index.astype(np.int64)).cumsum()
+        times = np.array([_numbers(table, name) for name in TRAINING])
+        timed = np.isfinite(times).any(axis=0)
+        steps.append(_numbers(table, "step")[timed])
+        seconds.append(np.nansum(times, axis=0)[timed])
+    by_step = pd.Series(np.concatenate(seconds), np.concatenate(steps).astype(np.int64))
+    return by_step.groupby(level=0).last().cumsum()
 
 
 def _numbers(table: pa.Table, name: str) -> Array:

@@ -123,8 +123,8 @@ def _suggestive(e: Evidence, w: Wording) -> str:
 def _inconclusive(e: Evidence, w: Wording) -> str:
     if e.flat:
         return (
-            f"Inconclusive on {w.number}: all seed differences are equal ({w.difference(e.effect, None)}); benchmark at "
-            "floor or ceiling, or seeds that do not vary."
+            f"Inconclusive on {w.number}: all seed differences are equal ({w.difference(e.effect, None)}); "
+            "benchmark at floor or ceiling, or seeds that do not vary."
         )
     parts = [f"Inconclusive on {w.number}: {w.difference(e.effect, e.ci)}, {e.n} seeds"]
     if e.mde is not None:

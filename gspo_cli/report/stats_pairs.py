@@ -80,12 +80,13 @@ def sign_flip(D_S: Array, alternative: Literal["two-sided", "greater", "less"] =
     All 2^N flips up to `EXACT_UP_TO` seeds, else `RANDOM_FLIPS` drawn ones. The smallest two-sided p is 2 / 2^N.
     """
     exact = len(D_S) <= EXACT_UP_TO
+    flips = 2 ** len(D_S) if exact else RANDOM_FLIPS
     found = stats.permutation_test(
         (np.asarray(D_S, dtype=np.float64),), lambda d, axis: d.mean(axis=axis), permutation_type="samples",
-        vectorized=True, n_resamples=np.inf if exact else RANDOM_FLIPS, batch=10_000, alternative=alternative,
+        vectorized=True, n_resamples=flips, batch=10_000, alternative=alternative,
         rng=np.random.default_rng(RNG_SEED),
     )  # fmt: skip
-    return SignFlip(float(found.pvalue), exact, 2 ** len(D_S) if exact else RANDOM_FLIPS)
+    return SignFlip(float(found.pvalue), exact, flips)
 
 
 def tost(D_S: Array, margin: float) -> tuple[float, float]:
