@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+ROUNDING = 1e-9
+"""Differences of long sums that are no differences."""
+
 
 def window_of(planned: int) -> int:
     """The rollout batches of a tenth of the plan: those above 0.9 x planned."""
@@ -34,4 +37,4 @@ def _held(rewards: Sequence[float], window: int, below: float, least: float) -> 
     for end in range(window, len(sums)):
         last = (sums[end] - sums[end - window]) / window
         best = max(best, last)
-        yield last < below * best and best - last >= least
+        yield last < below * best - ROUNDING and best - last >= least - ROUNDING
