@@ -146,7 +146,7 @@ def _tests(found: Compared, evidence: Evidence) -> dict[str, Any]:
         "exact_flips": flip and flip.flips,
         "p_holm": found.p_holm,
         "p_claim": max(p_values) if p_values else None,
-        "two_way": m.two_way and asdict(m.two_way),
+        "two_way": m.two_way and {k.replace("v", "V"): v for k, v in asdict(m.two_way).items()},
         "ci_over_problems": m.over_problems,
         "margin": m.margin,
         "p_equal": evidence.p_equal,

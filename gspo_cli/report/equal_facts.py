@@ -10,6 +10,7 @@ from gspo_cli.report.pairs import Member
 from gspo_cli.report.run_facts import flatten
 
 ABSENT = "not recorded"
+"""A fact that every run should hold; it equals nothing, not even another gap."""
 BUDGET = ("train.steps", "train.minibatches", "rollout.prompts", "rollout.samples", "rollout.max_new_tokens")
 OF_A_RUN = ("seed", "name")
 """Keys of the configuration, besides those of `[algo]`, that differ between runs of one study."""
@@ -19,12 +20,12 @@ Table = dict[str, Any]
 
 def differences(groups: Iterable[list[Member]], facts: Callable[[Member], Table]) -> Iterator[tuple[str, str, str]]:
     """(key, value of a group's first run, another value) wherever they differ; runs with the same value are told
-    together. A fact that is not recorded equals nothing, not even another gap. Runs without any fact are left out."""
+    together. Runs without any fact are left out."""
     found: dict[tuple[str, str, str], tuple[str, list[str]]] = {}
     for group in groups:
         tables = [(member.name, table) for member in group if (table := facts(member))]
         for key in sorted({key for _, table in tables for key in table}):
-            values = [(name, str(table.get(key, ABSENT))) for name, table in tables]
+            values = [(name, str(table.get(key, "absent"))) for name, table in tables]
             first_name, first = values[0]
             for name, value in values[1:]:
                 if value != first or value == ABSENT:

@@ -75,7 +75,9 @@ def write_run(
         lines.append(line(step, "rollout", None, metrics, {}))
         clip = 0.01 if arm == "grpo" else 0.4
         lines.append(line(step, "step", None, {"clip/token_frac": clip * (1 + seed / 10)}, {}))
-        times.append({"kind": "rollout", "step": step, "rollout_s": seconds / 2, "update_s": seconds / 2, "batch_s": 9.0})
+        times.append(
+            {"kind": "rollout", "step": step, "rollout_s": seconds / 2, "update_s": seconds / 2, "batch_s": 9.0}
+        )
         times.append({"kind": "step", "step": step})
     write_log(folder / "metrics.jsonl", lines)
     (folder / "perf.jsonl").write_text("".join(canonical(t) + "\n" for t in times))
@@ -122,7 +124,9 @@ def put(path: Path, table: Table) -> None:
     path.write_text(json.dumps(table))
 
 
-def write_answers(run: Path, right_J: Sequence[float | None], k: int, bench: str = "arithmetic", step: int = STEPS) -> None:
+def write_answers(
+    run: Path, right_J: Sequence[float | None], k: int, bench: str = "arithmetic", step: int = STEPS
+) -> None:
     """Answers with so many right ones a problem; None = the grader failed on the first of them."""
     folder = run / "eval" / bench / f"step-{step:06d}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,8 +147,8 @@ def write_answers(run: Path, right_J: Sequence[float | None], k: int, bench: str
 def cube(study: Path, seeds: int = 6) -> Path:
     """The worked cube: 6 seeds, 5 problems, 4 samples."""
     rows = {
-        "grpo": "13412 23321 23421 22311 12412 02412".split(),
-        "gspo": "32313 43424 34333 44324 44334 02432".split(),
+        "grpo": ["13412", "23321", "23421", "22311", "12412", "02412"],
+        "gspo": ["32313", "43424", "34333", "44324", "44334", "02432"],
     }
     write_study(study, seeds=seeds)
     for arm, counts in rows.items():

@@ -60,7 +60,9 @@ def test_two_way_is_statsmodels(clustered: bool) -> None:
         found = stats_problems.two_way(d_SJ, cluster_J if clustered else None)
         fit = OLS(d_SJ.ravel(), np.ones(d_SJ.size)).fit()
         seeds_of = np.repeat(np.arange(num_seeds), num_problems)
-        both, by_seed, by_cluster = cov_cluster_2groups(fit, seeds_of, np.tile(cluster_J, num_seeds), use_correction=True)
+        both, by_seed, by_cluster = cov_cluster_2groups(
+            fit, seeds_of, np.tile(cluster_J, num_seeds), use_correction=True
+        )
         assert found is not None
         oracle = [float(v[0, 0]) for v in (by_seed, by_cluster, both)]
         assert (found.v_s, found.v_c) == pytest.approx(tuple(oracle[:2]), rel=1e-10)
@@ -90,7 +92,7 @@ def test_more_seeds_see_less_and_the_inverse_holds() -> None:
 def test_equality_is_the_90_per_cent_interval_inside_the_margin() -> None:
     for _ in range(300):
         D_S = RNG.normal(RNG.normal(0, 0.5), 1, RNG.integers(2, 12))
-        inside = -1 < stats_pairs.paired_t(D_S).ci90[0] and stats_pairs.paired_t(D_S).ci90[1] < 1
+        inside = stats_pairs.paired_t(D_S).ci90[0] > -1 and stats_pairs.paired_t(D_S).ci90[1] < 1
         assert (max(stats_pairs.tost(D_S, 1.0)) < 0.05) == inside
 
 

@@ -11,8 +11,8 @@ from gspo_cli.report.stats_curves import area_mean, last_mean
 D1 = np.array([0.03, 0.02, 0.04, 0.01, 0.05, 0.02])
 D3 = np.array([0.05, 0.04, -0.01, 0.06, 0.03, 0.05])
 D4 = np.array([0.004, -0.006, 0.002, -0.003, 0.005, -0.001])
-A = "13412 23321 23421 22311 12412 02412".split()
-B = "32313 43424 34333 44324 44334 02432".split()
+A = ["13412", "23321", "23421", "22311", "12412", "02412"]
+B = ["32313", "43424", "34333", "44324", "44334", "02432"]
 A_SJ, B_SJ = (np.array([[int(c) for c in row] for row in rows]) / 4 for rows in (A, B))
 
 
@@ -80,9 +80,7 @@ def test_the_cube_with_clusters_of_problems() -> None:
 
 
 def test_the_cube_by_pass_at_2() -> None:
-    means = [
-        np.mean([stats_problems.pass_at_k(4, int(c), 2) for row in rows for c in row]) for rows in (A, B)
-    ]
+    means = [np.mean([stats_problems.pass_at_k(4, int(c), 2) for row in rows for c in row]) for rows in (A, B)]
     assert means == pytest.approx([0.755556, 0.922222], abs=5e-7)
 
 
