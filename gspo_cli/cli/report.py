@@ -25,7 +25,7 @@ def plots(
     out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
     json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Draw reward curves, clip fractions and expert volatility of a study, each as svg, png, csv and a side file.
+    """Draw reward, clip fractions, expert volatility and Routing Replay of a study, as svg, png, csv and a side file.
 
     Examples:
 
@@ -168,12 +168,14 @@ def _entry(name: str) -> dict[str, Any]:
         near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise GspoError(error.message, error.why, f"{hint}`gspo report explain` lists all metrics") from error
+    _, layer, number = name.rpartition("/layer_")
+    each = f"; each MoE layer alone (step): {name}/layer_NN" if found.layers else ""
     return {
         "name": name,
         "unit": found.unit,
-        "definition": found.definition,
+        "definition": f"{found.definition}; layer {number} alone" if layer else found.definition,
         "reduction": found.reduction,
-        "lines": found.lines,
+        "lines": "step" if layer else found.lines + each,
         "better": found.better,
     }
 

@@ -8,19 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter, FixedFormatter, FixedLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from gspo_cli.report import style
 from gspo_cli.report.curves import TOKENS, Array, Panel
+from gspo_cli.report.log_axis import decades, log_axis, strip_height
 from gspo_cli.runlog import schema
+
+
+def named(metric: str) -> str:
+    """A metric's name on an axis, with its unit."""
+    return f"{metric} [{schema.metric(metric).unit}]"
+
 
 X_LABELS = {
     "step": "rollout batch",
-    "tokens": f"{TOKENS} [{schema.metric(TOKENS).unit}]",
+    "tokens": named(TOKENS),
     "mini_batch": "mini-batch (update within a rollout batch)",
 }
-STRIP = 0.1
-"""Height of the strip for zeros under a logarithmic axis, as a share of the decades above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,10 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, title: str, dashes: Mapping
     """
     ax.set_title(title)
     ax.set_xlabel(X_LABELS[panel.x])
-    ax.set_ylabel(f"{panel.metric} [{schema.metric(panel.metric).unit}]")
+    ax.set_ylabel(named(panel.metric))
     if not np.isfinite(rows["y"].to_numpy(np.float64)).any():
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", va="center", color="#666666")
-    floor = log_axis(ax, rows) if panel.log else None
+    floor = log_axis(ax, "y", *_values(rows)) if panel.log else None
     arms = arms_of(rows)
     for index, (arm, algorithm) in enumerate(arms):
         mine = rows[rows["arm"] == arm]
@@ -54,9 +59,7 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, title: str, dashes: Mapping
             look = _look(style.colour(algorithm), dashes[arm], thick=series == "mean" or len(line) == len(mine))
             _draw_line(ax, line, look, floor, every_point=panel.x == "mini_batch")
             if floor is not None:
-                # each arm has its own height in the strip, so that none hides another
-                share = 1 - (index + 1) / (len(arms) + 1)
-                _draw_zeros(ax, line, look, floor * (ax.get_ylim()[0] / floor) ** share)
+                _draw_zeros(ax, line, look, strip_height(floor, ax.get_ylim()[0], index, len(arms)))
     _x_ticks(ax, panel)
     if not panel.log:
         _linear_axis(ax, panel)
@@ -101,58 +104,28 @@ def _lonely(y: Array) -> Array:
     return np.asarray(np.isfinite(y) & gap[:-2] & gap[2:])
 
 
-def has_zeros(rows: pd.DataFrame) -> bool:
-    """Whether a logarithmic axis over these rows needs a strip for zeros."""
-    return bool((rows["y"] == 0).any())
-
-
-def decades(rows: pd.DataFrame) -> tuple[int, int]:
-    """The powers of ten, lowest and highest, between which a logarithmic axis shows the positive values of `y` and
-    the upper ends of the bands; 1e-4 to 1 if there is none."""
-    lines, highs = rows["y"].to_numpy(np.float64), rows["high"].to_numpy(np.float64)
-    lines, highs = lines[lines > 0], highs[highs > 0]
-    if not len(lines):
-        return -4, 0
-    bottom = int(np.floor(np.log10(lines.min())))
-    return bottom, max(int(np.ceil(np.log10(max(lines.max(), highs.max(initial=0))))), bottom + 1)
+def _values(rows: pd.DataFrame) -> tuple[Array, Array]:
+    """`y` and the upper ends of the bands."""
+    return rows["y"].to_numpy(np.float64), rows["high"].to_numpy(np.float64)
 
 
 def bands_are_cut(panel: Panel, rows: pd.DataFrame) -> bool:
-    """Whether a band reaches below the lowest value that the panel's axis can show."""
-    lowest = 10.0 ** decades(rows)[0] if panel.log else 0.0 if _is_share(panel) else -np.inf
-    return bool((rows["low"] < lowest).any())
+    """Whether a band reaches beyond the end of the panel's axis."""
+    if panel.log:
+        return bool((rows["low"] < 10.0 ** decades(*_values(rows))[0]).any())
+    beyond = rows["low"] < 0 if panel.share_end == 0 else rows["high"] > 1
+    return _is_share(panel) and bool(beyond.any())
 
 
 def _is_share(panel: Panel) -> bool:
     return schema.metric(panel.metric).unit == "frac"
 
 
-def log_axis(ax: Axes, rows: pd.DataFrame) -> float:
-    """Whole decades around the positive values, and below them a grey strip labelled 0 if a value is 0.
-
-    Returns the lowest value of the scale proper.
-    """
-    bottom, top = decades(rows)
-    ticks, labels = [10.0**k for k in range(bottom, top + 1)], [f"$10^{{{k}}}$" for k in range(bottom, top + 1)]
-    floor = edge = 10.0**bottom
-    if has_zeros(rows):
-        edge = floor * 10 ** -(STRIP * (top - bottom))
-        ax.axhspan(edge, floor, color="#eeeeee", linewidth=0, zorder=0)
-        ticks, labels = [float(np.sqrt(edge * floor)), *ticks], ["0", *labels]
-    ax.set_yscale("log")
-    ax.set_ylim(edge, 10.0**top)
-    ax.yaxis.set_major_locator(FixedLocator(ticks))
-    ax.yaxis.set_major_formatter(FixedFormatter(labels))
-    ax.yaxis.set_minor_locator(FixedLocator([m * 10.0**k for k in range(bottom, top) for m in range(2, 10)]))
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    return floor
-
-
 def _linear_axis(ax: Axes, panel: Panel) -> None:
-    """A share starts at 0: its band may reach below, its values cannot."""
+    """A share ends at 0, or at 1: its band may reach beyond, its values cannot."""
     ax.autoscale_view()
     if _is_share(panel):
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(bottom=0 if panel.share_end == 0 else None, top=1 if panel.share_end == 1 else None)
 
 
 def _x_ticks(ax: Axes, panel: Panel) -> None:

@@ -11,10 +11,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from gspo_cli.report import style
-from gspo_cli.report.axes import log_axis
 from gspo_cli.report.batch_lengths import MIN_RESPONSES
 from gspo_cli.report.batch_measure import Measured
 from gspo_cli.report.canvas import framed
+from gspo_cli.report.log_axis import log_axis, strip_height
 
 TOKEN, SEQUENCE, INDEPENDENT = "token_log_std", "seq_log_std", "independent"
 COLOURS = {TOKEN: style.colour("grpo"), SEQUENCE: style.colour("gspo"), INDEPENDENT: "#555555"}
@@ -61,15 +61,13 @@ def draw(measured: Measured, table: pd.DataFrame, lines: list[str]) -> Figure:
 
 
 def _draw_panel(ax: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
-    floor = log_axis(ax, rows.assign(high=np.nan))
+    floor = log_axis(ax, "y", rows["y"].to_numpy(np.float64))
     bottom, top = ax.get_ylim()
     ax.set_ylim(top=top * (top / bottom) ** HEAD)
     for index, (series, colour) in enumerate(colours.items()):
         line = rows[rows["series"] == series]
         x, y, n = (line[name].to_numpy(np.float64) for name in ("x", "y", "n"))
-        # zeros lie in the strip under the axis, each series at its own height
-        height = floor * (bottom / floor) ** (1 - (index + 1) / (len(colours) + 1))
-        heights = np.where(y > 0, y, np.where(y == 0, height, np.nan))
+        heights = np.where(y > 0, y, np.where(y == 0, strip_height(floor, bottom, index, len(colours)), np.nan))
         if series == INDEPENDENT:
             ax.plot(x, np.where(y > 0, y, np.nan), color=colour, linestyle=(0, (4, 2)), linewidth=1.0, zorder=2)
             continue

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from string import ascii_lowercase
 
 import numpy as np
 import pandas as pd
@@ -28,33 +31,50 @@ NOTE_CHARS = 136
 """Characters of a note that fit on a line."""
 
 
-def draw_figure(table: pd.DataFrame, panels: Sequence[Panel], titles: Sequence[str], notes: Sequence[str]) -> Figure:
-    """The figure of a table (its columns: `curves.TABLE`); `notes` are printed under the legend."""
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How the panels of a figure stand, row by row."""
+
+    columns: int
+    panel_height: float = PANEL_HEIGHT
+    """Inches, of the panel itself."""
+    right: float = RIGHT
+    """Inches free on the right of the panels."""
+    under: float = X_LABEL
+    """Inches under each panel; the lowest row has room for the axis label whatever this says."""
+
+
+def draw_figure(table: pd.DataFrame, panels: Mapping[str, Panel], notes: Sequence[str]) -> Figure:
+    """The figure of a table (its columns: `curves.TABLE`): panels by their titles, two in a row; `notes` are printed
+    under the legend."""
     arms = axes.arms_of(table)
     dashes = style.line_styles(arms)
     legends: list[Sequence[Line2D | Patch]] = [_arm_handles(table, arms, dashes), _series_handles(table)]
     with style.applied():
-        figure, places = framed(len(panels), legends, notes)
-        for ax, panel, title in zip(places, panels, titles, strict=True):
+        figure, places = framed(len(panels), legends, notes, Grid(2))
+        for ax, panel, title in zip(places, panels.values(), lettered(panels), strict=True):
             axes.draw(ax, panel, table[table["panel"] == panel.name], title, dashes)
     return figure
 
 
 def framed(
-    num_panels: int, legends: Sequence[Sequence[Line2D | Patch]], notes: Sequence[str]
+    num_panels: int, legends: Sequence[Sequence[Line2D | Patch]], notes: Sequence[str], grid: Grid | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with empty panels, and under them its legends (those that have entries) and notes; to be called within
-    `style.applied()`."""
+    """A figure with empty panels (by default in one row), and under them its legends (those that have entries) and
+    notes; to be called within `style.applied()`."""
+    grid = grid or Grid(num_panels)
     legends = [entries for entries in legends if entries]
     lines = [line for note in notes for line in textwrap.wrap(note, NOTE_CHARS, subsequent_indent="   ")]
     below = sum(_legend_height(entries) for entries in legends) + NOTE_ROW * len(lines) + 0.08
-    height = TOP + PANEL_HEIGHT + X_LABEL + below
+    row_height, num_rows = TOP + grid.panel_height + grid.under, -(-num_panels // grid.columns)
+    height = row_height * num_rows - grid.under + X_LABEL + below
     figure = Figure(figsize=(WIDTH, height))
-    width = (WIDTH - LEFT - RIGHT - GAP * (num_panels - 1)) / num_panels
-    lefts = [(LEFT + index * (width + GAP)) / WIDTH for index in range(num_panels)]
-    places = [
-        figure.add_axes((left, (X_LABEL + below) / height, width / WIDTH, PANEL_HEIGHT / height)) for left in lefts
-    ]
+    width = (WIDTH - LEFT - grid.right - GAP * (grid.columns - 1)) / grid.columns
+    places = []
+    for row, column in (divmod(index, grid.columns) for index in range(num_panels)):
+        left, bottom = LEFT + column * (width + GAP), below + row_height * (num_rows - 1 - row) + X_LABEL
+        box = (left / WIDTH, bottom / height, width / WIDTH, grid.panel_height / height)
+        places.append(figure.add_axes(box))
     y = below
     for entries in legends:
         figure.legend(
@@ -67,6 +87,12 @@ def framed(
         linespacing=1.3,
     )  # fmt: skip
     return figure, places
+
+
+def lettered(titles: Iterable[str]) -> list[str]:
+    """Titles of panels as (a), (b), ..."""
+    letters = chain(ascii_lowercase, map("".join, product(ascii_lowercase, repeat=2)))
+    return [f"({letter}) {title}" for letter, title in zip(letters, titles, strict=False)]
 
 
 def _columns(entries: Sequence[Line2D | Patch]) -> int:

@@ -42,6 +42,8 @@ class Panel:
     """Rollout batch; tokens sampled so far; optimizer step within the rollout batch (1-based, mean over batches)."""
     log: bool = False
     """A logarithmic y axis."""
+    share_end: Literal[0, 1] = 0
+    """Where the linear axis of a share ends: what is of interest is its distance from there."""
 
 
 @dataclass(frozen=True, slots=True)

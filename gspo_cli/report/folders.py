@@ -26,6 +26,8 @@ class Run:
     arm: str
     algorithm: str
     """`algo.name` of its `config.json`; the arm's label may be another name."""
+    replay: str
+    """Routing Replay, `algo.replay`: `none`, `r2` or `r3`."""
     seed: int
 
 
@@ -109,12 +111,13 @@ def _created(file: Path) -> datetime:
 
 def _read_run(folder: Path) -> Run:
     about, config = read_object(folder / "run.json"), read_object(folder / "config.json")
-    algo = config.get("algo")
+    algo = {"replay": "none", **algo} if isinstance(algo := config.get("algo"), dict) else {}
     return Run(
         folder=folder,
         run_id=_field(folder / "run.json", about, "run_id", str),
         arm=_field(folder / "run.json", about, "arm", str),
-        algorithm=_field(folder / "config.json", algo if isinstance(algo, dict) else {}, "name", str),
+        algorithm=_field(folder / "config.json", algo, "name", str),
+        replay=_field(folder / "config.json", algo, "replay", str),
         seed=_field(folder / "run.json", about, "seed", int),
     )
 

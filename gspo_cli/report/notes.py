@@ -8,26 +8,27 @@ from typing import Any
 
 import pandas as pd
 
-from gspo_cli.report.axes import bands_are_cut, has_zeros
+from gspo_cli.report.axes import bands_are_cut
 from gspo_cli.report.curves import MIN_SEEDS, TOKENS, Curve, Panel
 from gspo_cli.report.folders import Run, Study
 from gspo_cli.report.load import Log
 from gspo_cli.runlog import schema
 
 NO_LOG = "no metrics.jsonl"
+CLIP = "clip/token_frac"
 
 
 def captions(table: pd.DataFrame, panels: Sequence[Panel]) -> list[str]:
     """What the reader must know to read the figure."""
     lines = [f"{name}: {schema.metric(name).definition}." for name in dict.fromkeys(p.metric for p in panels)]
     rows = [(panel, table[table["panel"] == panel.name]) for panel in panels]
-    if any(panel.log and has_zeros(r) for panel, r in rows):
+    if any(panel.log and (r["y"] == 0).any() for panel, r in rows):
         lines.append("A logarithmic axis has no 0: values that are exactly 0 are the dots in the grey strip.")
-    first = [r.loc[r["x"] == 1, "y"].dropna() for panel, r in rows if panel.x == "mini_batch"]
+    first = [r.loc[r["x"] == 1, "y"].dropna() for panel, r in rows if panel.metric == CLIP and panel.x == "mini_batch"]
     if any(len(y) and (y == 0).all() for y in first):
         lines.append("Mini-batch 1 is 0 by construction: the policy has not been updated since it sampled.")
     if any(bands_are_cut(panel, r) for panel, r in rows):
-        lines.append("Bands that reach below the axis are cut there; the csv has their ends.")
+        lines.append("Bands that reach beyond an axis are cut there; the csv has their ends.")
     means = table[table["series"] == "mean"]
     if few := sorted(set(means.loc[means["n"] < MIN_SEEDS, "arm"])):
         lines.append(f"No band with two seeds: {', '.join(few)}.")
@@ -39,7 +40,7 @@ def captions(table: pd.DataFrame, panels: Sequence[Panel]) -> list[str]:
 def without_log(study: Study, logs: Sequence[Log]) -> list[dict[str, Any]]:
     """The runs that have no log yet, as entries of the side file's `excluded`."""
     read = {log.run.folder for log in logs}
-    return [_entry(run, None, NO_LOG) for run in study.runs if run.folder not in read]
+    return [entry(run, None, NO_LOG) for run in study.runs if run.folder not in read]
 
 
 def without_values(panel: Panel, logs: Sequence[Log], found: Sequence[tuple[Log, Curve]]) -> list[dict[str, Any]]:
@@ -47,10 +48,11 @@ def without_values(panel: Panel, logs: Sequence[Log], found: Sequence[tuple[Log,
     names = f"{panel.metric} or {TOKENS}" if panel.x == "tokens" else panel.metric
     shown = {log.run.folder for log, _ in found}
     why = f"{names} is null or absent: it does not apply, or was not logged"
-    return [_entry(log.run, panel.name, why) for log in logs if log.run.folder not in shown]
+    return [entry(log.run, panel.name, why) for log in logs if log.run.folder not in shown]
 
 
-def _entry(run: Run, panel: str | None, why: str) -> dict[str, Any]:
+def entry(run: Run, panel: str | None, why: str) -> dict[str, Any]:
+    """A run that a figure, or one panel of it, does not show."""
     return {"run": run.folder.name, "arm": run.arm, "seed": run.seed, "panel": panel, "reason": why}
 
 
@@ -71,8 +73,9 @@ def excluded_notes(excluded: Sequence[dict[str, Any]]) -> list[str]:
 
 def non_finite_notes(panel: Panel, found: Sequence[tuple[Log, Curve]]) -> list[str]:
     """One note a run with values that are nan or infinite."""
-    return [
-        f"{log.run.folder.name}: {c.non_finite} values of {panel.metric} ({panel.kind} lines) are not finite, left out."
-        for log, c in found
-        if c.non_finite
-    ]
+    return [not_finite(log, panel.metric, panel.kind, c.non_finite) for log, c in found if c.non_finite]
+
+
+def not_finite(log: Log, metric: str, kind: str, count: int) -> str:
+    """The note on `count` values of a run's metric that are nan or infinite."""
+    return f"{log.run.folder.name}: {count} values of {metric} ({kind} lines) are not finite, left out."

@@ -1,4 +1,4 @@
-"""The three figures of a study: reward, clip fractions, expert-activation volatility."""
+"""The figures of a study, drawn from its logs."""
 
 from __future__ import annotations
 
@@ -9,36 +9,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
-from gspo_cli.report import notes
-from gspo_cli.report.canvas import draw_figure
-from gspo_cli.report.curves import BAND, TOKENS, Panel, curve, panel_table
+from gspo_cli.report import churn_figure, layer_figure, notes, replay_figure
+from gspo_cli.report.content import Content, StudyFigure
+from gspo_cli.report.curves import BAND, Panel
 from gspo_cli.report.folders import Study
+from gspo_cli.report.line_figure import LineFigure
 from gspo_cli.report.load import Log, load_log
 from gspo_cli.report.save import save
 
-FIGURES: dict[str, dict[str, Panel]] = {
-    "reward": {
-        "against rollout batches": Panel("steps", "reward/mean", "rollout", "step"),
-        "against generated tokens": Panel("tokens", "reward/mean", "rollout", "tokens"),
-    },
-    "clip": {
-        "pooled over each rollout batch": Panel("steps", "clip/token_frac", "step", "step", log=True),
-        "by mini-batch, mean over rollout batches": Panel(
-            "mini_batches", "clip/token_frac", "update", "mini_batch", log=True
-        ),
-    },
-    "volatility": {
-        "before and after one update, on the probe": Panel("steps", "moe/slot_churn_step", "step", "step"),
-        "old against current policy, mean over batches": Panel(
-            "mini_batches", "moe/slot_churn", "update", "mini_batch"
-        ),
-    },
+REWARD = {
+    "against rollout batches": Panel("steps", "reward/mean", "rollout", "step"),
+    "against generated tokens": Panel("tokens", "reward/mean", "rollout", "tokens"),
 }
-"""Figure -> {title of a panel: what it shows}. To add one, add an entry; titles are lettered a, b, ..."""
+CLIP = {
+    "pooled over each rollout batch": Panel("steps", "clip/token_frac", "step", "step", log=True),
+    "by mini-batch, mean over rollout batches": Panel(
+        "mini_batches", "clip/token_frac", "update", "mini_batch", log=True
+    ),
+}
+VOLATILITY = {
+    "before and after one update, on the probe": Panel("steps", "moe/slot_churn_step", "step", "step"),
+    "old against current policy, mean over batches": Panel(
+        "mini_batches", "moe/slot_churn_probe", "update", "mini_batch"
+    ),
+}
+
+FIGURES: dict[str, StudyFigure] = {
+    "reward": LineFigure(REWARD),
+    "clip": LineFigure(CLIP),
+    "volatility": LineFigure(VOLATILITY),
+    "volatility_layers": layer_figure,
+    "churn_clip": churn_figure,
+    "replay": replay_figure,
+}
+"""To add one, add an entry: panels with curves, or a module of its own."""
 
 
 @dataclass(slots=True)
@@ -60,18 +66,17 @@ def plot(study: Study) -> Report:
     """
     report = Report()
     logs = _load(study, report)
-    for name, panels in FIGURES.items():
-        _plot_one(study, name, panels, logs, report)
+    for name in FIGURES:
+        _plot_one(study, name, logs, report)
     return report
 
 
 def _wanted() -> dict[str, set[str]]:
     """Everything the figures show, by kind of line."""
     wanted: dict[str, set[str]] = defaultdict(set)
-    wanted["rollout"].add(TOKENS)
-    for panels in FIGURES.values():
-        for panel in panels.values():
-            wanted[panel.kind].add(panel.metric)
+    for figure in FIGURES.values():
+        for kind, metric in figure.wanted():
+            wanted[kind].add(metric)
     return wanted
 
 
@@ -93,30 +98,23 @@ def _load(study: Study, report: Report) -> list[Log]:
     return logs
 
 
-def _plot_one(study: Study, name: str, panels: dict[str, Panel], logs: list[Log], report: Report) -> None:
+def _plot_one(study: Study, name: str, logs: list[Log], report: Report) -> None:
     """One figure; its files or the reason why there is none go into the report."""
-    tables, remarks, excluded = [], [], notes.without_log(study, logs)
-    for panel in panels.values():
-        found = [(log, c) for log in logs if (c := curve(log, panel)) is not None]
-        tables.append(panel_table(panel, found))
-        remarks += notes.non_finite_notes(panel, found)
-        excluded += notes.without_values(panel, logs, found)
-    table = pd.concat([t for t in tables if len(t)] or tables, ignore_index=True)
-    if not len(table):
-        metrics = dict.fromkeys(panel.metric for panel in panels.values())
-        report.left_out[name] = f"no run has a value of {' or '.join(metrics)}"
+    figure = FIGURES[name]
+    content = figure.content(logs)
+    if not len(content.table):
+        report.left_out[name] = content.absent
         return
-    remarks = list(dict.fromkeys([*remarks, *notes.excluded_notes(excluded)]))
+    excluded = [*notes.without_log(study, logs), *content.excluded]
+    remarks = list(dict.fromkeys([*content.remarks, *notes.excluded_notes(excluded)]))
     report.notes += [f"{name}: {remark}" for remark in remarks]
-    lines = [*notes.captions(table, list(panels.values())), *remarks]
-    titles = [f"({letter}) {title}" for letter, title in zip("abcdef", panels, strict=False)]
-    figure = draw_figure(table, list(panels.values()), titles, lines)
-    side = _side_file(name, logs, table, excluded, lines)
-    report.files[name] = save(study.folder / "figures", name, table, side, figure)
+    lines = [*content.captions, *remarks]
+    side = _side_file(name, logs, content, excluded, lines)
+    report.files[name] = save(study.folder / "figures", name, content.table, side, figure.draw(content.table, lines))
 
 
 def _side_file(
-    name: str, logs: list[Log], table: pd.DataFrame, excluded: list[dict[str, Any]], lines: list[str]
+    name: str, logs: list[Log], content: Content, excluded: list[dict[str, Any]], lines: list[str]
 ) -> dict[str, Any]:
     """What the figure was made of; no time and no path, so that the same logs give the same bytes anywhere."""
     runs = [
@@ -125,6 +123,7 @@ def _side_file(
             "run_id": log.run.run_id,
             "arm": log.run.arm,
             "algorithm": log.run.algorithm,
+            "replay": log.run.replay,
             "seed": log.run.seed,
             "log": {"bytes": log.num_bytes, "sha256": log.sha256, "torn_bytes": log.torn_bytes},
         }
@@ -133,7 +132,7 @@ def _side_file(
     return {
         "figure": name,
         "gspo": __version__,
-        "band": BAND if table["low"].notna().any() else None,
+        "band": BAND if content.has_band else None,
         "smoothing": None,
         "runs": runs,
         "excluded": excluded,

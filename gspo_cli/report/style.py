@@ -5,9 +5,9 @@ Not covered: the Okabe-Ito palette has eight colours; the last four algorithms t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib as mpl
 
@@ -33,7 +33,11 @@ OTHER = "#666666"
 DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)))
 """Line styles of arms that are not plain algorithms."""
 
+MARKERS = ("^", "s", "D", "v", "P", "X")
+"""Marks of their points."""
+
 Dash = str | tuple[int, tuple[int, ...]]
+Look = TypeVar("Look")
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -82,16 +86,25 @@ def colour(algorithm: str) -> str:
 
 def line_styles(arms: Iterable[tuple[str, str]]) -> dict[str, Dash]:
     """Line style of each (arm, algorithm): solid for an arm that is its algorithm, others dashed, apart by colour."""
-    styles: dict[str, Dash] = {}
+    return _apart(arms, "-", DASHES)
+
+
+def markers(arms: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Marker of each (arm, algorithm): round for an arm that is its algorithm, others apart by colour."""
+    return _apart(arms, "o", MARKERS)
+
+
+def _apart(arms: Iterable[tuple[str, str]], plain: Look, others: Sequence[Look]) -> dict[str, Look]:
+    looks: dict[str, Look] = {}
     used: dict[str, int] = {}
     for arm, algorithm in sorted(arms):
         if arm == algorithm and algorithm in COLOURS:
-            styles[arm] = "-"
+            looks[arm] = plain
             continue
         index = used.get(colour(algorithm), 0)
         used[colour(algorithm)] = index + 1
-        styles[arm] = DASHES[index % len(DASHES)]
-    return styles
+        looks[arm] = others[index % len(others)]
+    return looks
 
 
 def arm_order(arm: tuple[str, str]) -> tuple[int, str]:

@@ -26,6 +26,8 @@ class Metric:
     better: Better = "neither"
     reduction: str = "mean"
     """`mean` = summed numerators over summed denominators; `std`, `max`, `min`, `last`, `sum`."""
+    layers: bool = False
+    """Whether `step` lines hold it for each MoE layer as well, as `NAME/layer_02` (the number in the model)."""
 
 
 TRAINED = "rows with an advantage; the others are skipped"
@@ -128,11 +130,11 @@ METRICS: dict[str, Metric] = {
     "kl/old_k3": Metric("nat", "mean of w - 1 - log w over loss tokens", "update, step"),
     "moe/slot_churn_step": Metric(
         "frac", "expert slots that differ before and after one update, on the probe (16 responses, natural routing) / slots",
-        "update, step",
+        "update, step", layers=True,
     ),
     "moe/router_differs_frac_step": Metric(
         "frac", "(token, layer) pairs whose set of experts differs before and after one update, on the probe / pairs",
-        "update, step",
+        "update, step", layers=True,
     ),
     "moe/token_any_layer_frac_step": Metric(
         "frac", "tokens whose experts differ in at least one layer before and after one update, on the probe / tokens",
@@ -141,45 +143,56 @@ METRICS: dict[str, Metric] = {
     "moe/slot_churn_weighted_step": Metric(
         "frac",
         "1 - mean over (token, layer) of the gate mass that stays on the same experts over one update, on the probe",
-        "update, step",
+        "update, step", layers=True,
     ),
     "moe/slot_churn_probe": Metric(
         "frac", "expert slots that differ between the old policy and the current one, on the probe (natural routing) / slots",
-        "update, step",
+        "update, step", layers=True,
     ),
     "moe/router_entropy": Metric(
-        "nat", "entropy of the softmax of the routers' logits, on the probe, mean over (token, layer)", "update, step"
+        "nat", "entropy of the softmax of the routers' logits, on the probe, mean over (token, layer)",
+        "update, step", layers=True,
     ),
     "moe/slot_churn": Metric(
         "frac",
         f"expert slots that differ between the old policy and the current one / slots ({TRAINED}; null under replay)",
-        "update, step",
+        "update, step", layers=True,
     ),
     "moe/router_differs_frac": Metric(
-        "frac", "(token, layer) pairs whose set of experts differs between the same two / pairs", "update, step"
+        "frac", "(token, layer) pairs whose set of experts differs between the old policy and the current one / pairs",
+        "update, step", layers=True,
     ),
     "moe/token_any_layer_frac": Metric(
-        "frac", "tokens whose experts differ between the same two in at least one layer / tokens", "update, step"
+        "frac", "tokens whose experts differ between the old policy and the current one in at least one layer / tokens",
+        "update, step",
     ),
     "moe/load_max_violation": Metric(
-        "1", "mean over layers of (largest expert load - mean load) / mean load, of the experts used", "update, step", "lower"
+        "1", "mean over layers of (largest expert load - mean load) / mean load, of the experts used",
+        "update, step", "lower", layers=True,
     ),
-    "moe/load_max_violation_worst": Metric("1", "the same of the worst layer", "update, step", "lower", "max"),
+    "moe/load_max_violation_worst": Metric(
+        "1", "the largest over layers of (largest expert load - mean load) / mean load, of the experts used",
+        "update, step", "lower", "max",
+    ),
     "moe/sampler_slot_churn": Metric(
         "frac", "expert slots that differ between engine and trainer before any update / slots (where routes are recorded)",
         "rollout", "lower",
     ),
     "moe/sampler_router_differs_frac": Metric(
-        "frac", "(token, layer) pairs whose set of experts differs between the same two / pairs", "rollout", "lower"
+        "frac", "(token, layer) pairs whose set of experts differs between engine and trainer before any update / pairs",
+        "rollout", "lower",
     ),
     "moe/sampler_token_any_layer_frac": Metric(
-        "frac", "tokens whose experts differ between the same two in at least one layer / tokens", "rollout", "lower"
+        "frac", "tokens whose experts differ between engine and trainer before any update in at least one layer / tokens",
+        "rollout", "lower",
     ),
     "replay/fallback_frac": Metric(
-        "frac", "(token, layer) pairs without a record, each response's last token left out / pairs", "update, step", "lower"
+        "frac", "(token, layer) pairs without a record, each response's last token left out / pairs",
+        "update, step", "lower", layers=True,
     ),
     "replay/natural_agree_frac": Metric(
-        "frac", "pairs where the routers' own choice is the recorded one / pairs (mini-batches that replay)", "update, step"
+        "frac", "pairs where the routers' own choice is the recorded one / pairs (mini-batches that replay)",
+        "update, step", layers=True,
     ),
     "replay/violations": Metric(
         "count", "(token, layer) pairs whose experts were not the recorded ones; above 0 the run stops", "update, step",
@@ -203,7 +216,14 @@ NOT_APPLICABLE = (
 
 def is_known(name: str) -> bool:
     """Whether a name may be logged."""
-    return name in METRICS or name.rsplit("/layer_", 1)[0] in METRICS or "/avg@" in name
+    return name in METRICS or _of_layer(name) is not None or "/avg@" in name
+
+
+def _of_layer(name: str) -> Metric | None:
+    """The metric of which `moe/.../layer_02` is one layer's share."""
+    general, layer, _ = name.rpartition("/layer_")
+    found = METRICS.get(general) if layer else None
+    return found if found and found.layers else None
 
 
 def metric(name: str) -> Metric:
@@ -211,9 +231,8 @@ def metric(name: str) -> Metric:
 
     Errors: GspoError for a name that is not in the schema; nothing is logged without an entry.
     """
-    for key in (name, name.rsplit("/layer_", 1)[0]):
-        if key in METRICS:
-            return METRICS[key]
+    if found := METRICS.get(name) or _of_layer(name):
+        return found
     if "/avg@" in name:
         return METRICS["arithmetic/avg@k"]
     raise GspoError(f"no metric {name!r}", "it is not in the schema", "`gspo report explain` lists all metrics")

@@ -24,7 +24,7 @@ from gspo_cli.training.probe import Probe
 from gspo_cli.training.record import Totals, record_batch
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.study import Run
-from gspo_cli.training.update import Learner, record_old_policy, update
+from gspo_cli.training.update import Learner, record_old_policy, update, was_applied
 from gspo_cli.types import Group, MiniBatch, Reduced, RolloutBatch, Sampling, StepMetrics
 
 MAX_ROUNDS = 10
@@ -105,8 +105,9 @@ def train_batch(session: Session, step: int) -> None:
     for index, mini_batch in enumerate(mini_batches):
         with clock("update_s"):
             updates.append(update(learner, mini_batch, learning_rate(run, step, index), first=index == 0))
-        with clock("probe_s"):
-            updates[-1].add(probe.churn())
+        if was_applied(updates[-1]):  # without a step there is no change to measure, which is not a change of 0
+            with clock("probe_s"):
+                updates[-1].add(probe.churn())
     session.engine.sync(version=step)
 
     shown, update_lines = record_batch(

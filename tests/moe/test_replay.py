@@ -75,6 +75,20 @@ def test_gates_are_those_of_the_current_logits() -> None:
     assert (weights_RK > 0).all() and not torch.equal(worst_RK, natural_RK)
 
 
+def test_replayed_experts_get_the_gates_of_the_current_logits() -> None:
+    model = build("qwen3_moe")
+    routing = replayable(model, "replay")
+    given: list[Tensor] = []
+    routing.experts[0].register_forward_pre_hook(lambda _module, args: given.append(args[2]))
+    with torch.no_grad(), tapped(routing) as tap:
+        assert tap is not None and routing.rule is not None
+        record = foreign(run(model, routing)[1], 8)
+        with tap.replaying(record):
+            model(input_ids=IDS, use_cache=False)
+        expected = routing.rule(routing.gates[0], tap.logits_LRE[0], record[0])
+        assert torch.equal(given[-1], expected) and not torch.equal(given[-1], tap.gates_LRK[0])
+
+
 def test_finite_differences_agree_with_autograd_through_replay() -> None:
     model = build("qwen3_moe").double()
     model.set_experts_implementation("eager")  # the other one knows no float64

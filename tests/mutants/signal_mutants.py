@@ -159,12 +159,29 @@ SIGNAL = (
     ),
     Mutant(
         "churn sees the order of experts", "moe/volatility.py",
-        "(before_LNK[..., :, None] == after_LNK[..., None, :]).any(-1).sum(-1)", "(before_LNK == after_LNK).sum(-1)",
+        "_same_LNKK(before_LNK, after_LNK).any(-1).sum(-1)", "(before_LNK == after_LNK).sum(-1)",
         f"{CHURN}::test_hand_made_sets",
     ),
     Mutant(
-        "routes of the token, not of its prediction", "moe/volatility.py",
-        "routes_LBTK[:, :, :-1][:, mask_BT[:, 1:]]", "routes_LBTK[:, :, 1:][:, mask_BT[:, 1:]]",
-        f"{CHURN}::test_capture_matches_the_router",
+        "routes of the token, not of its prediction", "training/batches.py",
+        "mask_BT.flatten()[positions_N + 1].nonzero()", "mask_BT.flatten()[positions_N].nonzero()",
+        "training/test_step.py::test_the_loss_tokens_are_the_response_to_its_end",
+    ),
+    Mutant(
+        "replayed experts with the natural ones' gates", "moe/tap.py",
+        "return logits, rule(gate, logits, index_RK).to(gates.dtype), index_RK", "return logits, gates, index_RK",
+        "moe/test_replay.py::test_replayed_experts_get_the_gates_of_the_current_logits",
+    ),
+    Mutant(
+        "gates gathered from what top-k has zeroed", "moe/gating.py",
+        "share_RK = torch.softmax(logits_RE.float(), -1).gather(-1, index_RK)",
+        "share_RK = (torch.softmax(logits_RE.float(), -1) * torch.zeros_like(logits_RE).scatter("
+        "-1, logits_RE.topk(index_RK.shape[-1]).indices, 1.0)).gather(-1, index_RK)",
+        "moe/test_replay.py::test_gates_are_those_of_the_current_logits",
+    ),
+    Mutant(
+        "r3 leaves the old policy's pass natural", "training/update.py",
+        "with routed(tap, micro, record_to_replay(learner.algo, micro)):", "with routed(tap, micro, None):",
+        "training/test_replay_in_training.py::test_r3_replays_in_the_old_pass_and_the_first_update_too",
     ),
 )  # fmt: skip

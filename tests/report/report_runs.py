@@ -15,6 +15,8 @@ Record = dict[str, Any]
 
 CLIP = {"grpo": 0.01, "gspo": 0.4}
 CHURN = {"grpo": 0.006, "gspo": 0.004}
+LAYERS = (0, 2, 3)
+"""Numbers of the MoE layers; layer 1 is dense."""
 TOKENS_A_STEP = 8000
 
 
@@ -23,8 +25,11 @@ def canonical(record: Record) -> str:
     return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def records(algorithm: str, seed: int, steps: int, mini_batches: int = 4, dense: bool = False) -> Iterator[Record]:
-    """The lines of one run: rising reward, clipping that grows with the mini-batch and is null for sapo."""
+def records(
+    algorithm: str, seed: int, steps: int, mini_batches: int = 4, dense: bool = False, replay: bool = False
+) -> Iterator[Record]:
+    """The lines of one run: rising reward, clipping that grows with the mini-batch and is null for sapo, churn that
+    grows with the layer."""
     rng = np.random.default_rng([seed, *algorithm.encode()])
     tokens = 0
     for step in range(1, steps + 1):
@@ -33,18 +38,22 @@ def records(algorithm: str, seed: int, steps: int, mini_batches: int = 4, dense:
         rise = 0.25 * (1 - math.exp(-3 * step / steps)) * (1.0 if algorithm == "gspo" else 0.8)
         reward = 0.4 + rise + 0.01 * seed + 0.02 * rng.normal()
         yield line(step, "rollout", None, {"reward/mean": reward, "compute/gen_tokens": tokens}, {"reward/mean": 512})
-        clips, churns = [], []
+        clips = []
         for index in range(mini_batches):
             noise = math.exp(0.3 * rng.normal())
             clips.append(None if algorithm not in CLIP else CLIP[algorithm] * warm * noise * index / mini_batches)
             if step == 1 and algorithm == "grpo":
                 clips[-1] = 0.0
-            churns.append(None if dense else CHURN.get(algorithm, 0.005) * warm * index * noise)
-            metrics = {"clip/token_frac": clips[-1], "moe/slot_churn": churns[-1], "lr": 1e-4 * warm}
+            churn = None if dense else CHURN.get(algorithm, 0.005) * warm * (index + 1) * noise
+            metrics = {"clip/token_frac": clips[-1], "moe/slot_churn_probe": churn, "lr": 1e-4 * warm}
             yield line(step, "update", index, metrics, {"clip/token_frac": 2000})
         pooled = None if clips[0] is None else sum(c for c in clips if c is not None) / mini_batches
-        one_update = None if dense else CHURN.get(algorithm, 0.005) * warm * math.exp(0.25 * rng.normal())
-        yield line(step, "step", None, {"clip/token_frac": pooled, "moe/slot_churn_step": one_update}, {})
+        layers = CHURN.get(algorithm, 0.005) * warm * np.exp(0.25 * rng.normal(size=len(LAYERS)) + np.array(LAYERS) / 4)
+        metrics = {"clip/token_frac": pooled, "moe/slot_churn_step": None if dense else float(layers.mean())}
+        metrics["replay/natural_agree_frac"] = 1 - 3 * float(layers.mean()) if replay else None
+        if not dense:
+            metrics |= {f"moe/slot_churn_step/layer_{n:02d}": float(v) for n, v in zip(LAYERS, layers, strict=True)}
+        yield line(step, "step", None, metrics, {})
 
 
 def line(step: int, kind: str, mini_batch: int | None, metrics: Record, counts: Record) -> Record:
@@ -65,14 +74,15 @@ def write_log(path: Path, lines: Iterator[Record] | list[Record]) -> None:
 
 def write_run(
     study: Path, arm: str, seed: int, lines: Iterator[Record] | list[Record], algorithm: str | None = None,
-    created: str = "2026-01-01T00:00:00Z",
+    created: str = "2026-01-01T00:00:00Z", replay: str | None = None,
 ) -> Path:  # fmt: skip
     """A run folder with the files that a report reads."""
     folder = study / f"{arm}-s{seed}"
     folder.mkdir(parents=True)
     about = {"run_id": f"id-{arm}-{seed}", "created": created, "arm": arm, "seed": seed, "study": study.name}
     (folder / "run.json").write_text(json.dumps(about))
-    config = {"name": study.name, "seed": seed, "algo": {"name": algorithm or arm}, "train": {"steps": 20}}
+    algo = {"name": algorithm or arm} | ({"replay": replay} if replay else {})
+    config = {"name": study.name, "seed": seed, "algo": algo, "train": {"steps": 20}}
     (folder / "config.json").write_text(json.dumps(config))
     write_log(folder / "metrics.jsonl", lines)
     return folder

@@ -12,16 +12,16 @@ import pytest
 from report_runs import canonical, line, records, write_run, write_study
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.report import blocks
+from gspo_cli.report import blocks, jsonl
 from gspo_cli.report.folders import find_study
-from gspo_cli.report.load import Log, load_log, load_perf
+from gspo_cli.report.load import Log, Wanted, load_log, load_perf
 
-WANTED = {"rollout": ["reward/mean"], "step": ["clip/token_frac"], "update": ["clip/token_frac", "lr"]}
+WANTED: Wanted = {"rollout": ["reward/mean"], "step": ["clip/token_frac"], "update": ["clip/token_frac", "lr"]}
 
 
-def load(study: Path) -> Log:
+def load(study: Path, wanted: Wanted = WANTED) -> Log:
     (run,) = find_study(str(study), study).runs
-    return load_log(run, WANTED)
+    return load_log(run, wanted)
 
 
 def rows(log: Log) -> list[tuple[int, str, int | None, str, float]]:
@@ -69,6 +69,27 @@ def test_fast_and_strict_parser_read_the_same(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(blocks, "_parse_fast", lambda _: None)
     pd.testing.assert_frame_equal(fast.frame, load(tmp_path).frame)
     assert len(fast.frame) == 50 * (1 + 2 * 4 + 1)
+
+
+def test_all_layers_of_a_metric_are_read_wherever_they_first_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "moe/slot_churn_step"
+    lines = [
+        line(1, "step", None, {name: 0.3, f"{name}/layer_02": 0.25, f"{name}/layer_x": 9.0}, {f"{name}/layer_02": 8}),
+        line(2, "step", None, {f"{name}/layer_02": None, f"{name}/layer_10": math.nan, "other/layer_01": 9.0}, {}),
+        line(2, "update", 0, {f"{name}/layer_02": 9.0}, {}),
+    ]
+    write_run(tmp_path, "gspo", 0, lines)
+    monkeypatch.setattr(jsonl, "BLOCK", 1)  # a line a block
+    log = load(tmp_path, {"step": [f"{name}/layer_"]})
+    assert [row[:4] for row in rows(log)] == [
+        (1, "step", None, f"{name}/layer_02"),
+        (2, "step", None, f"{name}/layer_10"),
+    ]
+    assert log.frame["value"].tolist()[0] == 0.25
+    assert log.frame["count"].tolist()[0] == 8
+    assert math.isnan(log.frame["value"].tolist()[1])
 
 
 def test_valid_json_in_another_form_is_read(tmp_path: Path) -> None:
@@ -171,18 +192,18 @@ def test_newest_study_by_time_not_by_name(tmp_path: Path) -> None:
 
 def test_study_by_path_by_name_and_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_study(tmp_path / "root" / "demo", seeds=2, steps=1)
-    write_run(tmp_path / "root" / "demo", "grpo_r2", 0, [], algorithm="grpo")
+    write_run(tmp_path / "root" / "demo", "grpo_r2", 0, [], algorithm="grpo", replay="r2")
     (tmp_path / "root" / "demo" / "figures").mkdir()
     monkeypatch.chdir(tmp_path)
     for name in ("demo", "root/demo", str(tmp_path / "root" / "demo")):
         study = find_study(name, Path("root"))
-        runs = [(run.arm, run.algorithm, run.seed, run.run_id) for run in study.runs]
+        runs = [(run.arm, run.algorithm, run.replay, run.seed, run.run_id) for run in study.runs]
         assert runs == [
-            ("grpo", "grpo", 0, "id-grpo-0"),
-            ("grpo", "grpo", 1, "id-grpo-1"),
-            ("grpo_r2", "grpo", 0, "id-grpo_r2-0"),
-            ("gspo", "gspo", 0, "id-gspo-0"),
-            ("gspo", "gspo", 1, "id-gspo-1"),
+            ("grpo", "grpo", "none", 0, "id-grpo-0"),
+            ("grpo", "grpo", "none", 1, "id-grpo-1"),
+            ("grpo_r2", "grpo", "r2", 0, "id-grpo_r2-0"),
+            ("gspo", "gspo", "none", 0, "id-gspo-0"),
+            ("gspo", "gspo", "none", 1, "id-gspo-1"),
         ]
     alone = find_study("demo/gspo-s1", Path("root"))
     assert [run.run_id for run in alone.runs] == ["id-gspo-1"]
@@ -210,7 +231,13 @@ def test_two_runs_of_one_arm_and_seed_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("run.json", '{"arm": "x"}'), ("config.json", '{"algo": 1}'), ("run.json", "")]
+    ("name", "text"),
+    [
+        ("run.json", '{"arm": "x"}'),
+        ("config.json", '{"algo": 1}'),
+        ("config.json", '{"algo": {"name": "grpo", "replay": 2}}'),
+        ("run.json", ""),
+    ],
 )
 def test_a_broken_description_is_a_storage_error(tmp_path: Path, name: str, text: str) -> None:
     folder = write_run(tmp_path, "grpo", 0, [])

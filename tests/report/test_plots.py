@@ -7,58 +7,20 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.stats
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from drawn import SUFFIXES, assert_nothing_overlaps, logged, make, read_csv, redraw
 from matplotlib.colors import same_color, to_hex
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 from PIL import Image
 from report_runs import Record, line, records, write_log, write_run, write_study
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report import style
-from gspo_cli.report.canvas import draw_figure
-from gspo_cli.report.curves import TEXTS
-from gspo_cli.report.folders import find_study
-from gspo_cli.report.plots import FIGURES, Report, plot
-
-NUMBERS = ["seed", "x", "y", "low", "high", "n"]
-SUFFIXES = ["csv", "json", "svg", "png"]
-
-
-def make(study: Path) -> Report:
-    return plot(find_study(str(study), study))
-
-
-def read_csv(study: Path, name: str) -> pd.DataFrame:
-    """A figure's table from its csv; `float` reads back exactly what was written."""
-    with (study / "figures" / f"{name}.csv").open() as file:
-        table = pd.DataFrame(list(csv.DictReader(file)))
-    numbers = {key: [float(cell) if cell else math.nan for cell in table[key]] for key in NUMBERS}
-    return table.assign(**numbers, **{key: table[key].str.removeprefix("'") for key in TEXTS})
-
-
-def redraw(study: Path, name: str) -> Figure:
-    notes = json.loads((study / "figures" / f"{name}.json").read_text())["notes"]
-    panels = FIGURES[name]
-    titles = [f"({letter}) {title}" for letter, title in zip("ab", panels, strict=True)]
-    return draw_figure(read_csv(study, name), list(panels.values()), titles, notes)
-
-
-def logged(study: Path, arm: str, seed: int, kind: str, metric: str) -> list[tuple[Record, Any]]:
-    """Lines with a value of a metric, read with nothing but json."""
-    found = []
-    for text in (study / f"{arm}-s{seed}" / "metrics.jsonl").read_text().splitlines():
-        record = json.loads(text)
-        if record["kind"] == kind and record["metrics"].get(metric) is not None:
-            found.append((record, record["metrics"][metric]))
-    return found
+from gspo_cli.report.plots import FIGURES
 
 
 def rewards(seed: int, steps: int) -> list[Record]:
@@ -70,13 +32,14 @@ def rewards(seed: int, steps: int) -> list[Record]:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three seeds of grpo, gspo and sapo (whose clip fractions are null), one of grpo with replay."""
     folder = write_study(tmp_path_factory.mktemp("results") / "demo", arms=("grpo", "gspo", "sapo"), steps=12)
-    write_run(folder, "grpo_r2", 0, records("grpo", 5, 12), algorithm="grpo")
+    write_run(folder, "grpo_r2", 0, records("grpo", 5, 12, replay=True), algorithm="grpo", replay="r2")
     make(folder)
     return folder
 
 
 def test_every_figure_has_its_four_files(study: Path) -> None:
-    expected = {f"{name}.{suffix}" for name in ("reward", "clip", "volatility") for suffix in SUFFIXES}
+    expected = {f"{name}.{suffix}" for name in FIGURES for suffix in SUFFIXES}
+    assert len(FIGURES) == 6
     assert {path.name for path in (study / "figures").iterdir()} == expected
     for name in FIGURES:
         height, width, _ = imread(study / "figures" / f"{name}.png").shape
@@ -109,7 +72,7 @@ def test_csv_against_steps_equals_the_logs(study: Path, figure: str, metric: str
     assert mean["n"].tolist() == [3] * 12
 
 
-@pytest.mark.parametrize(("figure", "metric"), [("clip", "clip/token_frac"), ("volatility", "moe/slot_churn")])
+@pytest.mark.parametrize(("figure", "metric"), [("clip", "clip/token_frac"), ("volatility", "moe/slot_churn_probe")])
 def test_csv_by_mini_batch_is_the_mean_over_batches(study: Path, figure: str, metric: str) -> None:
     table = read_csv(study, figure)
     table = table[(table["panel"] == "mini_batches") & (table["arm"] == "gspo")]
@@ -122,7 +85,7 @@ def test_csv_by_mini_batch_is_the_mean_over_batches(study: Path, figure: str, me
         assert mine["x"].tolist() == [1, 2, 3, 4]
         np.testing.assert_allclose(mine["y"], means[seed], rtol=1e-12)
     np.testing.assert_allclose(table.loc[table["series"] == "mean", "y"], means.mean(axis=0), rtol=1e-12)
-    assert means[:, 0].tolist() == [0, 0, 0]
+    assert (means[:, 0] == 0).all() == (figure == "clip"), "clipping starts with the second mini-batch"
 
 
 def test_mean_against_tokens_interpolates_on_the_shared_range(tmp_path: Path) -> None:
@@ -192,6 +155,13 @@ def test_mini_batch_one_is_not_called_zero_when_it_is_not(tmp_path: Path) -> Non
     assert "by construction" not in (tmp_path / "figures" / "clip.json").read_text()
 
 
+def test_mini_batch_one_of_the_probe_is_measured_after_an_update(tmp_path: Path) -> None:
+    lines = [line(1, "update", b, {"moe/slot_churn_probe": 0.1 * b}, {}) for b in range(2)]
+    write_run(tmp_path, "gspo", 0, lines)
+    make(tmp_path)
+    assert "by construction" not in (tmp_path / "figures" / "volatility.json").read_text()
+
+
 def test_colours_and_line_styles(study: Path) -> None:
     assert style.colour("grpo") == "#0072B2"
     assert style.colour("gspo") == "#D55E00"
@@ -221,15 +191,7 @@ def test_csv_alone_redraws_the_figure(study: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", list(FIGURES))
 def test_nothing_overlaps_and_nothing_is_cut(study: Path, name: str) -> None:
-    figure = redraw(study, name)
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    panels = [ax.get_tightbbox(renderer) for ax in figure.axes]
-    below = [item.get_window_extent(renderer) for item in (*figure.legends, *figure.texts)]
-    boxes = [*panels, *below]
-    for index, box in enumerate(boxes):
-        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
-        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
-        assert not any(box.overlaps(other) for other in boxes[index + 1 :])
+    assert_nothing_overlaps(redraw(study, name))
 
 
 def test_axes_are_named_with_the_units_of_the_schema(study: Path) -> None:
@@ -239,7 +201,13 @@ def test_axes_are_named_with_the_units_of_the_schema(study: Path) -> None:
         ("compute/gen_tokens [tokens]", "reward/mean [reward]"),
     ]
     assert [y for _, y in labels["clip"]] == ["clip/token_frac [frac]"] * 2
-    assert [y for _, y in labels["volatility"]] == ["moe/slot_churn_step [frac]", "moe/slot_churn [frac]"]
+    assert [y for _, y in labels["volatility"]] == ["moe/slot_churn_step [frac]", "moe/slot_churn_probe [frac]"]
+    assert labels["churn_clip"] == [("clip/token_frac [frac]", "moe/slot_churn_step [frac]")]
+    assert labels["replay"] == [
+        ("rollout batch", "reward/mean [reward]"),
+        ("rollout batch", "replay/natural_agree_frac [frac]"),
+    ]
+    assert labels["volatility_layers"][-1] == ("", "moe/slot_churn_step [frac]"), "the colour bar"
 
 
 def test_legend_says_what_the_band_is(study: Path) -> None:
@@ -256,13 +224,15 @@ def test_side_file_names_runs_and_proves_logs_and_csv(study: Path) -> None:
         side = json.loads(text)
         assert list(side) == sorted(side)
         assert side["figure"] == name
-        assert side["band"] == "95 % t interval over seeds, pointwise"
+        has_band = name not in ("volatility_layers", "churn_clip")
+        assert side["band"] == ("95 % t interval over seeds, pointwise" if has_band else None)
         assert [(r["arm"], r["seed"], r["run_id"]) for r in side["runs"]] == [
             (arm, seed, f"id-{arm}-{seed}")
             for arm, seeds in (("grpo", 3), ("grpo_r2", 1), ("gspo", 3), ("sapo", 3))
             for seed in range(seeds)
         ]
         for run in side["runs"]:
+            assert run["replay"] == ("r2" if run["arm"] == "grpo_r2" else "none")
             log = (study / run["run"] / "metrics.jsonl").read_bytes()
             assert run["log"] == {"bytes": len(log), "sha256": hashlib.sha256(log).hexdigest(), "torn_bytes": 0}
         table = (study / "figures" / f"{name}.csv").read_bytes()
@@ -337,10 +307,15 @@ def test_a_run_that_ended_early_does_not_shift_the_mean(tmp_path: Path) -> None:
     assert "no values" in [text.get_text() for text in redraw(tmp_path, "reward").axes[1].texts]
 
 
-def test_dense_models_have_no_volatility_figure(tmp_path: Path) -> None:
+def test_dense_models_have_no_figure_of_experts(tmp_path: Path) -> None:
     write_run(tmp_path, "gspo", 0, records("gspo", 0, 3, dense=True))
     report = make(tmp_path)
-    assert report.left_out == {"volatility": "no run has a value of moe/slot_churn_step or moe/slot_churn"}
+    assert report.left_out == {
+        "volatility": "no run has a value of moe/slot_churn_step or moe/slot_churn_probe",
+        "volatility_layers": "no run has a value of moe/slot_churn_step/layer_NN",
+        "churn_clip": "no rollout batch has both clip/token_frac and moe/slot_churn_step",
+        "replay": "no algorithm has arms that differ in Routing Replay (algo.replay)",
+    }
     assert not (tmp_path / "figures" / "volatility.csv").exists()
     assert set(report.files) == {"reward", "clip"}
 

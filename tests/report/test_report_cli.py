@@ -12,6 +12,7 @@ from report_runs import line, write_run, write_study
 from typer.testing import CliRunner, Result
 
 from gspo_cli.cli.report import app
+from gspo_cli.report.plots import FIGURES
 from gspo_cli.runlog.schema import METRICS
 
 SUFFIXES = ("csv", "json", "svg", "png")
@@ -27,10 +28,11 @@ def test_plots_prints_the_paths_it_wrote(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     figures = study / "figures"
     assert result.stdout.splitlines() == [
-        str(figures / f"{name}.{suffix}") for name in ("reward", "clip", "volatility") for suffix in SUFFIXES
+        str(figures / f"{name}.{suffix}") for name in FIGURES if name != "replay" for suffix in SUFFIXES
     ]
     assert all(Path(path).stat().st_size for path in result.stdout.splitlines())
     assert "Left out: sapo" in result.stderr
+    assert "no figure replay: no algorithm has arms that differ in Routing Replay" in result.stderr
 
 
 def test_plots_json_is_one_object(tmp_path: Path) -> None:
@@ -39,7 +41,7 @@ def test_plots_json_is_one_object(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert found["study"] == str(study)
     assert found["figures"]["clip"] == [str(study / "figures" / f"clip.{suffix}") for suffix in SUFFIXES]
-    assert found["left_out"] == {}
+    assert list(found["left_out"]) == ["replay"]
     assert result.stderr == ""
 
 
@@ -84,7 +86,16 @@ def test_explain_one_metric() -> None:
     }
     text = run("explain", "reward/mean").stdout
     assert all(word in text for word in ("sum of rewards / scored responses", "rollout", "higher"))
-    assert json.loads(run("explain", "moe/slot_churn/layer_02", "--json").stdout)["unit"] == "frac"
+
+
+def test_explain_a_metric_of_each_layer() -> None:
+    whole = json.loads(run("explain", "moe/slot_churn", "--json").stdout)
+    assert whole["lines"] == "update, step; each MoE layer alone (step): moe/slot_churn/layer_NN"
+    layer = json.loads(run("explain", "moe/slot_churn/layer_02", "--json").stdout)
+    assert layer == {**whole, "name": "moe/slot_churn/layer_02", "definition": f"{whole['definition']}; layer 02 alone",
+                     "lines": "step"}  # fmt: skip
+    unknown = run("explain", "clip/token_frac/layer_02")
+    assert unknown.exit_code == 2 and "did you mean 'clip/token_frac'?" in unknown.stderr
 
 
 def test_explain_all_metrics() -> None:

@@ -57,6 +57,8 @@ def test_the_loss_tokens_are_the_response_to_its_end() -> None:
     assert micro.mask_BT.tolist() == [[False, False, True, True, True], [False, True, True, False, False]]
     expected = torch.tensor([[0, 0, -0.1, -0.2, -0.3], [0, -0.4, -0.5, 0, 0]])
     assert torch.equal(micro.sampler_log_probs_BT, expected)
+    # experts count at every token but each row's last; a token is predicted one position before it
+    assert micro.positions_N.tolist() == [0, 1, 2, 3, 5, 6] and micro.predicts_M.tolist() == [1, 2, 3, 4, 5]
 
 
 def test_eos_has_a_gradient(tiny_moe: PreTrainedModel) -> None:

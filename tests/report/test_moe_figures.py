@@ -1,0 +1,265 @@
+"""The figures of experts: volatility by layer, churn against clipping, Routing Replay."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from drawn import assert_nothing_overlaps, logged, make, read_csv, redraw, side_file
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from report_runs import LAYERS, Record, line, records, write_run, write_study
+
+from gspo_cli.report import churn_figure, layer_figure
+from gspo_cli.report.folders import Run
+from gspo_cli.report.layers import COLUMNS, cells
+from gspo_cli.report.load import Log
+
+CHURN, CLIP = "moe/slot_churn_step", "clip/token_frac"
+
+
+def step_line(
+    step: int, layers: Sequence[float | None] = (), clip: float | None = None, churn: float | None = None
+) -> Record:
+    """A `step` line with the churn of layers 0, 2, 3."""
+    by_layer = {f"{CHURN}/layer_{n:02d}": value for n, value in zip(LAYERS, layers, strict=False)}
+    return line(step, "step", None, {CLIP: clip, CHURN: churn, **by_layer}, {})
+
+
+def fake_log(arm: str, seed: int = 0) -> Log:
+    """A log for functions that read only its run."""
+    return Log(Run(Path(), "", arm, arm, "none", seed), pd.DataFrame(), 0, "", 0)
+
+
+def images(figure: Figure) -> list[np.ma.MaskedArray]:
+    return [image.get_array() for ax in figure.axes for image in ax.images]
+
+
+def test_a_cell_is_the_mean_over_seeds_of_a_layer_in_a_batch(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", arms=("gspo", "grpo"), steps=4)
+    make(study, "volatility_layers")
+    table = read_csv(study, "volatility_layers")
+    assert sorted(table["layer"].unique()) == [0, 2, 3]
+    for index, arm in enumerate(("grpo", "gspo")):
+        mine = table[table["arm"] == arm]
+        for position, layer in enumerate(LAYERS):
+            name = f"{CHURN}/layer_{layer:02d}"
+            expected = np.mean([[v for _, v in logged(study, arm, s, "step", name)] for s in range(3)], axis=0)
+            cells_of_layer = mine[mine["layer"] == layer]
+            assert cells_of_layer["first"].tolist() == cells_of_layer["last"].tolist() == [1, 2, 3, 4]
+            np.testing.assert_allclose(cells_of_layer["y"], expected, rtol=1e-12)
+            np.testing.assert_allclose(
+                images(redraw(study, "volatility_layers"))[index][position], expected, rtol=1e-12
+            )
+        assert set(mine["n"]) == {3}
+
+
+def test_rows_carry_the_layers_own_numbers_and_panels_one_scale(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", arms=("gspo", "grpo"), seeds=1, steps=4)
+    make(study, "volatility_layers")
+    figure = redraw(study, "volatility_layers")
+    *panels, bar = figure.axes
+    assert [ax.get_title("left") for ax in panels] == ["(a) grpo (N = 1)", "(b) gspo (N = 1)"]
+    assert [[text.get_text() for text in ax.get_yticklabels()] for ax in panels] == [["0", "2", "3"]] * 2
+    top = read_csv(study, "volatility_layers")["y"].max()
+    assert {ax.images[0].get_clim() for ax in panels} == {(0, top)}
+    assert bar.get_ylim() == (0, top)
+    assert panels[0].images[0].get_cmap().name == "viridis"
+    assert not figure.legends, "every cell has a value"
+
+
+def test_a_seed_without_a_value_empties_the_cell_and_no_other(tmp_path: Path) -> None:
+    write_run(tmp_path, "gspo", 0, [step_line(1, (0.1, 0.2, 0.3)), step_line(2, (0.1, None, math.inf))])
+    write_run(
+        tmp_path, "gspo", 1, [step_line(1, (0.3, 0.2, 0.1)), step_line(2, (0.3, 0.2, 0.1)), step_line(3, (0, 0, 0))]
+    )
+    report = make(tmp_path, "volatility_layers")
+    with (tmp_path / "figures" / "volatility_layers.csv").open() as file:
+        found = [(row["layer"], row["first"], row["y"]) for row in csv.DictReader(file)]
+    assert [y for layer, _, y in found if layer == "0"] == ["0.2", "0.2", ""]
+    assert [y for layer, _, y in found if layer == "2"] == ["0.2", "", ""]
+    assert [y for layer, _, y in found if layer == "3"] == ["0.2", "", ""]
+    note = f"volatility_layers: gspo-s0: 1 values of {CHURN}/layer_NN (step lines) are not finite, left out."
+    assert note in report.notes
+    figure = redraw(tmp_path, "volatility_layers")
+    assert images(figure)[0].mask.tolist() == [[False, False, True], [False, True, True], [False, True, True]]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["no value"]
+
+
+def test_zero_churn_everywhere_is_drawn(tmp_path: Path) -> None:
+    write_run(tmp_path, "gspo", 0, [step_line(1, (0, 0, 0))])
+    make(tmp_path, "volatility_layers")
+    (values,) = images(redraw(tmp_path, "volatility_layers"))
+    assert values.tolist() == [[0], [0], [0]]
+
+
+def test_long_runs_have_cells_of_several_batches() -> None:
+    # 2 * 400 + 2 batches: cells of three, 267 of them, and one of a single batch; value of batch t = t
+    steps = np.arange(1, 2 * COLUMNS + 3)
+    both = pd.DataFrame({"step": np.tile(steps, 2), "layer": np.repeat([5, 7], len(steps))})
+    table = cells([(fake_log("gspo"), both.assign(value=both["step"] * 1.0))])
+    mine = table[table["layer"] == 7]
+    assert len(mine) == 268 <= COLUMNS
+    assert mine["first"].tolist()[:3] == [1, 4, 7]
+    assert mine["y"].tolist()[:3] == [2, 5, 8]
+    assert mine[["first", "last", "y"]].iloc[-2:].to_numpy().tolist() == [[799, 801, 800], [802, 802, 802]]
+    assert layer_figure.draw(table, []).axes[0].get_xlim() == (0.5, 802.5), "the last cell is as narrow as it is short"
+    assert any("one layer in 3 neighbouring rollout batches" in text for text in layer_figure._captions(table))
+
+
+def test_eight_arms_of_a_deep_model_lay_out() -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"step": np.tile(np.arange(1, 31), 48), "layer": np.repeat(np.arange(48), 30)})
+    runs = [(fake_log(f"arm_{index}"), rows.assign(value=rng.random(len(rows)))) for index in range(8)]
+    figure = layer_figure.draw(cells(runs), ["A note."])
+    assert_nothing_overlaps(figure)
+    assert len(images(figure)) == 8
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["0", "8", "16", "24", "32", "40"]
+    assert len({ax.get_position().x0 for ax in figure.axes[:8]}) == 2, "two panels in a row"
+
+
+def test_models_without_layers_in_the_log_keep_the_other_figures(tmp_path: Path) -> None:
+    write_run(tmp_path, "gspo", 0, [step_line(t, (), 0.1 * t, 0.01 * t) for t in (1, 2)])
+    report = make(tmp_path)
+    assert set(report.files) == {"clip", "volatility", "churn_clip"}
+    assert report.left_out["volatility_layers"] == f"no run has a value of {CHURN}/layer_NN"
+
+
+def test_a_point_is_a_batch_with_both_values(tmp_path: Path) -> None:
+    values = [(0.1, 0.01), (0.2, None), (None, 0.03), (0.0, 0.04), (0.5, math.nan), (0.6, 0.06)]
+    write_run(tmp_path, "gspo", 0, [step_line(t, (), *pair) for t, pair in enumerate(values, 1)])
+    write_run(tmp_path, "sapo", 0, [step_line(1, (), None, 0.01)])
+    report = make(tmp_path, "churn_clip")
+    table = read_csv(tmp_path, "churn_clip")
+    assert table[["step", "x", "y"]].to_numpy().tolist() == [[1, 0.1, 0.01], [4, 0, 0.04], [6, 0.6, 0.06]]
+    assert f"churn_clip: gspo-s0: 1 values of {CHURN} (step lines) are not finite, left out." in report.notes
+    side = side_file(tmp_path, "churn_clip")
+    assert [(item["arm"], item["reason"]) for item in side["excluded"]] == [
+        ("sapo", f"no rollout batch has both {CLIP} and {CHURN}")
+    ]
+
+
+def test_zeros_of_a_point_lie_in_the_strips(tmp_path: Path) -> None:
+    pairs = {"grpo": [(0.0, 0.02), (0.01, 0.0)], "gspo": [(0.0, 0.03), (0.4, 0.05)]}
+    for arm, values in pairs.items():
+        write_run(tmp_path, arm, 0, [step_line(t, (), *pair) for t, pair in enumerate(values, 1)])
+    make(tmp_path, "churn_clip")
+    (ax,) = redraw(tmp_path, "churn_clip").axes
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    points = {arm: [] for arm in pairs}  # type: dict[str, list[tuple[float, float]]]
+    for curve in ax.lines:
+        arm = {"#0072b2": "grpo", "#d55e00": "gspo"}[to_hex(curve.get_color())]
+        points[arm] += zip(curve.get_xdata(), curve.get_ydata(), strict=True)
+    for ticks, labels, limits in (
+        (ax.get_xticks(), ax.get_xticklabels(), ax.get_xlim()),
+        (ax.get_yticks(), ax.get_yticklabels(), ax.get_ylim()),
+    ):
+        assert labels[0].get_text() == "0"
+        assert limits[0] < ticks[0] < ticks[1] == 0.01
+    (grpo_x, y), (x, grpo_y) = sorted(points["grpo"])
+    assert (x, y) == (0.01, 0.02)
+    assert ax.get_xlim()[0] < grpo_x < 0.01 and ax.get_ylim()[0] < grpo_y < 0.01
+    assert min(points["gspo"])[0] != grpo_x, "no arm's zeros hide another's"
+    assert any("exactly 0" in note for note in side_file(tmp_path, "churn_clip")["notes"])
+
+
+def test_rank_correlation_agrees_with_scipy_and_states_n(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", arms=("gspo",), seeds=2, steps=6)
+    write_run(study, "grpo", 0, [step_line(t, (), 0.1, 0.01 * t) for t in range(1, 11)])
+    write_run(study, "dapo", 0, [step_line(t, (), 0.1 * t, 0.01 * t) for t in range(1, 10)])
+    make(study, "churn_clip")
+    table = read_csv(study, "churn_clip").query("arm == 'gspo'")
+    rho = scipy.stats.spearmanr(table["x"], table["y"]).statistic
+    assert churn_figure.spearman(table["x"].to_numpy(), table["y"].to_numpy()) == pytest.approx(rho, abs=1e-12)
+    notes = " ".join(side_file(study, "churn_clip")["notes"])
+    assert f"grpo undefined, one does not vary (n = 10), gspo {rho:+.2f} (n = 12). No test" in notes
+    assert "No correlation from fewer than 10 points: dapo (n = 9)." in notes
+    # ties at their mean rank, by hand: ranks 1.5 1.5 3 against 1 2 3; covariance 0.75, variances 0.75 and 1
+    assert churn_figure.spearman(np.array([0, 0, 1.0]), np.array([1, 2, 3.0])) == pytest.approx(math.sqrt(0.75))
+
+
+def test_arms_have_markers_and_algorithms_colours(tmp_path: Path) -> None:
+    for arm, algorithm in (("grpo", "grpo"), ("grpo_r2", "grpo"), ("grpo_r3", "grpo"), ("gspo", "gspo")):
+        write_run(tmp_path, arm, 0, records(algorithm, 0, 12), algorithm=algorithm)
+    make(tmp_path, "churn_clip")
+    figure = redraw(tmp_path, "churn_clip")
+    looks = {(to_hex(c.get_color()), c.get_marker()) for c in figure.axes[0].lines}
+    assert looks == {("#0072b2", "o"), ("#0072b2", "^"), ("#0072b2", "s"), ("#d55e00", "o")}
+    drawn = sum(len(c.get_xdata()) for c in figure.axes[0].lines)
+    assert drawn == len(read_csv(tmp_path, "churn_clip")) == 48
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """GRPO and GSPO with and without replay, three seeds of GRPO and one of GSPO; SAPO without."""
+    folder = tmp_path_factory.mktemp("results") / "demo"
+    for algorithm, seeds in (("grpo", 3), ("gspo", 1)):
+        for seed in range(seeds):
+            write_run(folder, algorithm, seed, records(algorithm, seed, 5))
+            write_run(
+                folder, f"{algorithm}_r2", seed, records(algorithm, seed + 7, 5, replay=True), algorithm, replay="r2"
+            )
+    write_run(folder, "sapo", 0, records("sapo", 0, 5))
+    make(folder, "replay")
+    return folder
+
+
+def test_replay_shows_the_algorithms_that_have_both(replayed: Path) -> None:
+    table = read_csv(replayed, "replay")
+    arms = table.groupby("panel", sort=False)["arm"].unique().map(list).to_dict()
+    assert arms == {
+        "grpo reward": ["grpo", "grpo_r2"],
+        "grpo agreement": ["grpo_r2"],
+        "gspo reward": ["gspo", "gspo_r2"],
+        "gspo agreement": ["gspo_r2"],
+    }
+    for arm, panel, kind, metric in (
+        ("grpo", "grpo reward", "rollout", "reward/mean"),
+        ("grpo_r2", "grpo agreement", "step", "replay/natural_agree_frac"),
+    ):
+        mine = table[(table["arm"] == arm) & (table["panel"] == panel)]
+        for seed in range(3):
+            assert mine.loc[mine["seed"] == seed, "y"].tolist() == [
+                v for _, v in logged(replayed, arm, seed, kind, metric)
+            ]
+        assert (mine["series"] == "mean").sum() == 5
+    notes = side_file(replayed, "replay")["notes"]
+    assert notes[0] == "Routing Replay: grpo none, grpo_r2 r2, gspo none, gspo_r2 r2."
+    assert side_file(replayed, "replay")["excluded"] == [], "an algorithm without replay is not left out of anything"
+
+
+def test_replay_panels_stand_in_rows_on_one_scale(replayed: Path) -> None:
+    figure = redraw(replayed, "replay")
+    assert [ax.get_title("left")[:8] for ax in figure.axes] == ["(a) grpo", "(b) grpo", "(c) gspo", "(d) gspo"]
+    rewards, agreements = figure.axes[::2], figure.axes[1::2]
+    assert len({ax.get_position().y0 for ax in figure.axes}) == 2
+    for column in (rewards, agreements):
+        assert len({ax.get_position().x0 for ax in column}) == len({ax.get_ylim() for ax in column}) == 1
+    assert agreements[0].get_ylim()[1] == 1, "an agreement ends at 1 and need not start at 0"
+    assert agreements[0].get_ylim()[0] > 0.5
+    assert_nothing_overlaps(figure)
+
+
+def test_replay_without_a_pair_has_no_figure(tmp_path: Path) -> None:
+    # the one without replay has no reward, so there is nothing to compare
+    write_run(tmp_path, "grpo", 0, [step_line(1, (0.1, 0.1, 0.1))])
+    write_run(tmp_path, "grpo_r2", 0, records("grpo", 0, 2, replay=True), "grpo", replay="r2")
+    write_run(tmp_path, "gspo", 0, records("gspo", 0, 2))
+    report = make(tmp_path, "replay")
+    assert report.left_out["replay"] == "no algorithm has arms that differ in Routing Replay (algo.replay)"
+    assert not list((tmp_path / "figures").glob("replay.*"))
+
+
+def test_replay_on_both_sides_is_a_pair_and_agreement_may_be_missing(tmp_path: Path) -> None:
+    for kind in ("r2", "r3"):
+        write_run(tmp_path, f"grpo_{kind}", 0, records("grpo", 0, 2, replay=kind == "r2"), "grpo", replay=kind)
+    make(tmp_path, "replay")
+    side = side_file(tmp_path, "replay")
+    assert [(item["arm"], item["panel"]) for item in side["excluded"]] == [("grpo_r3", "grpo agreement")]
+    assert [len(ax.lines) for ax in redraw(tmp_path, "replay").axes] == [2, 1]
