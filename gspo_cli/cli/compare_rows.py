@@ -26,6 +26,7 @@ def statistics(found: Found) -> list[tuple[str, str]]:
         ("standard deviation", f"{value(found, found['sd'])}{_factors(found['sd_range'])}"),
         ("noise between seeds", _noise(found)),
         ("correlation of the arms", correlation),
+        ("curves apart from step", str(found["apart_from_step"] or "n/a")),
         ("detectable, 80 % power", value(found, found["mde"])),
         ("seeds to detect the margin", str(found["seeds_needed"] or "n/a")),
     ]

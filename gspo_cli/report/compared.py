@@ -13,7 +13,7 @@ from gspo_cli import __version__
 from gspo_cli.config import ReportConfig
 from gspo_cli.report.collapses import collapses
 from gspo_cli.report.judged_by import Axis, Number, better_of, unit_of
-from gspo_cli.report.numbers import Measured
+from gspo_cli.report.numbers import Measured, curves_apart_from
 from gspo_cli.report.pairs import Member, Pair
 from gspo_cli.report.preconditions import Failure
 from gspo_cli.report.sentences import Wording, refusal, sentence
@@ -155,6 +155,7 @@ def _tests(found: Compared, evidence: Evidence) -> dict[str, Any]:
         "sd_range": sd_range(evidence.n) if t else None,
         "noise": noise,
         "correlation": m.correlation,
+        "apart_from_step": curves_apart_from(found.kept, found.number),
     }
 
 

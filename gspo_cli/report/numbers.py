@@ -6,16 +6,19 @@ S = seeds, J = problems
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gspo_cli.report import stats_pairs, stats_power, stats_problems
 from gspo_cli.report.judged_by import BenchNumber, CurveNumber, Number, unit_of
 from gspo_cli.report.pairs import Member, Pair
-from gspo_cli.report.stats_curves import area_mean, last_mean
+from gspo_cli.report.stats_curves import apart_from, area_mean, last_mean, max_t
 from gspo_cli.report.stats_pairs import PairedT, SignFlip
 from gspo_cli.report.stats_problems import Noise, TwoWay
+from gspo_cli.report.verdict import FEWEST
 
 Array = np.ndarray[Any, Any]
 
@@ -99,6 +102,20 @@ def axis_range(members: list[Member], number: CurveNumber) -> tuple[float, float
     found = [(m, xy[0]) for m, xy in curves if xy is not None]
     whole = [x for m, x in found if m.facts.status == "completed"] or [x for _, x in found]
     return max(float(x[0]) for x in whole), min(float(x[-1]) for x in whole)
+
+
+def curves_apart_from(pair: Pair, number: Number) -> int | None:
+    """The step from which on the two arms' curves differ, at 5 % for all steps at once; None if there is none, for a
+    benchmark, and with fewer seeds than an exact test needs."""
+    if isinstance(number, BenchNumber) or len(pair.seeds) < FEWEST:
+        return None
+    both = [[m.curves.values[number.metric] for s in pair.seeds if (m := side[s]).curves] for side in
+            (pair.left, pair.right)]  # fmt: skip
+    steps = reduce(pd.Index.intersection, [curve.index for side in both for curve in side]).sort_values()
+    if not len(steps):
+        return None
+    a_ST, b_ST = (np.stack([curve.loc[steps].to_numpy(np.float64) for curve in side]) for side in both)
+    return apart_from(steps.to_numpy(), max_t(b_ST - a_ST))
 
 
 def measure(found: Scores, margin: float | None) -> Measured:

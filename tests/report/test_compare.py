@@ -128,6 +128,20 @@ def test_the_axes_of_an_area(tmp_path: Path, gspo_here: Gspo) -> None:
     assert (first["baseline"], first["treatment"]) == pytest.approx((4.5 / 19, 10 / 19))
 
 
+def test_the_step_from_which_curves_are_apart(tmp_path: Path, gspo_here: Gspo) -> None:
+    rng = np.random.default_rng(0)
+    noise = {
+        key: 0.01 * rng.normal(size=STEPS) for key in [(arm, seed) for arm in ("grpo", "gspo") for seed in range(8)]
+    }
+
+    def rewards(arm: str, seed: int) -> list[float]:
+        gain = [0.2 if arm == "gspo" and step > 8 else 0.0 for step in range(1, STEPS + 1)]
+        return [0.4 + g + e for g, e in zip(gain, noise[arm, seed], strict=True)]
+
+    assert compared(gspo_here, write_study(tmp_path / "demo", rewards, seeds=8))["apart_from_step"] == 9
+    assert compared(gspo_here, write_study(tmp_path / "few", rewards, seeds=5))["apart_from_step"] is None
+
+
 def test_a_failed_run_counts_with_its_last_value(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "demo")
     shutil.rmtree(study / "gspo-s2")

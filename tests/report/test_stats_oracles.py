@@ -14,7 +14,7 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.sandwich_covariance import cov_cluster_2groups
 
 from gspo_cli.report import stats_pairs, stats_power, stats_problems
-from gspo_cli.report.stats_curves import area_mean
+from gspo_cli.report.stats_curves import area_mean, max_t
 
 RNG = np.random.default_rng(7)
 
@@ -109,6 +109,16 @@ def test_pass_at_k_is_the_binomial_form() -> None:
         assert stats_problems.pass_at_k(n, n // 2, 1) == pytest.approx((n // 2) / n)
     with pytest.raises(AssertionError):
         stats_problems.pass_at_k(4, 2, 5)
+
+
+@pytest.mark.parametrize("n", [3, 6])
+def test_max_t_is_the_enumeration_and_never_below_the_pointwise_p(n: int) -> None:
+    D_ST = RNG.normal(0.5, 1, size=(n, 7))
+    flips = [D_ST * np.array(signs)[:, None] for signs in itertools.product((1, -1), repeat=n)]
+    t_FT = np.array([abs(flip.mean(axis=0)) / flip.std(axis=0, ddof=1) for flip in flips])
+    largest = (t_FT.max(axis=1)[:, None] >= t_FT[0] - 1e-9).mean(axis=0)
+    assert max_t(D_ST) == pytest.approx(largest)
+    assert (max_t(D_ST) >= (t_FT >= t_FT[0] - 1e-9).mean(axis=0)).all()
 
 
 def test_the_share_within_seeds_is_unbiased() -> None:

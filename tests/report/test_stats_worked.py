@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gspo_cli.report import stats_pairs, stats_power, stats_problems
-from gspo_cli.report.stats_curves import area_mean, last_mean
+from gspo_cli.report.stats_curves import apart_from, area_mean, last_mean, max_t
 
 D1 = np.array([0.03, 0.02, 0.04, 0.01, 0.05, 0.02])
 D3 = np.array([0.05, 0.04, -0.01, 0.06, 0.03, 0.05])
@@ -129,3 +129,14 @@ def test_power_table() -> None:
     assert {n: stats_power.mde(1.0, n) for n in table} == pytest.approx(table, abs=6e-4)
     assert stats_power.sd_range(6) == pytest.approx((0.62, 2.45), abs=5e-3)
     assert stats_power.sd_range(8) == pytest.approx((0.66, 2.04), abs=5e-3)
+
+
+def test_curves_that_part_at_the_third_step() -> None:
+    D_ST = np.array([
+        [0.01, 0.02, 0.05, 0.06], [-0.02, 0.03, 0.04, 0.07], [0, 0.01, 0.06, 0.05],
+        [0.02, -0.01, 0.03, 0.08], [-0.01, 0.04, 0.05, 0.06], [0.01, 0.02, 0.07, 0.09],
+    ])  # fmt: skip
+    p_T = max_t(D_ST)
+    assert p_T == pytest.approx([1, 0.15625, 0.03125, 0.03125])
+    assert apart_from(np.arange(1, 5), p_T) == 3
+    assert apart_from(np.arange(1, 5), p_T[::-1]) is None
