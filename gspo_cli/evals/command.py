@@ -17,6 +17,7 @@ from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.runlog.folder import newest_run
 from gspo_cli.runlog.fs import write_text
+from gspo_cli.runlog.seal import seal_files
 
 DEADLINE_S = 24 * 3600.0
 
@@ -57,6 +58,8 @@ def evaluate_model(
     } | hashes
     write_rollout(result.answers, folder / "answers.parquet", hashes)
     write_text(folder / "summary.json", json.dumps(summary, indent=1))
+    if (run / "run.json").is_file():
+        seal_files(run, [folder / "answers.parquet", folder / "summary.json"])
     return summary
 
 

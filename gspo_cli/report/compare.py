@@ -15,8 +15,9 @@ from gspo_cli.report.compared import Compared, Refused, told
 from gspo_cli.report.folders import Study
 from gspo_cli.report.judged_by import Number, parse_number
 from gspo_cli.report.numbers import measure, scores
-from gspo_cli.report.pairs import Pair, load_members
+from gspo_cli.report.pairs import Member, Pair, load_members
 from gspo_cli.report.preconditions import WAIVABLE, failures, unknown_seeds
+from gspo_cli.report.sources import write_sources
 from gspo_cli.report.stats_pairs import holm
 from gspo_cli.runlog.fs import write_text
 
@@ -57,11 +58,30 @@ def compare(study: Study, asked: Asked) -> dict[str, Any]:
     baseline, treatments = choose_arms(list(members), declared, asked)
     pairs = [Pair(baseline, other, members[baseline], members[other]) for other in treatments]
     fixed = is_declared(pairs[0], declared, asked)
-    first, *others = map(told, _adjusted([_one(pair, number, declared, fixed, asked) for pair in pairs]))
+    results = _adjusted([_one(pair, number, declared, fixed, asked) for pair in pairs])
+    first, *others = map(told, results)
     found = {"study": study.folder.name, **first, "others": others}
     if fixed:
         write_text(study.folder / FILE, json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
+        everything = [member for by_seed in members.values() for member in by_seed.values()]
+        write_sources(study.folder / FILE, everything, _left_out(everything, results))
     return found
+
+
+def _left_out(members: list[Member], results: list[Compared | Refused]) -> dict[str, str]:
+    """Run -> why no comparison rests on it."""
+    used = {m.name for r in results if isinstance(r, Compared) for m in r.kept.members}
+    compared = {arm for r in results for arm in (r.pair.baseline, r.pair.treatment)}
+    reasons = {}
+    for member in members:
+        run, invalid = member.facts.run, member.facts.invalid
+        if member.name not in used:
+            refused = "the comparison was refused" if run.arm in compared else "its arm was not compared"
+            partner = any(m.facts.invalid and m.facts.run.seed == run.seed for m in members)
+            reasons[member.name] = (
+                f"invalidated: {invalid}" if invalid else "its partner is invalidated" if partner else refused
+            )
+    return reasons
 
 
 def report_config(study: Study) -> ReportConfig:

@@ -41,8 +41,10 @@ class Curves:
     """Training seconds up to the end of each step; empty where the times were not recorded."""
     num_steps: int
     """The last step that has a line."""
+    num_bytes: int
+    """Length of the whole lines of `metrics.jsonl`."""
     sha256: str
-    """Of the whole lines of `metrics.jsonl`."""
+    """Of these."""
     torn_bytes: int
 
     def xy(self, metric: str, axis: Axis) -> tuple[Array, Array] | None:
@@ -89,7 +91,9 @@ def _curves(log: Log, kinds: Mapping[str, Collection[str]]) -> Curves:
             rows = frame[(frame["metric"] == name) & (frame["kind"] == kind)]
             values[name] = rows.set_index("step")["value"].sort_index()
     last = int(log.frame["step"].max()) if len(log.frame) else 0
-    return Curves(values, training_seconds(log.run.folder / "perf.jsonl"), last, log.sha256, log.torn_bytes)
+    return Curves(
+        values, training_seconds(log.run.folder / "perf.jsonl"), last, log.num_bytes, log.sha256, log.torn_bytes
+    )
 
 
 def training_seconds(path: Path) -> pd.Series[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from gspo_cli.errors import ExitCode
@@ -61,16 +62,16 @@ def read_facts(run: Run) -> Facts:
     steps = config["train"].get("steps") if isinstance(config.get("train"), dict) else None
     if type(steps) is not int or steps < 1:
         raise corrupt(str(run.folder / "config.json"), f"`train.steps` is {steps!r}, not a positive whole number")
-    status, reason = _end(run)
+    status, reason = end_of(run.folder)
     note = run.folder / "invalidated.json"
     invalid = str(read_object(note).get("reason") or "no reason given") if note.is_file() else None
     about = read_object(run.folder / "run.json")
     return Facts(run, about, config, status, reason, invalid, dict(flatten(config)))
 
 
-def _end(run: Run) -> tuple[Status, str]:
+def end_of(folder: Path) -> tuple[Status, str]:
     """How the last attempt ended, from `events.jsonl`."""
-    path = run.folder / "events.jsonl"
+    path = folder / "events.jsonl"
     if not path.is_file():
         return "running", "it has no events.jsonl"
     reader = LogReader(path)

@@ -31,6 +31,7 @@ from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import fresh
 from gspo_cli.runlog.log import RunLog, canonical, short_hash
 from gspo_cli.runlog.provenance import code_diff, provenance
+from gspo_cli.runlog.seal import seal_run
 from gspo_cli.tasks import make_task
 from gspo_cli.training.critic import Critic
 from gspo_cli.training.loop import Hooks, Session, train
@@ -84,6 +85,7 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
         raise
     finally:
         engine.close()
+    seal_run(folder)
     return folder
 
 
@@ -182,6 +184,7 @@ def record_end(log: RunLog, error: BaseException, seconds: float) -> None:
         log.event(
             "end", status=status, reason=str(error) or type(error).__name__, exit=int(code), seconds=round(seconds, 3)
         )
+        seal_run(log.folder)
     except GspoError:
         return  # the disk that ended the run refuses this too; the error itself reaches the user
 
