@@ -78,7 +78,7 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> Non
 
 def test_all_shipped_recipes_parse() -> None:
     names = recipe.names()
-    assert len(names) == 4
+    assert len(names) == 8
     for name in names:
         assert recipe.load(name).name == Path(name).name
         plan(recipe.load(name), [recipe.load(name).algo.name, *recipe.load(name).arms], [0])

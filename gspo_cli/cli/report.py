@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from gspo_cli.cli import console
+from gspo_cli.cli.claims import claims
 from gspo_cli.cli.compare import compare
 from gspo_cli.errors import GspoError
 
 app = typer.Typer(help="Figures and statistics of runs, and the glossary of what is logged.", no_args_is_help=True)
 app.command()(compare)
+app.command()(claims)
 
 
 @app.command()

@@ -37,6 +37,8 @@ class Curves:
 
     values: dict[str, pd.Series[float]]
     """Metric -> finite values by step."""
+    counts: dict[str, pd.Series[float]]
+    """Metric -> the denominators of these values; NaN where the log has none."""
     seconds: pd.Series[float]
     """Training seconds up to the end of each step; empty where the times were not recorded."""
     num_steps: int
@@ -85,14 +87,15 @@ def load_curves(runs: Sequence[Run], wanted: Mapping[str, Collection[str]]) -> l
 
 def _curves(log: Log, kinds: Mapping[str, Collection[str]]) -> Curves:
     frame = log.frame[np.isfinite(log.frame["value"])]
-    values = {}
+    values, counts = {}, {}
     for kind, names in kinds.items():
         for name in names:
             rows = frame[(frame["metric"] == name) & (frame["kind"] == kind)]
-            values[name] = rows.set_index("step")["value"].sort_index()
+            by_step = rows.set_index("step").sort_index()
+            values[name], counts[name] = by_step["value"], by_step["count"]
     last = int(log.frame["step"].max()) if len(log.frame) else 0
     return Curves(
-        values, training_seconds(log.run.folder / "perf.jsonl"), last, log.num_bytes, log.sha256, log.torn_bytes
+        values, counts, training_seconds(log.run.folder / "perf.jsonl"), last, log.num_bytes, log.sha256, log.torn_bytes
     )
 
 
