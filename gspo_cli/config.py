@@ -140,6 +140,8 @@ class TrainConfig(Table):
     warmup: Annotated[int, Field(ge=0)] = 5
     """Rollout batches over which the learning rate rises from 0."""
     grad_clip: PositiveFloat = 1.0
+    stop_on_collapse: bool = False
+    """End a run (exit code 4) when its reward has collapsed by `report.collapse`; it counts as collapsed either way."""
     micro_batch_tokens: PositiveInt = 8192
     """Most padded tokens of one forward and backward pass."""
     optimizer: Optimizer = Optimizer()
@@ -220,6 +222,14 @@ class Tuning(Table):
     trials: Annotated[int, Field(ge=0)]
     seeds: tuple[int, ...] = ()
     """Kept apart from the study's own."""
+    chosen: dict[str, Any] = {}
+    """The `[algo]` keys that the trials decided, by dotted name."""
+    gen_tokens: Annotated[float, Field(ge=0)] | None = None
+    """Cost: tokens sampled in all trials."""
+    seconds: Annotated[float, Field(ge=0)] | None = None
+    """Cost: training seconds of all trials."""
+    study: str | None = None
+    """The folder name of the trials' study."""
 
 
 class ReportConfig(Table):

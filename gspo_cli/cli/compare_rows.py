@@ -42,8 +42,7 @@ def costs(found: Found) -> list[tuple[str, str]]:
     texts = []
     for arm in (found["baseline"], found["treatment"]):
         tuning = found["tuning"][arm]
-        text = "not recorded" if tuning is None else f"{tuning['trials']} trials on seeds {tuning['seeds']}"
-        texts.append(f"{arm}: {text}")
+        texts.append(f"{arm}: {'not recorded' if tuning is None else _tuned(tuning)}")
     fallen = found["collapses"]
     counts = f"{len(fallen['baseline'])} and {len(fallen['treatment'])} of {found['n']} runs"
     return [*rows, ("tuning", "; ".join(texts)), ("collapsed", f"{counts}, p = {p_value(fallen['p'])} (exact McNemar)")]
@@ -69,6 +68,16 @@ def interval(found: Found, ends: list[float] | None) -> str:
 def p_value(p: float | None) -> str:
     """Four decimals, or two digits of a small one."""
     return "n/a" if p is None else f"{p:.4f}" if p >= 0.001 else f"{p:.2g}"
+
+
+def _tuned(tuning: Found) -> str:
+    """What an arm's tuning tried, chose and cost."""
+    text = f"{tuning['trials']} trials on seeds {tuning['seeds']}"
+    if tuning.get("chosen"):
+        text += ", chose " + ", ".join(f"{key} = {number}" for key, number in tuning["chosen"].items())
+    if tuning.get("seconds") is not None:
+        text += f", {_count(tuning['gen_tokens'])} tokens and {_count(tuning['seconds'])} s"
+    return text
 
 
 def _exact(found: Found) -> str:

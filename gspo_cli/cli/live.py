@@ -61,7 +61,8 @@ class TrainView:
     def preflight(self, values: dict[str, float], warnings: list[str]) -> None:
         """What was checked before the first update."""
         measured = ", ".join(f"{name} {value:.2g}" for name, value in values.items())
-        console.note(f"preflight {self.run}: {measured or 'no row with an advantage'} (nats)")
+        if values or not warnings:
+            console.note(f"preflight {self.run}: {measured or 'no row with an advantage'} (nats)")
         for warning in warnings:
             console.note(f"warning: {warning}")
 

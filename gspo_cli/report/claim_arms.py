@@ -68,7 +68,7 @@ def differs(pair: Pair) -> list[str]:
             notes.append(f"{arm}: clip range {band[0]}/{band[1]} (paper: {PAPER[name][0]}/{PAPER[name][1]})")
         if name == "grpo" and is_moe(one) and table.get("algo.replay", "none") == "none":
             notes.append(f"{arm}: no Routing Replay (the paper's baseline has it)")
-    return notes
+    return list(dict.fromkeys(notes))
 
 
 def _config(members: Members, arm: str) -> dict[str, Any]:

@@ -82,6 +82,9 @@ def _row(claim: Claim, study: Study, members: Members, declared: ReportConfig) -
         return Row(claim, not_tested="the study has no such arms", decide=train)
     if claim.needs_experts and not is_moe(pair.members[0]):
         return Row(claim, pair, not_tested="the model has no experts", decide=train)
+    if isinstance(number, BenchNumber) and not any(m.answers for m in pair.members):
+        how = f"gspo eval benchmarks RUN --bench {number.bench} --samples {number.k}, for every run"
+        return Row(claim, pair, not_tested="no run was evaluated on it", decide=how)
     kept, _ = pair.drop_invalid()
     if claim.number != "churn":
         kinds = [kept, ranges[1].drop_invalid()[0]] if ranges else [kept]

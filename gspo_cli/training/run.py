@@ -33,6 +33,7 @@ from gspo_cli.runlog.log import RunLog, canonical, short_hash
 from gspo_cli.runlog.provenance import code_diff, provenance
 from gspo_cli.runlog.seal import seal_run
 from gspo_cli.tasks import make_task
+from gspo_cli.training.collapse_watch import CollapseWatch
 from gspo_cli.training.critic import Critic
 from gspo_cli.training.loop import Hooks, Session, train
 from gspo_cli.training.study import Run
@@ -72,7 +73,7 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
             folder / "rollouts" / f"step_{batch.step:06d}.parquet",
             rollout_metadata(model, tokenizer, recipe),
         ),
-        on_step=view.on_step,
+        on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),
         on_preflight=view.on_preflight,
     )
     started = time.monotonic()
@@ -87,6 +88,16 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
         engine.close()
     seal_run(folder)
     return folder
+
+
+def watched(view: View, watch: CollapseWatch) -> Callable[[int, dict[str, float | None]], None]:
+    """Shows each rollout batch, and watches it for collapse."""
+
+    def on_step(step: int, values: dict[str, float | None]) -> None:
+        view.on_step(step, values)
+        watch.see(step, values)
+
+    return on_step
 
 
 def rollout_metadata(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> dict[str, str]:
