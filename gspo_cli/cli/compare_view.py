@@ -9,7 +9,6 @@ from rich import box
 from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.compare_rows import costs, statistics, unit, value
 
 Found = dict[str, Any]
 
@@ -28,26 +27,10 @@ def show(found: Found) -> None:
         )
 
 
-def remarks(found: Found) -> list[str]:
-    """What a reader must know besides the numbers."""
-    lines = [f"Failed, counted with its last valid value: {f['run']} ({f['reason']})." for f in found["failed"]]
-    lines += [f"Invalidated, left out with its pair: {i['run']} ({i['reason']})." for i in found["invalidated"]]
-    lines += [f"Waived, {w['check']}: {w['what']}: {w['baseline']}; {w['treatment']}." for w in found["waivers"]]
-    for arm, seeds in found["all_seeds"].items():
-        if left := [str(seed) for seed in seeds if seed not in found["seeds"]]:
-            lines.append(f"Left out of {arm}: seed {', '.join(left)}.")
-    if found["ungraded_as_wrong"]:
-        lines.append(f"{found['ungraded_as_wrong']} answers without a verdict counted as wrong.")
-    data = found["data"]
-    name = f"{data['name']}@{data['revision']}" if data["revision"] else data["name"]
-    lines.append(f"Data: {name}, sha256 {str(data['data_sha256'])[:16]}.")
-    if not found["declared"]:
-        lines.append("Not what the recipe declared before the runs: exploratory, and not kept.")
-    return [*lines, *found["notes"]]
-
-
 def _show_one(found: Found) -> None:
     """One pair of arms; results on stdout."""
+    from gspo_cli.report.compare_rows import costs, remarks, statistics
+
     console.out.print(f"{found['treatment']} against {found['baseline']}: {found['metric']}")
     console.out.print(found["sentence"])
     if found["verdict"] == "refused":
@@ -80,6 +63,8 @@ def _reasons(reasons: list[Found]) -> Table:
 
 def _seeds(found: Found) -> Table:
     """Every seed's numbers, so that none hides behind a mean."""
+    from gspo_cli.report.compare_rows import unit, value
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("seed", found["baseline"], found["treatment"], f"difference ({unit(found)})"):
         table.add_column(title, justify="right")

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,14 +99,17 @@ def _run(
 ) -> tuple[int, GspoError]:
     """One process from start to end: (its exit code, what to say if that is not 0)."""
     said: list[str] | None = None
-    with tempfile.TemporaryFile() as noise:
-        process = subprocess.Popen(
-            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=noise, env=environment, text=True
-        )
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile() as noise,
+        subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=noise, env=environment, text=True) as process,
+    ):
         assert process.stdin and process.stdout
-        process.stdin.write(json.dumps(job.asked) + "\n")
-        process.stdin.close()
-        for event in _events(process.stdout):
+        with suppress(BrokenPipeError):  # it died before it read; its exit code and last words say why
+            process.stdin.write(json.dumps(job.asked) + "\n")
+            process.stdin.close()
+        for line in process.stdout:
+            event = json.loads(line)
             said = event.get("error", said)
             on_event(job.name, event)
         code = process.wait()
@@ -116,11 +120,6 @@ def _run(
     lines = tail.splitlines() or ["it said nothing"]
     why = f"exit code {code}; its last words: {lines[-1]}"
     return code, GspoError(f"run {job.name} ended", why, "train it alone, without --jobs, to see more", _code(code))
-
-
-def _events(lines: Iterator[str] | Any) -> Iterator[Event]:
-    for line in lines:
-        yield json.loads(line)
 
 
 def _code(code: int) -> ExitCode:

@@ -53,6 +53,33 @@ def plots(
 
 @app.command()
 @console.command
+def html(
+    study: Annotated[
+        str | None, typer.Argument(help="Study folder, or a name under --out.", show_default="the newest")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Write one page with verdicts, figures, claims, responses side by side and provenance; no network, no script.
+
+    Examples:
+
+        gspo report html
+
+        gspo report html results/quickstart-20260101-120000 --json
+    """
+    from gspo_cli.report.folders import find_study
+    from gspo_cli.report.html import report_html
+
+    path = report_html(find_study(study, out))
+    if json_:
+        console.print_json({"page": str(path)})
+    else:
+        console.out.print(str(path))
+
+
+@app.command()
+@console.command
 def batch(
     rollout: Annotated[Path, typer.Argument(help="A stored rollout batch: a parquet file or a folder that holds one.")],
     model: Annotated[str, typer.Option("--model", help="The policy that sampled it: a Hugging Face folder or name.")],

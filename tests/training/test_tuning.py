@@ -43,9 +43,10 @@ def test_what_chose_a_setting_cannot_test_it(tmp_path: Path) -> None:
     assert run.recipe.algo.lr == 5e-5 and run.recipe.report.tuning["gspo"].trials == 2
 
 
-def test_from_the_grid_to_the_comparison(gspo: Gspo, smoke: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_from_the_grid_to_the_comparison(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     both = ("train", smoke, "--algo", "grpo,gspo", "--out", tmp_path, "--set", "eval.bench=[]")
-    done = gspo(*both, "--grid", "algo.lr=1e-5,1e-3", "--seeds", "100", "--name", "tuning", "--jobs", "2")
+    done = gspo_here(*both, "--grid", "algo.lr=1e-5,1e-3", "--seeds", "100", "--name", "tuning", "--jobs", "2")
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "tuning" / "tuning.json").read_text())["arms"]
     for arm in ("grpo", "gspo"):
@@ -54,20 +55,21 @@ def test_from_the_grid_to_the_comparison(gspo: Gspo, smoke: Path, tmp_path: Path
         assert scores == sorted(scores, reverse=True)
         assert found[arm]["chosen"]["lr"] == found[arm]["scores"][0]["lr"]
         assert found[arm]["gen_tokens"] > 0 and found[arm]["seconds"] > 0
-    done = gspo(*both, "--tuned", tmp_path / "tuning", "--seeds", "0,1,2", "--name", "study", "--jobs", "2")
+    done = gspo_here(*both, "--tuned", tmp_path / "tuning", "--seeds", "0,1,2", "--name", "study", "--jobs", "2")
     assert done.code == 0, done.err
     config = json.loads((tmp_path / "study" / "gspo-s1" / "config.json").read_text())
     assert config["algo"]["lr"] == found["gspo"]["chosen"]["lr"]
     assert config["report"]["tuning"]["grpo"]["seeds"] == [100]
-    text = gspo("report", "compare", tmp_path / "study").out
+    text = gspo_here("report", "compare", tmp_path / "study").out
     assert "grpo: 2 trials on seeds [100], chose lr =" in text and " tokens and " in text
-    compared = json.loads(gspo("report", "compare", tmp_path / "study", "--json").out)
+    compared = json.loads(gspo_here("report", "compare", tmp_path / "study", "--json").out)
     assert compared["tuning"]["gspo"]["chosen"] == found["gspo"]["chosen"]
 
 
-def test_a_process_of_its_own_trains_the_same_bytes(gspo: Gspo, smoke: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_process_of_its_own_trains_the_same_bytes(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     args = ("train", smoke, "--algo", "grpo,gspo", "--out", tmp_path, "--set", "model.threads=1")
-    alone, beside = gspo(*args, "--name", "alone"), gspo(*args, "--name", "beside", "--jobs", "2", "--json")
+    alone, beside = gspo_here(*args, "--name", "alone"), gspo_here(*args, "--name", "beside", "--jobs", "2", "--json")
     assert (alone.code, beside.code) == (0, 0), beside.err
     for run in ("grpo-s0", "gspo-s0"):
         logs = [(tmp_path / name / run / "metrics.jsonl").read_bytes() for name in ("alone", "beside")]

@@ -48,6 +48,24 @@ def costs(found: Found) -> list[tuple[str, str]]:
     return [*rows, ("tuning", "; ".join(texts)), ("collapsed", f"{counts}, p = {p_value(fallen['p'])} (exact McNemar)")]
 
 
+def remarks(found: Found) -> list[str]:
+    """What a reader must know besides the numbers."""
+    lines = [f"Failed, counted with its last valid value: {f['run']} ({f['reason']})." for f in found["failed"]]
+    lines += [f"Invalidated, left out with its pair: {i['run']} ({i['reason']})." for i in found["invalidated"]]
+    lines += [f"Waived, {w['check']}: {w['what']}: {w['baseline']}; {w['treatment']}." for w in found["waivers"]]
+    for arm, seeds in found["all_seeds"].items():
+        if left := [str(seed) for seed in seeds if seed not in found["seeds"]]:
+            lines.append(f"Left out of {arm}: seed {', '.join(left)}.")
+    if found["ungraded_as_wrong"]:
+        lines.append(f"{found['ungraded_as_wrong']} answers without a verdict counted as wrong.")
+    data = found["data"]
+    name = f"{data['name']}@{data['revision']}" if data["revision"] else data["name"]
+    lines.append(f"Data: {name}, sha256 {str(data['data_sha256'])[:16]}.")
+    if not found["declared"]:
+        lines.append("Not what the recipe declared before the runs: exploratory, and not kept.")
+    return [*lines, *found["notes"]]
+
+
 def value(found: Found, number: float | None, sign: bool = False) -> str:
     """A number of the metric: x 100 where it is told in points."""
     if number is None:
