@@ -39,6 +39,11 @@ def _show_one(found: Found) -> None:
             console.out.print(text)
         console.out.print()
         return
+    if found["verdict"] == "descriptive":
+        for arm in found["arms"]:
+            console.out.print(f"{arm['arm']}: {arm['text']}")
+        console.out.print("\n".join(["", *found["notes"], ""]))
+        return
     _print(_seeds(found))
     numbers = Table.grid(padding=(0, 2))
     for name, text in [*statistics(found), *costs(found)]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.errors import ExitCode
+from gspo_cli.errors import ExitCode, GspoError
 
 app = typer.Typer(help="List, show, compare and verify runs.", no_args_is_help=True)
 
@@ -122,6 +122,38 @@ def path(
         console.out.print(str(out / name))
     else:
         console.out.print(str(find_run(name, out).folder))
+
+
+@app.command("import")
+@console.command
+def import_(
+    log: Annotated[Path, typer.Argument(help="TRL's trainer_state.json, or verl's metrics in JSON lines.")],
+    algo: Annotated[str, typer.Option(help="The algorithm that it trained with.")],
+    name: Annotated[str, typer.Option(help="The study to put it in, new or made of imported runs.")],
+    arm: Annotated[str | None, typer.Option(help="The arm's label.", show_default="the algorithm")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Out = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Make a run of another trainer's log, for figures and a description beside others.
+
+    Examples:
+
+        gspo runs import trainer_state.json --algo grpo --seed 1 --name theirs
+
+        gspo runs import verl.jsonl --algo gspo --arm gspo_long --name theirs --json
+    """
+    from gspo_cli.runlog.folder import NAME, study_folder
+    from gspo_cli.runlog.foreign import import_run
+
+    label = arm or algo
+    if not NAME.fullmatch(label):
+        raise GspoError(f"{label!r} cannot name an arm", "it becomes a folder's name", "letters, digits, '.', '_', '-'")
+    run = import_run(log, study_folder(out, name, name), algo, label, seed)
+    if json_:
+        console.print_json({"run": str(run), "arm": label, "seed": seed})
+    else:
+        console.out.print(str(run))
 
 
 @app.command("verify")

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from gspo_cli.config import ReportConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.report.compared import Compared, Refused, told
+from gspo_cli.report.described import described, is_imported
 from gspo_cli.report.folders import Study
 from gspo_cli.report.judged_by import Number, parse_number
 from gspo_cli.report.numbers import measure, scores
@@ -56,6 +57,9 @@ def compare(study: Study, asked: Asked) -> dict[str, Any]:
     number = parse_number(asked.metric or declared.metric)
     members = load_members(study, number)
     baseline, treatments = choose_arms(list(members), declared, asked)
+    everything = [member for by_seed in members.values() for member in by_seed.values()]
+    if any(is_imported(member) for member in everything):
+        return {"study": study.folder.name, **described(number, baseline, treatments[0], members), "others": []}
     pairs = [Pair(baseline, other, members[baseline], members[other]) for other in treatments]
     fixed = is_declared(pairs[0], declared, asked)
     results = _adjusted([_one(pair, number, declared, fixed, asked) for pair in pairs])
@@ -63,7 +67,6 @@ def compare(study: Study, asked: Asked) -> dict[str, Any]:
     found = {"study": study.folder.name, **first, "others": others}
     if fixed:
         write_text(study.folder / FILE, json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
-        everything = [member for by_seed in members.values() for member in by_seed.values()]
         write_sources(study.folder / FILE, everything, _left_out(everything, results))
     return found
 

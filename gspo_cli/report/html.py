@@ -67,6 +67,8 @@ def _pair(found: dict[str, Any]) -> dict[str, Any]:
     head = {key: found[key] for key in ("baseline", "treatment", "metric", "sentence", "reasons", "verdict")}
     if found["verdict"] == "refused":
         return head
+    if found["verdict"] == "descriptive":
+        return head | {"arms": found["arms"], "remarks": found["notes"]}
     seeds = [
         (row["seed"], value(found, row["baseline"]), value(found, row["treatment"]),
          value(found, row["difference"], sign=True))
