@@ -12,8 +12,8 @@ from gspo_cli.report.numbers import axis_range, curve_number
 from gspo_cli.report.pairs import Member
 
 NOTE = (
-    "Descriptive: at least one run was imported; its start, data, budget and code are not recorded, so nothing is tested "
-    "and no arm is ranked."
+    "Descriptive: at least one run was imported; its start, data, budget and code are not recorded, so nothing is "
+    "tested and no arm is ranked."
 )
 
 

@@ -29,7 +29,7 @@ TRL = {
     "grad_norm": ("step", "grad/norm"),
 }
 """TRL's name -> our line and name. Not here, because they are means of means or count otherwise: loss, entropy, kl,
-clip_ratio/* (per response where the ratio is the sequence's), reward_std (mean over groups), num_tokens (with prompts)."""
+clip_ratio/* (of responses where the ratio is the sequence's), reward_std (over groups), num_tokens (with prompts)."""
 VERL = {
     "critic/score/mean": ("rollout", "reward/mean"),
     "response_length/mean": ("rollout", "length/mean"),

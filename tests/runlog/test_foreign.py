@@ -64,7 +64,7 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
     study = tmp_path / "theirs"
     lines = strict_lines(study / "grpo-s1" / "metrics.jsonl")
     assert [(r["step"], r["kind"]) for r in lines[:3]] == [(1, "rollout"), (1, "step"), (2, "rollout")]
-    assert lines[0]["metrics"]["reward/mean"] == 0.41 and lines[1]["metrics"] == {"grad/norm": 0.5}
+    assert lines[0]["metrics"]["reward/mean"] == pytest.approx(0.41) and lines[1]["metrics"] == {"grad/norm": 0.5}
     assert "eval_loss" not in str(lines) and lines[-1]["step"] == 4
     own = strict_lines(study / "gspo-s0" / "metrics.jsonl")
     assert own[3]["nonfinite"] == {"grad/norm": "nan"}
