@@ -23,6 +23,7 @@ from gspo_cli.training.checks import minibatches
 from gspo_cli.training.preflight import preflight
 from gspo_cli.training.probe import Probe
 from gspo_cli.training.record import Totals, record_batch
+from gspo_cli.training.rollout_metrics import sync_metrics
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner, record_old_policy, update, was_applied
@@ -86,6 +87,7 @@ def train_batch(session: Session, step: int) -> None:
     clock.reset()  # what lies between two batches (evaluation, storing) is not theirs
     with clock("rollout_s"):
         batch = sample_batch(session, step)
+    session.engine.rest()
     if run.recipe.rollout.store and step % run.recipe.rollout.store == 0:
         session.hooks.store(batch)  # now, while the model is the one that sampled it
     with clock("prepare_s"):
@@ -109,11 +111,13 @@ def train_batch(session: Session, step: int) -> None:
         if was_applied(updates[-1]):  # without a step there is no change to measure, which is not a change of 0
             with clock("probe_s"):
                 updates[-1].add(probe.churn())
-    session.engine.sync(version=step)
+    with clock("sync_s"):
+        synced = session.engine.sync(learner.model, version=step)
 
     shown, update_lines = record_batch(
-        session.log, session.totals, clock, learner, batch, advantages_B, mini_batches, updates, checked
-    )
+        session.log, session.totals, clock, learner, batch, advantages_B, mini_batches, updates,
+        checked | sync_metrics(synced),
+    )  # fmt: skip
     stop_if_not_finite(update_lines, step)
     stop_if_not_replayed(update_lines, step)
     watch_band(session, step, shown)

@@ -174,4 +174,4 @@ def test_runs_that_are_not_comparable_are_not_tested(tmp_path: Path, gspo_here: 
 
 
 def test_every_claim_names_a_recipe_that_exists() -> None:
-    assert {claim.recipe for claim in CLAIMS} == {n for n in recipe.names() if n.startswith("claims/")}
+    assert {claim.recipe for claim in CLAIMS} <= set(recipe.names())
