@@ -169,6 +169,8 @@ class TrainConfig(Table):
     warmup: Annotated[int, Field(ge=0)] = 5
     """Rollout batches over which the learning rate rises from 0."""
     grad_clip: PositiveFloat = 1.0
+    stop_on_collapse: bool = False
+    """End a run (exit code 4) when its reward has collapsed by `report.collapse`; it counts as collapsed either way."""
     micro_batch_tokens: PositiveInt = 8192
     """Most padded tokens of one forward and backward pass."""
     optimizer: Optimizer = Optimizer()
@@ -242,15 +244,48 @@ class EvalConfig(Table):
     """Benchmark -> file with its problems, in place of the published data set."""
 
 
+class CollapseRule(Table):
+    """When a run's reward counts as collapsed: its last tenth is below `below` times its best tenth, and at least
+    `least` lower."""
+
+    below: Annotated[float, Field(gt=0, le=1)] = 0.5
+    least: Annotated[float, Field(ge=0)] = 0.1
+
+
+class Tuning(Table):
+    """What was spent on tuning one arm before the study."""
+
+    trials: Annotated[int, Field(ge=0)]
+    seeds: tuple[int, ...] = ()
+    """Kept apart from the study's own."""
+    chosen: dict[str, Any] = {}
+    """The `[algo]` keys that the trials decided, by dotted name."""
+    gen_tokens: Annotated[float, Field(ge=0)] | None = None
+    """Cost: tokens sampled in all trials."""
+    seconds: Annotated[float, Field(ge=0)] | None = None
+    """Cost: training seconds of all trials."""
+    study: str | None = None
+    """The folder name of the trials' study."""
+
+
 class ReportConfig(Table):
     """What the study will be judged by, fixed before it runs."""
 
-    metric: str = "reward/mean:area@steps"
+    metric: Annotated[str, Field(pattern=r"^[^\s:]+(:(last10|area@(steps|tokens|seconds)))?$")] = (
+        "reward/mean:area@steps"
+    )
+    """`<metric>:last10`, `<metric>:area@steps|tokens|seconds`, `<bench>/avg@K` or `<bench>/pass@K`."""
     baseline: str = "grpo"
     treatment: str = "gspo"
-    margin: PositiveFloat = 2.0
-    """Difference below which two arms count as equal, in points of the metric."""
+    margin: PositiveFloat | None = None
+    """Difference below which two arms count as equal: in points of a metric within [0, 1] (absent = 2), else in the
+    metric's own unit."""
     checkpoint: Literal["last"] = "last"
+    collapse: CollapseRule = CollapseRule()
+    tuned: tuple[str, ...] = ()
+    """Keys outside `[algo]` that were tuned for each arm and may differ (`train.grad_clip`)."""
+    tuning: dict[Name, Tuning] = {}
+    """Arm -> what its tuning cost; shown beside every comparison."""
 
 
 class Recipe(Table):

@@ -56,7 +56,7 @@ THIRD_PARTY = {
     "models": {"torch", "transformers", "tokenizers", "safetensors"},
     "moe": {"torch", "transformers"},
     "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
-    "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2"},
+    "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},
     "cli": {"typer", "rich"},
     "__init__": set(), "__main__": set(),
 }  # fmt: skip

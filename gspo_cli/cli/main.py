@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gspo_cli import __version__
-from gspo_cli.cli import console, doctor, evaluate, recipes, report, rollout, train
+from gspo_cli.cli import console, doctor, evaluate, recipes, report, rollout, runs, train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,6 +39,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(report.app, name="report")
+app.add_typer(runs.app, name="runs")
 
 GLOBAL = ("-q", "--quiet", "-v", "--verbose", "--debug")
 

@@ -9,9 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from gspo_cli.cli import console
+from gspo_cli.cli.claims import claims
+from gspo_cli.cli.compare import compare
 from gspo_cli.errors import GspoError
 
 app = typer.Typer(help="Figures and statistics of runs, and the glossary of what is logged.", no_args_is_help=True)
+app.command()(compare)
+app.command()(claims)
 
 
 @app.command()
@@ -44,6 +48,33 @@ def plots(
     for line in [*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items())]:
         console.note(line)
     for path in (path for paths in report.files.values() for path in paths):
+        console.out.print(str(path))
+
+
+@app.command()
+@console.command
+def html(
+    study: Annotated[
+        str | None, typer.Argument(help="Study folder, or a name under --out.", show_default="the newest")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Write one page with verdicts, figures, claims, responses side by side and provenance; no network, no script.
+
+    Examples:
+
+        gspo report html
+
+        gspo report html results/quickstart-20260101-120000 --json
+    """
+    from gspo_cli.report.folders import find_study
+    from gspo_cli.report.html import report_html
+
+    path = report_html(find_study(study, out))
+    if json_:
+        console.print_json({"page": str(path)})
+    else:
         console.out.print(str(path))
 
 

@@ -10,7 +10,7 @@ import typer
 
 from gspo_cli.cli import console
 from gspo_cli.cli.options import RECIPE, Model, Name, Out, Set, parse_seeds
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import ExitCode, GspoError
 
 
 @console.command
@@ -24,6 +24,11 @@ def train(
     out: Out = Path("results"),
     name: Name = None,
     set_: Set = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="Tune every arm alike: --grid algo.lr=5e-5,1e-4, on --seeds of its own.")
+    ] = None,
+    tuned: Annotated[Path | None, typer.Option(help="The study that --grid made: train with what it chose.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at once; they share cores or GPUs.")] = 1,
     overwrite: Annotated[bool, typer.Option(help="Delete runs of the same name first.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a run on stdout.")] = False,
 ) -> None:
@@ -33,10 +38,15 @@ def train(
 
         gspo train
 
-        gspo train --algo grpo,gspo --seeds 0-2 --steps 60
+        gspo train --algo grpo,gspo --seeds 0-7 --jobs 2
+
+        gspo train --algo grpo,gspo --grid algo.lr=5e-5,1e-4 --seeds 100-102 --name tuning
+
+        gspo train --algo grpo,gspo --tuned results/tuning --seeds 0-7
     """
     from gspo_cli import recipe as recipes
     from gspo_cli.cli.live import ColdStartBar, TrainView
+    from gspo_cli.cli.study_options import finish_tuning, prepare_arms, share_threads, train_at_once
     from gspo_cli.runlog.folder import check_free, make_writable, study_folder
 
     options: dict[str, Any] = {}
@@ -64,7 +74,8 @@ def train(
     if len(set(arms)) != len(arms):
         raise GspoError(f"--algo {algo} names an arm twice", "an arm is trained once a seed", "name each arm once")
     loaded = loaded.model_copy(update={"name": folder.name})
-    runs = plan(loaded, arms, chosen)
+    loaded, arms, trials = prepare_arms(loaded, arms, chosen, grid or [], tuned)
+    runs = plan(share_threads(loaded, jobs) if jobs > 1 else loaded, arms, chosen)
     task = make_task(loaded.task)
     problems = task.problems(loaded.task.split)
     for note in task.notes if isinstance(task, Noting) else ():
@@ -80,23 +91,37 @@ def train(
     console.note(
         f"study {folder}: {len(runs)} run{'s' if len(runs) > 1 else ''} of {loaded.train.steps} rollout batches"
     )
-    with TrainView(loaded.train.steps, len(runs)) as view:
-        for run in runs:
-            view.start_run(run.name)
-            try:
-                done = execute(run, start, folder, text, sys.argv, View(view.step, view.preflight))
-            except KeyboardInterrupt:
-                console.note(f"interrupted; the log up to the last whole rollout batch is in {folder / run.name}")
-                raise
-            except GspoError:
-                console.note(f"stopped; the log is in {folder / run.name}") if (folder / run.name).exists() else None
-                raise
-            last = view.rows[-1] if view.rows else []
-            view.end_run(f"run {done}: {last[0]} reward {last[1]}")
-            if json_:
-                console.print_json({"run": str(done), "arm": run.arm, "seed": run.recipe.seed})
+    stopped = 0
+    if jobs > 1:
+        stopped = train_at_once(runs, jobs, share_threads(loaded, jobs), start, folder, text, json_)
+    else:
+        with TrainView(loaded.train.steps, len(runs)) as view:
+            for run in runs:
+                view.start_run(run.name)
+                try:
+                    done = execute(run, start, folder, text, sys.argv, View(view.step, view.preflight))
+                except KeyboardInterrupt:
+                    console.note(f"interrupted; the log up to the last whole rollout batch is in {folder / run.name}")
+                    raise
+                except GspoError as error:
+                    if (folder / run.name).exists():
+                        console.note(f"stopped; the log is in {folder / run.name}")
+                    if error.code != ExitCode.GUARD or len(runs) == 1:
+                        raise
+                    console.note(str(error))  # a result, which stays in the study and counts
+                    stopped += 1
+                    continue
+                last = view.rows[-1] if view.rows else []
+                view.end_run(f"run {done}: {last[0]} reward {last[1]}")
+                if json_:
+                    console.print_json({"run": str(done), "arm": run.arm, "seed": run.recipe.seed})
+    if trials:
+        finish_tuning(folder, loaded.report.metric, trials, json_)
     if not json_:
         console.out.print(str(folder))
+    if stopped:
+        console.note(f"{stopped} of {len(runs)} runs were stopped by a guard; they stay in the study and count")
+        raise typer.Exit(ExitCode.GUARD)
 
 
 @console.command

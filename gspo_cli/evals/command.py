@@ -18,6 +18,7 @@ from gspo_cli.evals.targets import Target
 from gspo_cli.models.load import load_policy
 from gspo_cli.models.torch_setup import prepare_torch
 from gspo_cli.rollout.engines import open_engine
+from gspo_cli.runlog.seal import seal_files
 
 Drawing = Callable[[int, int], None]
 """Called with samples drawn and samples wanted (`open_engine`)."""
@@ -64,11 +65,15 @@ class Job:
         seed = self.target.seed if request.seed is None else request.seed
         plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grading)
         try:
-            return evaluate(plan, self.folder, request.mode, progress, note)
+            summary = evaluate(plan, self.folder, request.mode, progress, note)
         except GspoError as error:
             if error.code == ExitCode.ENGINE:  # the next benchmark gets another engine
                 self.opening.close()
             raise
+        run = self.folder.parents[2] if len(self.folder.parents) > 2 else self.folder
+        if (run / "run.json").is_file():
+            seal_files(run, (path for path in self.folder.iterdir() if path.is_file()))
+        return summary
 
 
 class Loading:

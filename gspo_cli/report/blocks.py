@@ -29,7 +29,7 @@ class Block:
 
     def __init__(self, reader: LogReader, lines: list[bytes]) -> None:
         self._reader = reader
-        self._table = _read_block(reader, lines).combine_chunks()
+        self._table = read_block(reader, lines).combine_chunks()
 
     def column(self, *path: str) -> pa.Array:
         """A column, or a key of a struct column; nulls where it is absent."""
@@ -83,7 +83,7 @@ class Block:
         return np.where(missing, np.array([*NON_FINITE.values(), np.nan])[words], values), ~missing | (words >= 0)
 
 
-def _read_block(reader: LogReader, lines: list[bytes]) -> pa.Table:
+def read_block(reader: LogReader, lines: list[bytes]) -> pa.Table:
     """The lines as rows; objects are struct columns, an absent key is null.
 
     Errors: GspoError (exit code STORAGE) naming file and line.

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.jsonl import corrupt, read_object
 
 PUBLISHED = "published"
@@ -90,8 +90,9 @@ def read_study(folder: Path) -> Study:
     for one, other in _twins(runs):
         raise GspoError(
             f"two runs of arm {one.arm!r} with seed {one.seed} in {folder}",
-            f"{one.folder.name} and {other.folder.name} would be drawn as one",
+            f"{one.folder.name} and {other.folder.name} would count as one",
             "move one of them out of the study",
+            ExitCode.CHECK_FAILED,
         )
     return Study(folder, tuple(runs))
 

@@ -18,8 +18,10 @@ from gspo_cli.report.curves import BAND, Panel
 from gspo_cli.report.folders import Study
 from gspo_cli.report.line_figure import LineFigure
 from gspo_cli.report.load import Log, load_log
-from gspo_cli.report.save import save
+from gspo_cli.report.save import csv_bytes, save
 from gspo_cli.report.scores import figure_name, logged_names, score_panels, summaries, with_summaries
+from gspo_cli.report.sources import about_run
+from gspo_cli.runlog.seal import seal_files
 
 REWARD = {
     "against rollout batches": Panel("steps", "reward/mean", "rollout", "step"),
@@ -71,7 +73,7 @@ def plot(study: Study) -> Report:
     for name, figure in FIGURES.items():
         _plot_one(study, name, figure, logs, report)
     _plot_scores(study, logs, report)
-    return report
+    return _sealed(study, report)
 
 
 def plot_scores(study: Study) -> Report:
@@ -81,6 +83,20 @@ def plot_scores(study: Study) -> Report:
     """
     report = Report()
     _plot_scores(study, _load(study, report), report)
+    return _sealed(study, report)
+
+
+def rebuilt_csv(study: Study, name: str) -> bytes:
+    """The csv of a figure, made again from the study's logs.
+
+    Errors: GspoError if a log is corrupt.
+    """
+    return csv_bytes(FIGURES[name].content(_load(study, Report())).table)
+
+
+def _sealed(study: Study, report: Report) -> Report:
+    """Seals what was drawn."""
+    seal_files(study.folder, [path for paths in report.files.values() for path in paths])
     return report
 
 
@@ -147,16 +163,7 @@ def _side_file(
 ) -> dict[str, Any]:
     """What the figure was made of; no time and no path, so that the same logs give the same bytes anywhere."""
     runs = [
-        {
-            "run": log.run.folder.name,
-            "run_id": log.run.run_id,
-            "arm": log.run.arm,
-            "algorithm": log.run.algorithm,
-            "replay": log.run.replay,
-            "seed": log.run.seed,
-            "log": {"bytes": log.num_bytes, "sha256": log.sha256, "torn_bytes": log.torn_bytes},
-        }
-        for log in logs
+        about_run(log.run, {"bytes": log.num_bytes, "sha256": log.sha256, "torn_bytes": log.torn_bytes}) for log in logs
     ]
     return {
         "figure": name,

@@ -223,9 +223,16 @@ NOT_APPLICABLE = (
 """Logged as null where there is no hard clip, gate or cap, no experts, or no replay: "n/a" is not 0."""
 
 
+FOREIGN = {
+    "trl": Metric("as logged", "imported from TRL under its own name: its definition is not one of ours", "rollout"),
+    "verl": Metric("as logged", "imported from verl under its own name: its definition is not one of ours", "rollout"),
+}
+"""Prefix -> the entry of every imported metric that has no equal here."""
+
+
 def is_known(name: str) -> bool:
     """Whether a name may be logged."""
-    return name in METRICS or _of_layer(name) is not None or "/avg@" in name
+    return name in METRICS or name.partition("/")[0] in FOREIGN or _of_layer(name) is not None or "/avg@" in name
 
 
 def _of_layer(name: str) -> Metric | None:
@@ -244,4 +251,6 @@ def metric(name: str) -> Metric:
         return found
     if "/avg@" in name:
         return METRICS["arithmetic/avg@k"]
+    if found := FOREIGN.get(name.partition("/")[0]):
+        return found
     raise GspoError(f"no metric {name!r}", "it is not in the schema", "`gspo report explain` lists all metrics")

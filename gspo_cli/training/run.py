@@ -31,7 +31,9 @@ from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import fresh
 from gspo_cli.runlog.log import RunLog, canonical, short_hash
 from gspo_cli.runlog.provenance import code_diff, provenance
+from gspo_cli.runlog.seal import seal_run
 from gspo_cli.tasks import make_task
+from gspo_cli.training.collapse_watch import CollapseWatch
 from gspo_cli.training.critic import Critic
 from gspo_cli.training.loop import Hooks, Session, train
 from gspo_cli.training.study import Run
@@ -75,7 +77,7 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
             folder / "rollouts" / f"step_{batch.step:06d}.parquet",
             rollout_metadata(model, tokenizer, recipe),
         ),
-        on_step=view.on_step,
+        on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),
         on_preflight=view.on_preflight,
     )
     started = time.monotonic()
@@ -88,7 +90,18 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
         raise
     finally:
         engine.close()
+    seal_run(folder)
     return folder
+
+
+def watched(view: View, watch: CollapseWatch) -> Callable[[int, dict[str, float | None]], None]:
+    """Shows each rollout batch, and watches it for collapse."""
+
+    def on_step(step: int, values: dict[str, float | None]) -> None:
+        view.on_step(step, values)
+        watch.see(step, values)
+
+    return on_step
 
 
 def rollout_metadata(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> dict[str, str]:
@@ -176,6 +189,7 @@ def record_end(log: RunLog, error: BaseException, seconds: float) -> None:
         log.event(
             "end", status=status, reason=str(error) or type(error).__name__, exit=int(code), seconds=round(seconds, 3)
         )
+        seal_run(log.folder)
     except GspoError:
         return  # the disk that ended the run refuses this too; the error itself reaches the user
 

@@ -1,0 +1,90 @@
+"""What `--grid`, `--tuned` and `--jobs` make of a study."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gspo_cli.cli import console
+from gspo_cli.errors import GspoError
+
+if TYPE_CHECKING:
+    from gspo_cli.config import Recipe
+    from gspo_cli.training.study import Run
+
+Trials = dict[str, Any]
+
+
+def prepare_arms(
+    recipe: Recipe, arms: list[str], seeds: list[int], grid: list[str], tuned: Path | None
+) -> tuple[Recipe, list[str], Trials]:
+    """The recipe and arms with a grid's trials, or with what earlier trials chose; and the trials.
+
+    Errors: GspoError for both at once, and for what the grid or the trials say.
+    """
+    from gspo_cli.training.tuning import expand, parse_grid, with_tuning
+
+    if grid and tuned:
+        raise GspoError(
+            "--grid and --tuned together", "one tries settings, the other uses what was chosen", "one of them"
+        )
+    if tuned:
+        return with_tuning(recipe, arms, seeds, tuned), arms, {}
+    return expand(recipe, arms, parse_grid(grid)) if grid else (recipe, arms, {})
+
+
+def share_threads(recipe: Recipe, jobs: int) -> Recipe:
+    """The recipe with each run's share of the cores, which stands in its configuration like any other."""
+    from gspo_cli.cli.jobs import threads_each
+
+    model = recipe.model.model_copy(update={"threads": threads_each(jobs, recipe.model.threads)})
+    shared = recipe.model_copy(update={"model": model})
+    shared._sources = recipe._sources
+    return shared
+
+
+def train_at_once(
+    runs: list[Run], jobs: int, recipe: Recipe, start: Path, study: Path, text: str, as_json: bool
+) -> int:
+    """Trains the runs in processes of their own; how many a training guard stopped.
+
+    Errors: GspoError of a run that failed otherwise.
+    """
+    from gspo_cli.cli.jobs import Job, run_all
+    from gspo_cli.cli.live_study import StudyView
+
+    # only what was set: an algorithm's preset must not take a default for a wish
+    table = recipe.model_dump(mode="json", exclude_unset=True)
+    shared = {"recipe": table, "start": str(start), "study": str(study), "text": text, "argv": sys.argv}
+    todo = [Job(run.name, shared | {"arm": run.arm, "seed": run.recipe.seed}) for run in runs]
+    with StudyView([run.name for run in runs], recipe.train.steps) as view:
+        codes = run_all(todo, jobs, view.event)
+    if as_json:
+        for run in runs:
+            if codes[run.name] == 0:
+                console.print_json({"run": str(study / run.name), "arm": run.arm, "seed": run.recipe.seed})
+    return sum(code != 0 for code in codes.values())
+
+
+def finish_tuning(study: Path, metric: str, trials: Trials, as_json: bool) -> None:
+    """Chooses each arm's best trial, keeps it with its cost in the study, and prints it."""
+    from gspo_cli.report.folders import read_study
+    from gspo_cli.report.trials import choose
+    from gspo_cli.runlog.fs import write_text
+    from gspo_cli.runlog.seal import seal_files
+    from gspo_cli.training.tuning import FILE
+
+    arms = choose(read_study(study), metric, trials)
+    found = {"metric": metric, "arms": arms}
+    write_text(study / FILE, json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    seal_files(study, [study / FILE])
+    if as_json:
+        console.print_json({"tuning": found})
+        return
+    for arm, own in arms.items():
+        keys = ", ".join(f"{key} = {value}" for key, value in own["chosen"].items())
+        scores = ", ".join("n/a" if s["score"] is None else f"{s['score']:.4g}" for s in own["scores"])
+        console.out.print(f"{arm}: {keys} ({metric} of {own['trials']} trials, best first: {scores})")
+    console.note(f"train with it, on other seeds: gspo train ... --tuned {study} --seeds 0-7")

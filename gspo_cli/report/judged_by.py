@@ -1,0 +1,85 @@
+"""The number that judges a run: what `reward/mean:area@steps` or `aime24/avg@32` means."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from gspo_cli.errors import GspoError
+from gspo_cli.runlog.schema import is_known, metric
+
+Axis = Literal["steps", "tokens", "seconds"]
+FORM = re.compile(r"(?P<metric>[^\s:]+):(?:(?P<last>last10)|area@(?P<axis>steps|tokens|seconds))")
+BENCHMARK = re.compile(r"(?P<bench>[^\s:/@]+)/(?P<kind>avg|pass)@(?P<k>[1-9]\d*)")
+FORMS = "METRIC:last10, METRIC:area@steps|tokens|seconds, BENCH/avg@K or BENCH/pass@K"
+
+
+@dataclass(frozen=True, slots=True)
+class CurveNumber:
+    """One number of a logged curve."""
+
+    text: str
+    metric: str
+    lines: str
+    """The kind of log line that holds it."""
+    axis: Axis | None
+    """Of the area; None = the mean of the last tenth of the plan."""
+
+    @property
+    def budget(self) -> Axis:
+        """What is equal on both sides when two runs are compared by this number."""
+        return self.axis or "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchNumber:
+    """A benchmark's score at the last checkpoint."""
+
+    text: str
+    bench: str
+    kind: Literal["avg", "pass"]
+    k: int
+    budget: Axis = "steps"
+
+    @property
+    def metric(self) -> str:
+        """The name under which training logs it."""
+        return f"{self.bench}/avg@{self.k}"
+
+
+Number = CurveNumber | BenchNumber
+
+
+def parse_number(text: str) -> Number:
+    """The number that a recipe's `report.metric` or `--metric` asks for.
+
+    Errors: GspoError for another form, an unknown metric, or one that is logged for mini-batches only.
+    """
+    if found := BENCHMARK.fullmatch(text):
+        kind: Literal["avg", "pass"] = "avg" if found["kind"] == "avg" else "pass"
+        return BenchNumber(text, found["bench"], kind, int(found["k"]))
+    curve = FORM.fullmatch(text)
+    if curve is None:
+        hint = f"e.g. {text}:area@steps or {text}:last10" if is_known(text) else "e.g. reward/mean:area@steps"
+        raise GspoError(f"{text!r} is no number that judges a run", f"the forms are {FORMS}", hint)
+    lines = metric(curve["metric"]).lines.split(", ")
+    kind_of_line = next((kind for kind in ("rollout", "step", "eval") if kind in lines), None)
+    if kind_of_line is None:
+        raise GspoError(
+            f"{curve['metric']} has no value a rollout batch",
+            "it is logged for each mini-batch alone",
+            "`gspo report explain` lists the lines that hold a metric",
+        )
+    axis: dict[str | None, Axis | None] = {None: None, "steps": "steps", "tokens": "tokens", "seconds": "seconds"}
+    return CurveNumber(text, curve["metric"], kind_of_line, axis[curve["axis"]])
+
+
+def unit_of(number: Number) -> str:
+    """The schema's unit; a benchmark's share of right answers is a `frac`."""
+    return "frac" if isinstance(number, BenchNumber) else metric(number.metric).unit
+
+
+def better_of(number: Number) -> str:
+    """`higher`, `lower` or `neither`."""
+    return "higher" if isinstance(number, BenchNumber) else metric(number.metric).better

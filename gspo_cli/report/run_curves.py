@@ -1,0 +1,124 @@
+"""What the logs of a run hold: curves against steps, generated tokens and training seconds.
+
+X = steps with a finite value
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from gspo_cli.report.blocks import read_block
+from gspo_cli.report.folders import Run
+from gspo_cli.report.jsonl import LogReader
+from gspo_cli.report.judged_by import Axis
+from gspo_cli.report.load import Log, load_log
+
+Array = np.ndarray[Any, Any]
+
+REWARD, TOKENS, QUERIES = "reward/mean", "compute/gen_tokens", "compute/queries"
+TRAINING = ("rollout_s", "prepare_s", "old_policy_s", "update_s", "sync_s")
+"""The phases of a rollout batch that are training; probing, evaluating and saving are not."""
+ALWAYS = {"rollout": {REWARD, TOKENS, QUERIES}}
+"""Read of every log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The curves of one run."""
+
+    values: dict[str, pd.Series[float]]
+    """Metric -> finite values by step."""
+    counts: dict[str, pd.Series[float]]
+    """Metric -> the denominators of these values; NaN where the log has none."""
+    seconds: pd.Series[float]
+    """Training seconds up to the end of each step; empty where the times were not recorded."""
+    num_steps: int
+    """The last step that has a line."""
+    num_bytes: int
+    """Length of the whole lines of `metrics.jsonl`."""
+    sha256: str
+    """Of these."""
+    torn_bytes: int
+
+    def xy(self, metric: str, axis: Axis) -> tuple[Array, Array] | None:
+        """A metric against an axis, both [X]; None if the run has no value of it or nothing on that axis.
+
+        Evaluations before the first update stand at 0.
+        """
+        values = self.values.get(metric)
+        if values is None or not len(values):
+            return None
+        steps = values.index.to_numpy(np.float64)
+        if axis == "steps":
+            return steps, values.to_numpy(np.float64)
+        along = self.values[TOKENS] if axis == "tokens" else self.seconds
+        x = along.reindex(values.index).to_numpy(np.float64)
+        x = np.where(steps == 0, 0.0, x)
+        known = np.isfinite(x)
+        return (x[known], values.to_numpy(np.float64)[known]) if known.any() else None
+
+    def total(self, axis: Axis) -> float | None:
+        """Steps made, tokens sampled or seconds trained in all."""
+        if axis == "steps":
+            return float(self.num_steps)
+        along = self.values[TOKENS] if axis == "tokens" else self.seconds
+        return float(along.iloc[-1]) if len(along) else None
+
+
+def load_curves(runs: Sequence[Run], wanted: Mapping[str, Collection[str]]) -> list[Curves]:
+    """Reads the logs of runs: the wanted metrics (kind of line -> names) besides what is always read.
+
+    Errors: GspoError (exit code STORAGE) naming file and line of what is corrupt.
+    """
+    kinds = {kind: set(ALWAYS.get(kind, ())) | set(wanted.get(kind, ())) for kind in {*ALWAYS, *wanted}}
+    # threads: most of the time is spent in Arrow and sha256, outside the interpreter's lock
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda run: _curves(load_log(run, kinds), kinds), runs))
+
+
+def _curves(log: Log, kinds: Mapping[str, Collection[str]]) -> Curves:
+    frame = log.frame[np.isfinite(log.frame["value"])]
+    values, counts = {}, {}
+    for kind, names in kinds.items():
+        for name in names:
+            rows = frame[(frame["metric"] == name) & (frame["kind"] == kind)]
+            by_step = rows.set_index("step").sort_index()
+            values[name], counts[name] = by_step["value"], by_step["count"]
+    last = int(log.frame["step"].max()) if len(log.frame) else 0
+    return Curves(
+        values, counts, training_seconds(log.run.folder / "perf.jsonl"), last, log.num_bytes, log.sha256, log.torn_bytes
+    )
+
+
+def training_seconds(path: Path) -> pd.Series[float]:
+    """Cumulative seconds of training by step, from a `perf.jsonl`; a step done again by a later attempt counts once.
+
+    Errors: GspoError (exit code STORAGE) naming file and line of what is not strict JSON.
+    """
+    if not path.is_file():
+        return pd.Series(dtype=np.float64)
+    reader, steps, seconds = LogReader(path), [np.zeros(0)], [np.zeros(0)]
+    for lines in reader.blocks():
+        table = read_block(reader, lines)
+        times = np.array([_numbers(table, name) for name in TRAINING])
+        timed = np.isfinite(times).any(axis=0)
+        steps.append(_numbers(table, "step")[timed])
+        seconds.append(np.nansum(times, axis=0)[timed])
+    by_step = pd.Series(np.concatenate(seconds), np.concatenate(steps).astype(np.int64))
+    return by_step.groupby(level=0).last().cumsum()
+
+
+def _numbers(table: pa.Table, name: str) -> Array:
+    """A column as float64; NaN where absent."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, np.nan)
+    return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))

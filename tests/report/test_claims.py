@@ -1,0 +1,177 @@
+"""`gspo report claims`: every row reaches every verdict, few seeds support nothing, what is missing is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compare_studies import STEPS, change, end, put, write_run
+from program import Gspo
+from report_runs import line, write_log
+
+from gspo_cli import recipe
+from gspo_cli.report.claim_list import CLAIMS
+
+Shape = Callable[[str, int], dict[str, Any]]
+"""What a run of an arm and a seed is like: `reward`, `clip`, `churn`, `falls`."""
+ARMS = {
+    "grpo": {}, "gspo": {}, "sapo": {}, "grpo_r2": {"algo.replay": "r2"}, "gspo_r2": {"algo.replay": "r2"},
+    "gspo_sampler": {"algo.old_log_probs": "sampler"},
+}  # fmt: skip
+BANDS = {"grpo": (0.2, 0.27), "gspo": (3e-4, 4e-4)}
+
+
+def study_of(folder: Path, shape: Shape, arms: Sequence[str] = tuple(ARMS), seeds: int = 8, moe: bool = True) -> Path:
+    """A study whose runs have these levels, with a little noise that differs from run to run."""
+    rng = np.random.default_rng(0)
+    for arm in arms:
+        for seed in range(seeds):
+            what = {"reward": 0.5, "clip": 0.01, "churn": 0.1, "falls": False} | shape(arm, seed)
+            noise = 1 + 0.002 * rng.normal()
+            rewards = [what["reward"] * noise * (0.1 if what["falls"] and s > STEPS // 2 else 1) for s in range(STEPS)]
+            run = write_run(folder, arm, seed, rewards, seconds=2 + 0.01 * rng.random())
+            lines = []
+            for step, reward in enumerate(rewards, start=1):
+                tokens = {"compute/gen_tokens": 1000 * step, "compute/queries": 32 * step}
+                lines.append(line(step, "rollout", None, {"reward/mean": reward} | tokens, {}))
+                values = {"clip/token_frac": what["clip"] * noise, "moe/slot_churn_step": what["churn"] * noise}
+                lines.append(line(step, "step", None, values, {"clip/token_frac": 2000}))
+            write_log(run / "metrics.jsonl", lines)
+            name = arm.split("_")[0]
+            low, high = BANDS.get(name, (None, None))
+            wide = 2.0 if arm.endswith("_double") else 1.0
+            tiny = {"kind": "qwen3_moe" if moe else "qwen3", "layers": 3, "top_k": 2}
+            clip = {"low": low * wide, "high": high * wide} if low and high else None
+            change(run / "config.json", {"model.tiny": tiny, "algo.clip": clip, **ARMS.get(arm, {})})
+    return folder
+
+
+def rows(gspo_here: Gspo, study: Path) -> dict[str, Any]:
+    done = gspo_here("report", "claims", str(study), "--json")
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert found == json.loads((study / "claims.json").read_text())
+    return {row["id"]: row for row in found["rows"]}
+
+
+def for_it(arm: str, _: int) -> dict[str, Any]:
+    """Everything as the papers say."""
+    reward = {"grpo": 0.5, "grpo_r2": 0.6, "gspo": 0.7, "gspo_r2": 0.7, "gspo_sampler": 0.7, "sapo": 0.8}
+    falls = arm.startswith("grpo")
+    return {"reward": reward[arm], "clip": 0.15 if arm.startswith("gspo") else 0.0013, "churn": 0.1, "falls": falls}
+
+
+def against_it(arm: str, _: int) -> dict[str, Any]:
+    """Everything the other way round."""
+    reward = {"grpo": 0.8, "grpo_r2": 0.8, "gspo": 0.7, "gspo_r2": 0.78, "gspo_sampler": 0.6, "sapo": 0.5}
+    return {"reward": reward[arm], "clip": 0.001 if arm.startswith("gspo") else 0.1,
+            "falls": arm in ("gspo", "gspo_sampler", "sapo")}  # fmt: skip
+
+
+SEEN = {"reward_queries", "reward_compute", "stable", "clip_more", "clip_100x", "grpo_needs_replay", "gspo_no_replay",
+        "sampler_likelihoods", "sapo_gspo", "sapo_grpo"}  # fmt: skip
+
+
+def test_runs_as_the_papers_say(tmp_path: Path, gspo_here: Gspo) -> None:
+    def shape(arm: str, seed: int) -> dict[str, Any]:
+        return for_it(arm, seed) | ({"falls": arm == "grpo"} if arm.startswith("grpo") else {})
+
+    found = rows(gspo_here, study_of(tmp_path / "a", shape))
+    verdicts = {name: found[name]["verdict"] for name in SEEN}
+    assert verdicts.pop("stable") == "inconclusive"  # with replay no run fell
+    assert set(verdicts.values()) == {"supported"}, verdicts
+    found = rows(gspo_here, study_of(tmp_path / "b", for_it, ["grpo", "grpo_r2", "gspo"], seeds=12))
+    assert found["stable"]["verdict"] == "supported"
+    assert found["stable"]["baseline"] == "grpo_r2"  # the paper's baseline has Routing Replay
+
+
+def test_runs_that_say_the_opposite(tmp_path: Path, gspo_here: Gspo) -> None:
+    found = rows(gspo_here, study_of(tmp_path / "demo", against_it, seeds=12))
+    verdicts = {name: found[name]["verdict"] for name in SEEN - {"sapo_gspo"}}
+    assert set(verdicts.values()) == {"contradicted"}, verdicts
+
+
+def test_noise_decides_nothing_and_five_seeds_support_nothing(tmp_path: Path, gspo_here: Gspo) -> None:
+    rng = np.random.default_rng(1)
+    found = rows(gspo_here, study_of(tmp_path / "noise", lambda *_: {"reward": 0.5 + 0.1 * rng.normal(), "clip": 0.01}))
+    for name in SEEN - {"clip_100x"}:
+        assert found[name]["verdict"] == "inconclusive", name
+        assert found[name]["decide"]
+    assert "seeds would detect the margin" in found["reward_queries"]["decide"]
+    found = rows(gspo_here, study_of(tmp_path / "five", for_it, seeds=5))
+    assert {found[name]["verdict"] for name in SEEN} == {"inconclusive"}
+    assert "at least 6 seeds" in found["reward_queries"]["decide"]
+
+
+def test_what_a_study_lacks_is_named_with_the_command(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = study_of(tmp_path / "demo", for_it, ["grpo", "gspo"], moe=False)
+    found = rows(gspo_here, study)
+    for name in ("sapo_gspo", "sampler_likelihoods", "clip_range", "grpo_needs_replay", "benchmark_aime24"):
+        assert found[name]["verdict"] == "not_tested", name
+        assert found[name]["decide"].startswith(("gspo train claims/", "gspo eval", "complete it")), found[name]
+    assert found["churn_10"]["verdict"] == "not_tested" and "no experts" in found["churn_10"]["why"]
+    assert found["token_form"]["verdict"] == found["noise_length"]["verdict"] == "not_tested"
+    text = gspo_here("report", "claims", str(study)).out
+    assert "reward_queries: supported here" in text and "log10 of the ratio of clip fractions" in text
+    side = json.loads((study / "claims.sources.json").read_text())
+    assert len(side["runs"]) == 16 and all(run["log"]["sha256"] for run in side["runs"])
+
+
+def test_churn_is_judged_on_the_papers_model_alone(tmp_path: Path, gspo_here: Gspo) -> None:
+    def verdict(churn: float, paper: bool, name: str) -> dict[str, Any]:
+        study = study_of(tmp_path / name, lambda *_: {"churn": churn}, ["grpo"])
+        for run in study.iterdir():
+            if paper:
+                change(run / "config.json", {"model.path": "Qwen/Qwen3-30B-A3B-Base", "model.tiny": None})
+        return dict(rows(gspo_here, study)["churn_10"])
+
+    other = verdict(0.1, False, "tiny")
+    assert other["verdict"] == "not_tested" and "% here" in other["why"]
+    assert verdict(0.1, True, "in")["verdict"] == "supported"
+    assert verdict(0.01, True, "out")["verdict"] == "contradicted"
+
+
+@pytest.mark.parametrize(("wide", "verdict"), [(1.0, "supported"), (100.0, "contradicted")])
+def test_clip_ranges(tmp_path: Path, gspo_here: Gspo, wide: float, verdict: str) -> None:
+    def shape(arm: str, _: int) -> dict[str, Any]:
+        clip = 0.3 if arm.startswith("gspo") else 0.003
+        return {"clip": clip / (wide if arm == "gspo_double" else 1)}
+
+    study = study_of(tmp_path / "demo", shape, ["grpo", "grpo_double", "gspo", "gspo_double"])
+    assert rows(gspo_here, study)["clip_range"]["verdict"] == verdict
+
+
+def test_too_few_clipped_tokens_and_zero_ones(tmp_path: Path, gspo_here: Gspo) -> None:
+    def few(arm: str, _: int) -> dict[str, Any]:
+        return {"clip": 0.0 if arm == "grpo" else 0.3}
+
+    found = rows(gspo_here, study_of(tmp_path / "demo", few, ["grpo", "gspo"]))
+    assert found["clip_more"]["verdict"] == "inconclusive" and "100 tokens" in found["clip_more"]["decide"]
+    found = rows(
+        gspo_here, study_of(tmp_path / "other", lambda a, s: {"clip": 0.3 - few(a, s)["clip"]}, ["grpo", "gspo"])
+    )
+    assert found["clip_more"]["verdict"] == "contradicted" and np.isfinite(found["clip_more"]["value"])
+
+
+def test_the_other_rows_are_one_family(tmp_path: Path, gspo_here: Gspo) -> None:
+    found = rows(gspo_here, study_of(tmp_path / "demo", for_it))
+    assert found["reward_queries"]["primary"] and not found["clip_more"]["primary"]
+    single = rows(gspo_here, study_of(tmp_path / "one", for_it, ["grpo", "gspo"], moe=False))
+    # the same two arms, but fewer rows beside them
+    assert found["clip_more"]["p_adjusted"]["t"] > single["clip_more"]["p_adjusted"]["t"]
+
+
+def test_runs_that_are_not_comparable_are_not_tested(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = study_of(tmp_path / "demo", for_it, ["grpo", "gspo"], moe=False)
+    end(study / "gspo-s0", "interrupted")
+    put(study / "grpo-s1" / "invalidated.json", {"reason": "x"})
+    found = rows(gspo_here, study)
+    assert found["reward_queries"]["verdict"] == "not_tested" and "status" in found["reward_queries"]["why"]
+
+
+def test_every_claim_names_a_recipe_that_exists() -> None:
+    assert {claim.recipe for claim in CLAIMS} <= set(recipe.names())

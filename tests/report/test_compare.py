@@ -1,0 +1,322 @@
+"""`gspo report compare` on whole studies: numbers, families, failed and invalid runs, options, what it writes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from compare_studies import D1, STEPS, Rewards, change, cube, end, flat, put, write_run, write_study
+from program import Gspo
+
+ALWAYS = {
+    "verdict", "sentence", "declared", "metric", "baseline", "treatment", "recipe", "seeds", "n_problems", "k",
+    "effect",
+    "sd", "ci", "p_t", "p_exact", "exact_flips", "p_claim", "p_holm", "two_way", "margin", "p_equal", "mde",
+    "seeds_needed", "noise", "correlation", "per_seed", "budget", "tuning", "failed", "invalidated", "waivers",
+    "versions", "reasons",
+}  # fmt: skip
+"""Keys that every comparison has."""
+
+
+def refuse(constant: str) -> NoReturn:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def compared(gspo_here: Gspo, study: Path, *options: str, code: int = 0) -> dict[str, Any]:
+    done = gspo_here("report", "compare", str(study), "--json", *options)
+    assert done.code == code, done.err
+    assert done.err == "" and done.out.count("\n") == 1
+    found: dict[str, Any] = json.loads(done.out, parse_constant=refuse)
+    return found
+
+
+def test_the_worked_example(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo")
+    found = compared(gspo_here, study)
+    assert set(found) >= ALWAYS
+    assert found["sentence"] == (
+        "GSPO better than GRPO on reward/mean:area@steps under recipe demo at equal steps: +2.8 points [1.3, 4.4], "
+        "N=6 seeds."
+    )
+    assert (found["verdict"], found["declared"], found["seeds"]) == ("better", True, [0, 1, 2, 3, 4, 5])
+    assert (found["effect"], found["sd"]) == pytest.approx((0.0283333, 0.0147196), rel=5e-6)
+    assert (found["p_t"], found["p_exact"], found["exact_flips"]) == (pytest.approx(0.00526629), 0.03125, 64)
+    assert found["p_claim"] == 0.03125 and found["p_holm"] is None
+    assert found["ci"] == pytest.approx([0.0128861, 0.0437806], rel=5e-6)
+    assert (found["mde"], found["seeds_needed"], found["margin"]) == (pytest.approx(0.0211159, rel=5e-6), 7, 0.02)
+    assert found["p_equal"] == pytest.approx(0.887918)
+    assert [row["difference"] for row in found["per_seed"]] == pytest.approx(D1)
+    assert found["collapses"] == {"baseline": [], "treatment": [], "p": 1.0}
+    assert (found["n_problems"], found["k"], found["noise"], found["two_way"]) == (None,) * 4
+    kept = json.loads((study / "compare.json").read_text(), parse_constant=refuse)
+    assert kept == found
+    text = gspo_here("report", "compare", str(study)).out
+    for part in ("+2.83 points", "[1.29, 4.38]", "0.0053", "0.0312 (all 64 sign flips)", "0.8879 (margin 2.00)",
+                 "2.11", "20,000 and 20,000, ratio 1.000", "not recorded", "0 and 0 of 6 runs"):  # fmt: skip
+        assert part in text, part
+    assert text.count("better") == 1
+
+
+def test_the_worked_cube(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = cube(tmp_path / "demo")
+    found = compared(gspo_here, study, "--metric", "arithmetic/avg@4")
+    assert found["sentence"].startswith("Exploratory: GSPO better than GRPO on arithmetic/avg@4 under recipe demo")
+    assert "new problems" not in found["sentence"]
+    assert (found["n_problems"], found["k"]) == (5, 4)
+    assert found["two_way"]["ci"] == pytest.approx([-0.0352855, 0.5186189], rel=5e-6)
+    assert (found["two_way"]["V"], found["two_way"]["df"]) == (pytest.approx(0.00995019, rel=5e-6), 4)
+    assert found["noise"]["share"] == pytest.approx(0.102, abs=5e-4)
+    assert found["effect"] == pytest.approx(0.2416667, rel=5e-7)
+    passed = compared(gspo_here, study, "--metric", "arithmetic/pass@2")
+    assert (passed["effect"], passed["k"], passed["noise"]) == (pytest.approx(1 / 6), None, None)
+    text = gspo_here("report", "compare", str(study), "--metric", "arithmetic/avg@4").out
+    assert "5, k = 4" in text and "[-3.53, 51.86] (two-way clustered, df 4)" in text and "10.2 %" in text
+    one = compared(gspo_here, study, "--metric", "arithmetic/avg@4", "--seeds", "0")
+    assert one["sentence"] == (
+        "Exploratory: Two checkpoints: GSPO +5 points [-35, 45] on arithmetic/avg@4 over problems; no statement about "
+        "the algorithms."
+    ).replace("+5 ", "+5.0 ").replace("[-35, 45]", "[-35.5, 45.5]")
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(1, "two_checkpoints"), (2, "no_claim"), (5, "suggestive")])
+def test_few_seeds(seeds: int, verdict: str, tmp_path: Path, gspo_here: Gspo) -> None:
+    found = compared(gspo_here, write_study(tmp_path / "demo", seeds=seeds))
+    assert found["verdict"] == verdict
+    assert verdict != "no_claim" or found["sentence"] == "No claim from 2 seeds."
+
+
+@pytest.mark.parametrize("difference", [0.0, 0.02])
+def test_equal_differences_have_no_p_and_no_interval(difference: float, tmp_path: Path, gspo_here: Gspo) -> None:
+    found = compared(gspo_here, write_study(tmp_path / "demo", flat([difference] * 6)))
+    assert found["verdict"] == "inconclusive" and "all seed differences are equal" in found["sentence"]
+    assert [found[key] for key in ("ci", "p_t", "p_exact", "p_equal", "sd", "mde", "two_way")] == [None] * 7
+
+
+def test_last_tenth_against_area(tmp_path: Path, gspo_here: Gspo) -> None:
+    def rising(arm: str, seed: int) -> list[float]:
+        top = 0.5 + 0.01 * seed + (0.0 if arm == "grpo" else D1[seed])
+        return [0.1] * 18 + [top - 0.02, top + 0.02]
+
+    found = compared(gspo_here, write_study(tmp_path / "demo", rising), "--metric", "reward/mean:last10")
+    assert [row["baseline"] for row in found["per_seed"]] == pytest.approx([0.5 + 0.01 * s for s in range(6)])
+    assert found["effect"] == pytest.approx(np.mean(D1))
+
+
+def test_the_axes_of_an_area(tmp_path: Path, gspo_here: Gspo) -> None:
+    """Reward 0 to 1 in a straight line over the steps; one arm takes twice the tokens and half the seconds."""
+    line = [step / (STEPS - 1) for step in range(STEPS)]
+    for arm, tokens, seconds in (("grpo", 1000, 4.0), ("gspo", 2000, 2.0)):
+        for seed in range(3):
+            write_run(tmp_path / "demo", arm, seed, [x + 0.01 * seed * (arm == "gspo") for x in line], tokens, seconds)
+    study = tmp_path / "demo"
+    steps = compared(gspo_here, study)
+    assert [row["baseline"] for row in steps["per_seed"]] == pytest.approx([0.5] * 3)
+    budget = steps["budget"]
+    assert budget["ratios"] == {"steps": 1.0, "tokens": 2.0, "seconds": 0.5}
+    assert (budget["axis"], budget["seconds"]["baseline"]) == ("steps", 80)
+    # tokens: the common range is 2000 .. 20000, where grpo goes from 1/19 to 1 and gspo from 0 to 9/19
+    by_tokens = compared(gspo_here, study, "--metric", "reward/mean:area@tokens")
+    first = by_tokens["per_seed"][0]
+    assert (first["baseline"], first["treatment"]) == pytest.approx((10 / 19, 4.5 / 19))
+    assert by_tokens["budget"]["axis"] == "tokens"
+    # seconds: 4 .. 40, grpo from 0 to 9/19, gspo from 1/19 to 1
+    first = compared(gspo_here, study, "--metric", "reward/mean:area@seconds")["per_seed"][0]
+    assert (first["baseline"], first["treatment"]) == pytest.approx((4.5 / 19, 10 / 19))
+
+
+def test_the_step_from_which_curves_are_apart(tmp_path: Path, gspo_here: Gspo) -> None:
+    rng = np.random.default_rng(0)
+    noise = {
+        key: 0.01 * rng.normal(size=STEPS) for key in [(arm, seed) for arm in ("grpo", "gspo") for seed in range(8)]
+    }
+
+    def rewards(arm: str, seed: int) -> list[float]:
+        gain = [0.2 if arm == "gspo" and step > 8 else 0.0 for step in range(1, STEPS + 1)]
+        return [0.4 + g + e for g, e in zip(gain, noise[arm, seed], strict=True)]
+
+    assert compared(gspo_here, write_study(tmp_path / "demo", rewards, seeds=8))["apart_from_step"] == 9
+    assert compared(gspo_here, write_study(tmp_path / "few", rewards, seeds=5))["apart_from_step"] is None
+
+
+def test_a_failed_run_counts_with_its_last_value(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo")
+    shutil.rmtree(study / "gspo-s2")
+    failed = write_run(study, "gspo", 2, [0.4] * 8 + [0.1] * 4)
+    end(failed, "failed", exit=4, reason="the loss or the gradient of rollout batch 13 is not finite")
+    found = compared(gspo_here, study, "--metric", "reward/mean:last10")
+    assert found["per_seed"][2]["treatment"] == pytest.approx(0.1)
+    assert [f["run"] for f in found["failed"]] == ["gspo-s2"]
+    assert found["collapses"] == {"baseline": [], "treatment": [2], "p": 1.0}
+    # 7 of 19 steps at 0.4, one falling to 0.1, the rest at 0.1, to the planned end
+    area = compared(gspo_here, study)["per_seed"][2]["treatment"]
+    assert area == pytest.approx((7 * 0.4 + 0.25 + 11 * 0.1) / 19)
+    assert "Failed, counted with its last valid value: gspo-s2 (the loss" in gspo_here("report", "compare", study).out
+    shutil.rmtree(failed)
+    assert compared(gspo_here, study, code=3)["reasons"][0]["check"] == "pairs"
+
+
+def test_collapses_are_counted(tmp_path: Path, gspo_here: Gspo) -> None:
+    def falling(arm: str, seed: int) -> list[float]:
+        return [0.5 + 0.01 * seed] * 10 + ([0.05 + 0.001 * seed] if arm == "grpo" else [0.5]) * 10
+
+    found = compared(gspo_here, write_study(tmp_path / "demo", falling))
+    assert found["collapses"] == {"baseline": [0, 1, 2, 3, 4, 5], "treatment": [], "p": 0.03125}
+    for run in (tmp_path / "demo").glob("g*"):
+        change(run / "config.json", {"report.collapse": {"below": 0.01}})
+    assert compared(gspo_here, tmp_path / "demo")["collapses"]["baseline"] == []
+
+
+def test_an_invalidated_run_leaves_with_its_pair(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo", flat([*D1, 0.9]), seeds=7)
+    put(study / "gspo-s6" / "invalidated.json", {"reason": "wrong data on that disk", "date": "2026-01-01"})
+    end(study / "gspo-s6", None)
+    found = compared(gspo_here, study)
+    assert found["verdict"] == "better" and found["n"] == 6 and found["declared"]
+    assert found["invalidated"] == [{"run": "gspo-s6", "reason": "wrong data on that disk"}]
+    text = gspo_here("report", "compare", study).out
+    assert "gspo-s6 (wrong data on that disk)" in text and "Left out of grpo: seed 6." in text
+
+
+def test_other_arms_are_one_family(tmp_path: Path, gspo_here: Gspo) -> None:
+    gains = {"grpo": 0.0, "gspo": 1.0, "sapo": 1.0, "luspo": 0.7}
+
+    def rewards(arm: str, seed: int) -> list[float]:
+        return [0.5 + 0.01 * seed + gains[arm] * D1[seed]] * STEPS
+
+    study = write_study(tmp_path / "demo", rewards, arms=tuple(gains))
+    found = compared(gspo_here, study)
+    assert (found["treatment"], found["p_holm"]) == ("gspo", None)
+    others = {other["treatment"]: other for other in found["others"]}
+    assert list(others) == ["luspo", "sapo"]
+    # gains in proportion have the same t, so both adjusted p are twice the p
+    assert {name: o["p_holm"] for name, o in others.items()} == pytest.approx(dict.fromkeys(others, 2 * 0.00526629))
+    assert others["sapo"]["verdict"] == "better" and others["sapo"]["p_claim"] == 0.03125
+    alone = compared(gspo_here, study, "--treatment", "sapo")
+    assert alone["others"] == [] and alone["sentence"].startswith("Exploratory: SAPO better than GRPO")
+    assert "adjusting those would take 7 seeds" in gspo_here("report", "compare", study).out
+    shutil.rmtree(study / "luspo-s0")
+    found = compared(gspo_here, study)
+    assert (found["verdict"], found["others"][0]["verdict"]) == ("better", "refused")
+
+
+def test_a_family_of_two_can_miss_what_one_would_find(tmp_path: Path, gspo_here: Gspo) -> None:
+    near = (0.03, 0.02, 0.09, 0.001, 0.05, 0.02)
+
+    def rewards(arm: str, seed: int) -> list[float]:
+        return [0.5 + 0.01 * seed + (0.0 if arm == "grpo" else near[seed])] * STEPS
+
+    study = write_study(tmp_path / "demo", rewards, arms=("grpo", "gspo", "sapo", "luspo"))
+    found = compared(gspo_here, study)
+    assert found["verdict"] == "better" and 0.025 < found["p_t"] < 0.05
+    assert [other["verdict"] for other in found["others"]] == ["inconclusive"] * 2
+
+
+def test_options_that_choose_make_it_exploratory_and_keep_nothing(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo")
+    for options in (
+        ("--metric", "reward/mean:last10"),
+        ("--margin", "5"),
+        ("--seeds", "0-4"),
+        ("--baseline", "gspo", "--treatment", "grpo"),
+    ):
+        found = compared(gspo_here, study, *options)
+        assert not found["declared"] and found["sentence"].startswith("Exploratory: ")
+        assert not (study / "compare.json").exists()
+    same = ("--metric", "reward/mean:area@steps", "--baseline", "grpo", "--treatment", "gspo", "--margin", "2")
+    assert compared(gspo_here, study, *same)["declared"]
+    assert (study / "compare.json").exists()
+
+
+def test_swapping_the_arms_changes_names_and_signs_only(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo")
+    one = compared(gspo_here, study, "--margin", "5")
+    other = compared(gspo_here, study, "--margin", "5", "--baseline", "gspo", "--treatment", "grpo")
+    assert other["sentence"] == one["sentence"]
+    assert other["effect"] == pytest.approx(-one["effect"])
+    assert other["ci"] == pytest.approx([-one["ci"][1], -one["ci"][0]])
+    assert {k: other[k] for k in ("p_exact", "verdict", "seeds_needed")} == {
+        k: one[k] for k in ("p_exact", "verdict", "seeds_needed")
+    }
+
+
+def test_require(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "better")
+    assert compared(gspo_here, study, "--require", "better")["verdict"] == "better"
+    compared(gspo_here, study, "--require", "equal", code=3)
+    # the claim is that the treatment is better
+    assert compared(gspo_here, study, "--require", "better", "--baseline", "gspo", "--treatment", "grpo", code=3)
+    equal = write_study(tmp_path / "equal", flat([0.004, -0.006, 0.002, -0.003, 0.005, -0.001]))
+    compared(gspo_here, equal, "--require", "equal")
+    compared(gspo_here, equal, "--require", "better", code=3)
+    assert gspo_here("report", "compare", equal, "--require", "worse").code == 2
+
+
+def test_a_metric_with_a_unit_of_its_own(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo", lambda arm, seed: [30.0 + seed + (arm == "gspo") * D1[seed]] * STEPS)
+    for run in study.glob("g*"):
+        change(run / "config.json", {"report.margin": None})
+    found = compared(gspo_here, study)
+    assert (found["points"], found["margin"], found["p_equal"]) == (False, None, None)
+    assert "+0.028 reward [0.013, 0.044]" in found["sentence"]
+    clip = compared(gspo_here, study, "--metric", "clip/token_frac:last10")
+    assert clip["verdict"] == "different" and "GSPO above GRPO on clip/token_frac:last10" in clip["sentence"]
+    compared(gspo_here, study, "--metric", "clip/token_frac:last10", "--require", "better", code=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (("--metric", "reward/mean"), "reward/mean:area@steps"),
+        (("--metric", "reward/meen:last10"), "no metric 'reward/meen'"),
+        (("--metric", "lr:last10"), "mini-batch"),
+        (("--baseline", "ppo"), "it has grpo, gspo"),
+        (("--treatment", "ppo"), "it has grpo, gspo"),
+        (("--treatment", "grpo"), "nothing to compare"),
+        (("--margin", "-1"), "positive"),
+        (("--seeds", "a"), "list of seeds"),
+    ],
+)
+def test_wrong_options(options: tuple[str, ...], found: str, tmp_path: Path, gspo_here: Gspo) -> None:
+    done = gspo_here("report", "compare", write_study(tmp_path / "demo", seeds=1), *options)
+    assert done.code == 2 and found in done.err and done.out == ""
+
+
+def test_a_study_of_one_arm_or_without_the_declared_one(tmp_path: Path, gspo_here: Gspo) -> None:
+    one = write_study(tmp_path / "one", seeds=1, arms=("grpo",))
+    assert "nothing to compare" in gspo_here("report", "compare", one).err
+    two = write_study(tmp_path / "two", seeds=3, arms=("grpo", "sapo"))
+    assert compared(gspo_here, two)["sentence"].startswith("Exploratory: ")
+    three = write_study(tmp_path / "three", seeds=1, arms=("grpo", "sapo", "luspo"))
+    assert "--treatment luspo" in gspo_here("report", "compare", three).err
+
+
+def test_the_order_of_files_and_rows_changes_nothing(tmp_path: Path, gspo_here: Gspo) -> None:
+    one, other = cube(tmp_path / "a" / "demo"), cube(tmp_path / "b" / "demo")
+    for run in sorted(other.glob("*-s*"), reverse=True):
+        run.rename(run.with_name(f"{6 - int(run.name[-1])}-{run.name}"))  # folders are read in another order
+    first, second = (compared(gspo_here, s, "--metric", "arithmetic/avg@4") for s in (one, other))
+    for found in (first, second):
+        for run in found["runs"]:
+            run["run"] = ""
+    assert first == second
+
+
+def test_tuning_and_contamination_are_shown(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = cube(tmp_path / "demo", seeds=3)
+    tuning = {"grpo": {"trials": 6, "seeds": [100, 101]}, "gspo": {"trials": 6, "seeds": [100, 101]}}
+    for run in study.glob("g*"):
+        change(run / "config.json", {"report.tuning": tuning})
+        (run / "eval" / "arithmetic").rename(run / "eval" / "aime24")
+    done = gspo_here("report", "compare", study, "--metric", "aime24/avg@4")
+    assert "grpo: 6 trials on seeds [100, 101]; gspo: 6 trials" in done.out
+    assert "public since early 2024" in done.out
+
+
+def test_every_seed_beyond_eighteen_is_drawn_and_said(tmp_path: Path, gspo_here: Gspo) -> None:
+    many: Rewards = flat(list(np.random.default_rng(0).normal(0.02, 0.02, 19)))
+    study = write_study(tmp_path / "demo", many, seeds=19)
+    assert "(Monte Carlo, 99,999 sign flips)" in gspo_here("report", "compare", study).out

@@ -1,0 +1,185 @@
+"""`gspo report html`: one page that holds everything, needs nothing, and shows hostile text inert."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from compare_studies import D1, change, flat, put, write_study
+from program import Gspo
+
+from gspo_cli.report.harmless import shown
+
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    "</div></div></body></html><h1>owned</h1>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "</textarea><style>body{display:none}</style>",
+    "{{ 7 * 7 }} {% raw %}",
+    "javascript:document.title='owned'",
+    "\" onmouseover=\"document.title='owned'",
+    "\x1b[31mred\x1b[0m\x07\x00",
+    "x" * 100_000,
+    "\u05e9\u05dc\u05d5\u05dd \u202eoverridden\u202c \u2067isolated",
+    "\ud800 lone",
+]
+
+
+class Elements(HTMLParser):
+    """Every start tag with its attributes, and all text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def store(study: Path, texts: list[str]) -> None:
+    """A stored batch of every run, whose responses are these texts."""
+    for run in (p for p in study.iterdir() if (p / "run.json").exists()):
+        rows = [
+            {"problem_id": f"p{i // 2}", "prompt": text, "answer": text[:50], "sample": i % 2, "text": text,
+             "reward": None if i == 1 else 0.5}
+            for i, text in enumerate(texts)
+        ]  # fmt: skip
+        for row in rows:
+            for key in ("prompt", "answer", "text"):
+                row[key] = str(row[key]).encode("utf-8", "replace").decode()
+        (run / "rollouts").mkdir()
+        for step in (1, 10, 20):
+            pq.write_table(pa.Table.from_pylist(rows), run / "rollouts" / f"step_{step:06d}.parquet")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six pairs of runs; their responses, a reason and the processor's name are hostile."""
+    folder = write_study(tmp_path_factory.mktemp("page") / "demo", flat(D1))
+    put(folder / "grpo-s5" / "invalidated.json", {"reason": "".join(HOSTILE[:3])})
+    for run in folder.iterdir():
+        change(run / "run.json", {"cpu": HOSTILE[2]})
+    order = [HOSTILE[0], HOSTILE[1], HOSTILE[8], HOSTILE[7], HOSTILE[9], HOSTILE[2], *HOSTILE[3:7]]
+    store(folder, order)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(study: Path) -> str:
+    """The page's text."""
+    from gspo_cli.report.folders import find_study
+    from gspo_cli.report.html import report_html
+
+    return report_html(find_study(str(study), study)).read_text(encoding="utf-8")
+
+
+def test_the_page_holds_what_the_commands_say(study: Path, page: str, gspo_here: Gspo) -> None:
+    text = "".join(Elements(page).texts)
+    compared = json.loads((study / "compare.json").read_text())
+    assert compared["sentence"] in text and compared["n"] == 5
+    printed = gspo_here("report", "compare", str(study)).out
+    for part in ("[", "p, exact", "noise between seeds", "tuning", "collapsed", "seeds to detect the margin"):
+        assert part in text and part in printed
+    for row in compared["per_seed"]:
+        assert f"{100 * row['difference']:+.2f}" in text
+    for row in json.loads((study / "claims.json").read_text())["rows"]:
+        assert row["claim"] in text
+    assert page.count("<svg") == page.count("</svg>") >= 1
+    for run in compared["runs"]:
+        assert run["run_id"] in text and run["log_sha256"] in text
+    assert "algo.name" in text and "Rollout batch 10, seed 0" in text
+    side = json.loads((study / "report.sources.json").read_text())
+    assert len(side["runs"]) == 11 and side["excluded"][0]["run"] == "grpo-s5"
+
+
+def test_hostile_text_is_text(page: str) -> None:
+    found = Elements(page)
+    names = {tag for tag, _ in found.tags}
+    assert not names & {"script", "img", "iframe", "object", "embed", "link", "a", "form", "base", "textarea"}
+    assert [tag for tag, _ in found.tags].count("h1") == 1
+    assert not [(tag, key) for tag, attrs in found.tags for key in attrs if key.startswith("on")]
+    assert [tag for tag, _ in found.tags].count("body") == 1
+    text = "".join(found.texts)
+    assert HOSTILE[0] in text and "owned" not in "".join(re.findall("<h1>.*?</h1>", page))
+    assert "\x1b" not in page and "\\x1b[31mred" in text and "\u202e" not in page and "\\u202e" in text
+    assert "[96,000 more characters]" in text
+    assert "http://" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page) and "https://" not in page
+    policy = next(attrs["content"] for tag, attrs in found.tags if attrs.get("http-equiv"))
+    assert policy and policy.startswith("default-src 'none'") and "script-src" not in policy
+
+
+def test_what_is_shown_of_a_text() -> None:
+    assert shown("a\tb\nc") == "a\tb\nc"
+    assert shown("\r\x9b\u200f\U000e0041") == "\\x0d\\x9b\\u200f\\U000e0041"
+    assert shown("\ud800") == "\\ud800"
+    assert shown("x" * 12, most=10) == "xxxxxxxxxx\n[2 more characters]"
+    assert shown("שלום") == "שלום"
+
+
+def test_a_study_of_one_arm_and_one_without_stored_batches(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "alone", arms=["gspo"], seeds=2)
+    done = gspo_here("report", "html", str(study), "--json")
+    assert done.code == 0, done.err
+    text = Path(json.loads(done.out)["page"]).read_text()
+    assert "Nothing is compared" in text and "rollout.store" in text
+
+
+def test_a_refused_comparison_lists_its_reasons(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo")
+    change(study / "gspo-s1" / "run.json", {"data_sha256": "e" * 64})
+    assert gspo_here("report", "html", str(study)).code == 0
+    text = "".join(Elements((study / "report.html").read_text()).texts)
+    assert "No comparison: 1 precondition fails." in text and "data_sha256" in text
+    assert "p, paired t" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_in_a_real_browser(study: Path, page: str, tmp_path: Path, width: int, dark: bool) -> None:
+    """Scripts are allowed here, so that one of ours can measure; theirs must still not exist."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no browser: chromium is not installed")
+    measure = (
+        "<script>document.title = JSON.stringify({title: document.title, width: document.documentElement.scrollWidth,"
+        "view: document.documentElement.clientWidth, scripts: document.scripts.length, images: document.images.length,"
+        "paper: getComputedStyle(document.body).backgroundColor, shown: getComputedStyle(document.body).display,"
+        "headings: document.querySelectorAll('body > h2').length, h1: document.querySelectorAll('h1').length})</script>"
+    )
+    bare = re.sub(r"<meta http-equiv=[^>]*>", "", page)
+    assert bare != page
+    copy = tmp_path / "page.html"
+    copy.write_text(bare.replace("</body>\n</html>", f"{measure}</body>\n</html>"))
+    picture = tmp_path / "page.png"
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--window-size={width},900",
+        f"--user-data-dir={tmp_path}/p",
+    ]
+    flags += ["--force-dark-mode"] if dark else []
+    command = [browser, *flags, "--dump-dom", copy.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
+    assert title, done.stderr[-500:]
+    found = json.loads(title[1].replace("&quot;", '"'))
+    assert (found["title"], found["scripts"], found["images"], found["h1"]) == ("demo - gspo", 1, 0, 1)
+    assert found["headings"] == 6 and found["shown"] == "block"
+    assert found["width"] <= found["view"]
+    assert (found["paper"] == "rgb(255, 255, 255)") != dark
+    shot = subprocess.run([browser, *flags, f"--screenshot={picture}", (study / "report.html").as_uri()], timeout=120,
+                          capture_output=True)  # fmt: skip
+    assert picture.stat().st_size > 10_000, shot.stderr[-500:]

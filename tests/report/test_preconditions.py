@@ -1,0 +1,261 @@
+"""What makes two arms incomparable is refused, named and told with both values; nothing else is said then."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from compare_studies import change, cube, end, put, write_answers, write_run, write_study
+from program import Done, Gspo
+
+from gspo_cli.errors import GspoError
+from gspo_cli.report.folders import read_study
+from gspo_cli.report.run_facts import command_for, read_facts
+from gspo_cli.training.loop import stop_if_not_finite
+from gspo_cli.types import StepMetrics
+
+Break = Callable[[Path], object]
+
+
+def compare(gspo_here: Gspo, study: Path, *options: str) -> Done:
+    return gspo_here("report", "compare", str(study), *options)
+
+
+def run_json(**changes: object) -> Break:
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    return lambda study: change(study / "gspo-s3" / "run.json", keys)
+
+
+def configuration(**changes: object) -> Break:
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    return lambda study: change(study / "gspo-s3" / "config.json", keys)
+
+
+def cut_log(study: Path) -> None:
+    log = study / "gspo-s3" / "metrics.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-2]))
+
+
+def copy_log(study: Path) -> None:
+    shutil.copy(study / "gspo-s2" / "metrics.jsonl", study / "gspo-s3" / "metrics.jsonl")
+
+
+def more_prompts(study: Path) -> None:
+    """As dynamic sampling does."""
+    log = study / "gspo-s3" / "metrics.jsonl"
+    log.write_text(log.read_text().replace('"compute/queries":640', '"compute/queries":700'))
+
+
+BREAKS: dict[str, tuple[str, Break, str, str]] = {
+    "missing seed": ("pairs", lambda s: shutil.rmtree(s / "gspo-s3"), "no gspo-s3", "--algo gspo --seeds 3"),
+    "other weights": ("start", run_json(model_sha256="x"), "x in gspo-s3", "train both arms"),
+    "other tokenizer": ("start", run_json(tokenizer_sha256="x"), "x in gspo-s3", "train both arms"),
+    "weights unknown": ("start", run_json(model_sha256=None), "not recorded in gspo-s3", "train both arms"),
+    "other data": ("data", run_json(data_sha256="x"), "x in gspo-s3", "same rows"),
+    "more steps": ("budget", configuration(train__steps=30), "30 in gspo-s3", "one recipe"),
+    "more prompts": ("budget", configuration(rollout__prompts=64), "64 in gspo-s3", "one recipe"),
+    "more samples": ("budget", configuration(rollout__samples=8), "8 in gspo-s3", "one recipe"),
+    "longer answers": ("budget", configuration(rollout__max_new_tokens=99), "99 in gspo-s3", "one recipe"),
+    "more updates": ("budget", configuration(algo__minibatches=8), "8 in gspo-s3", "one recipe"),
+    "more queries": ("budget", more_prompts, "700 in gspo-s3", "area@tokens"),
+    "other learning rate": ("config", configuration(train__lr=2e-4), "0.0002 in gspo-s3", "one recipe"),
+    "a key more": ("config", configuration(rollout__routes=True), "True in gspo-s3", "one recipe"),
+    "other margin": ("config", configuration(report__margin=9.0), "9.0 in gspo-s3", "one recipe"),
+    "best checkpoint": ("checkpoint", configuration(report__checkpoint="best"), "best in gspo-s3", "last"),
+    "still running": ("status", lambda s: end(s / "gspo-s3", None), "no end was recorded", "--overwrite"),
+    "interrupted": ("status", lambda s: end(s / "gspo-s3", "interrupted", exit=130), "gspo-s3", "--overwrite"),
+    "disk full": ("status", lambda s: end(s / "gspo-s3", "failed", exit=6, reason="no space"), "no space", "again"),
+    "no log": ("cells", lambda s: (s / "gspo-s3" / "metrics.jsonl").unlink(), "no metrics.jsonl", "complete it"),
+    "shorter log": ("cells", cut_log, "the log ends at step 19 of 20", "complete it"),
+    "copied log": ("copies", copy_log, "gspo-s3", "remove the copy"),
+    "other commit": ("code", run_json(code__commit="x"), "x in gspo-s3", "--allow code"),
+    "uncommitted change": ("code", run_json(code__diff_sha256="x"), "x in gspo-s3", "--allow code"),
+    "other machine": ("hardware", run_json(cpu="x"), "x in gspo-s3", "--allow hardware"),
+    "other threads": ("hardware", run_json(threads=4), "4 in gspo-s3", "--allow hardware"),
+    "other torch": ("versions", run_json(packages__torch="x"), "x in gspo-s3", "--allow versions"),
+    "other engine": ("versions", run_json(engine__name="vllm"), "vllm in gspo-s3", "--allow versions"),
+    "versions unknown": ("versions", run_json(packages=None), "not recorded in gspo-s3", "--allow versions"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that may be compared; leave it unchanged."""
+    return write_study(tmp_path_factory.mktemp("whole") / "demo", seeds=4)
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_each_check_alone(name: str, whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    check, break_it, found, do = BREAKS[name]
+    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+    break_it(study)
+    done = compare(gspo_here, study, "--json")
+    assert done.code == 3
+    said = json.loads(done.out)
+    assert said["verdict"] == "refused" and said["sentence"].startswith("No comparison: ")
+    reason, *more = said["reasons"]
+    # a longer plan is not reached, and a table that is missing lacks its entries
+    assert not more or name in ("more steps", "versions unknown")
+    assert reason["check"] == check
+    assert found in f"{reason['baseline']} {reason['treatment']}"
+    assert do in reason["do"]
+    assert not {"p_t", "p_exact", "ci", "effect", "per_seed", "mde"} & set(said)
+
+
+def test_a_refusal_on_the_terminal(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+    shutil.rmtree(study / "gspo-s3")
+    done = compare(gspo_here, study)
+    assert done.code == 3 and "No comparison: 1 precondition fails." in done.out
+    train = f"gspo train quickstart --set train.lr=2e-4 --algo gspo --seeds 3 --out {tmp_path} --name demo"
+    assert f"pairs: train what is missing: {train}\n" in done.out
+    assert not any(word in done.out for word in ("interval", "p =", "p, ", "better", "+2.8"))
+    narrowed = compare(gspo_here, study, "--seeds", "0-2")
+    assert narrowed.code == 0 and "Left out of grpo: seed 3." in narrowed.out
+    assert "Exploratory" not in narrowed.out  # no complete pair was left out
+    assert "Exploratory" in compare(gspo_here, study, "--seeds", "0,1").out
+    assert compare(gspo_here, study, "--seeds", "0-2,9").code == 3
+
+
+def test_the_whole_study_is_compared(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+    assert compare(gspo_here, study).code == 0
+
+
+def test_all_at_once_lists_all(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+    for name, (_, break_it, _, _) in BREAKS.items():
+        if name not in ("missing seed", "no log", "copied log", "interrupted"):
+            break_it(study)
+    copy_log(study)
+    end(study / "gspo-s3", None)
+    shutil.rmtree(study / "gspo-s1")
+    said = json.loads(compare(gspo_here, study, "--json").out)
+    assert {r["check"] for r in said["reasons"]} == {
+        "pairs", "start", "data", "budget", "config", "checkpoint", "status", "copies", "code", "hardware", "versions",
+    }  # fmt: skip
+    assert said["sentence"] == f"No comparison: {len(said['reasons'])} preconditions fail."
+
+
+def test_three_checks_can_be_waived_and_are_shown(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+    run_json(cpu="fast", packages__torch="3")(study)
+    assert compare(gspo_here, study, "--allow", "hardware").code == 3
+    done = compare(gspo_here, study, "--allow", "hardware", "--allow", "versions")
+    assert done.code == 0
+    assert "Waived, hardware: cpu: CPU in grpo-s3; fast in gspo-s3." in done.out
+    waivers = json.loads(compare(gspo_here, study, "--allow", "hardware", "--allow", "versions", "--json").out)[
+        "waivers"
+    ]
+    assert [w["check"] for w in waivers] == ["hardware", "versions"]
+    for other in ("config", "start", "everything"):
+        refused = compare(gspo_here, study, "--allow", other)
+        assert refused.code == 2 and "only code, hardware, versions can be waived" in refused.err
+
+
+def test_hardware_may_differ_between_pairs_but_the_start_may_not(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+    for arm in ("grpo", "gspo"):
+        change(study / f"{arm}-s3" / "run.json", {"cpu": "other"})
+    assert compare(gspo_here, study).code == 0
+    for arm in ("grpo", "gspo"):
+        change(study / f"{arm}-s3" / "run.json", {"model_sha256": "other"})
+    assert compare(gspo_here, study).code == 3
+
+
+def test_what_arms_are_made_of_may_differ(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+    for seed in range(4):
+        change(study / f"gspo-s{seed}" / "config.json", {"algo.lr": 5e-5, "algo.clip.high": 1.0, "name": "other"})
+        change(study / f"gspo-s{seed}" / "run.json", {"engine.routes": True})  # follows from algo.replay
+    assert compare(gspo_here, study).code == 0
+    for arm in ("grpo", "gspo"):
+        for seed in range(4):
+            change(study / f"{arm}-s{seed}" / "config.json", {"report.tuned": ["train.lr"]})
+            change(study / f"{arm}-s{seed}" / "config.json", {"train.lr": 1e-4 if arm == "grpo" else 2e-4})
+    assert compare(gspo_here, study).code == 0
+
+
+def test_equal_tokens_need_no_equal_updates(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+    for seed in range(4):
+        change(study / f"gspo-s{seed}" / "config.json", {"algo.minibatches": 1})
+    assert compare(gspo_here, study).code == 3
+    done = compare(gspo_here, study, "--metric", "reward/mean:area@tokens")
+    assert done.code == 0 and "20,000 and 20,000" in done.out
+
+
+def test_a_copied_run_folder_is_refused(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+    shutil.copytree(study / "gspo-s3", study / "gspo-s3-again")
+    done = compare(gspo_here, study)
+    assert done.code == 3 and "two runs of arm 'gspo' with seed 3" in done.err
+    for arm in ("grpo", "gspo"):
+        shutil.copytree(study / f"{arm}-s3", study / f"{arm}-s6")
+        change(study / f"{arm}-s6" / "run.json", {"seed": 6})
+    shutil.rmtree(study / "gspo-s3-again")
+    assert [r["check"] for r in json.loads(compare(gspo_here, study, "--json").out)["reasons"]] == ["copies", "copies"]
+
+
+def test_answers(tmp_path: Path, gspo_here: Gspo) -> None:
+    metric = ("--metric", "arithmetic/avg@4", "--json")
+    study = cube(tmp_path / "demo")
+    assert compare(gspo_here, study, *metric).code == 0
+
+    def reasons(*options: str) -> list[tuple[str, str]]:
+        found = json.loads(compare(gspo_here, study, *metric, *options).out)["reasons"]
+        return [(r["check"], r["treatment"]) for r in found]
+
+    run = study / "gspo-s3"
+    write_answers(run, [4, 4, 3, 2, None], k=4)
+    assert reasons() == [("cells", "1 answers without a verdict (grader errors)")]
+    wrong = json.loads(compare(gspo_here, study, *metric, "--grader-errors", "wrong").out)
+    assert wrong["ungraded_as_wrong"] == 1 and wrong["per_seed"][3]["treatment"] == (4 + 4 + 3 + 2 + 3) / 20
+    assert compare(gspo_here, study, "--grader-errors", "right").code == 2
+    write_answers(run, [4, 4, 3, 2, 4], k=5)
+    assert reasons() == [("eval", "5 in gspo-s3"), ("cells", "5 samples a problem, not 4")]
+    write_answers(run, [4, 4, 3, 2], k=4)
+    assert reasons()[0][0] == "eval"
+    write_answers(run, [4, 4, 3, 2, 4], k=4)
+    change(run / "eval" / "arithmetic" / "step-000020" / "summary.json", {"temperature": 0.6})
+    assert reasons() == [("eval", "0.6 in gspo-s3")]
+    shutil.rmtree(run / "eval")
+    assert reasons() == [("cells", "not evaluated")]
+    write_answers(run, [4, 4, 3, 2, 4], k=4, step=10)
+    assert reasons() == [("cells", "evaluated at step-000010, not at its last checkpoint step-000020")]
+
+
+def test_pass_at_k_needs_enough_samples(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = cube(tmp_path / "demo")
+    assert compare(gspo_here, study, "--metric", "arithmetic/pass@2").code == 0
+    assert compare(gspo_here, study, "--metric", "arithmetic/pass@5").code == 3
+    assert compare(gspo_here, study, "--metric", "arithmetic/avg@8").code == 3
+    assert compare(gspo_here, study, "--metric", "minicode/avg@4").code == 3
+
+
+def test_the_command_that_trains_what_is_missing(whole: Path) -> None:
+    facts = read_facts(read_study(whole).runs[0])
+    own = "gspo train quickstart --set train.lr=2e-4"
+    more = f"--algo gspo --seeds 3,4 --out {whole.parent} --name demo --overwrite"
+    assert command_for(facts, "gspo", [3, 4], overwrite=True) == f"{own} {more}"
+
+
+def test_training_that_stops_on_values_that_are_not_finite_is_known_by_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(GspoError) as caught:
+        stop_if_not_finite([StepMetrics({"update/applied": 0.0, "grad/norm": None, "loss": None})], 3)
+    folder = write_run(tmp_path / "demo", "grpo", 0, [0.5] * 3)
+    end(folder, "failed", exit=int(caught.value.code), reason=str(caught.value))
+    assert read_facts(read_study(tmp_path / "demo").runs[0]).not_finite
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.json", "events.jsonl", "invalidated.json"])
+def test_a_corrupt_file_is_named(name: str, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo", seeds=1)
+    (study / "gspo-s0" / name).write_text('{"a": NaN}\n')
+    done = compare(gspo_here, study)
+    assert done.code == 6 and name in done.err and done.out == ""
+    put(study / "gspo-s0" / "config.json", {"algo": {"name": "gspo"}, "train": {"steps": "many"}})
+    assert compare(gspo_here, study).code == 6

@@ -1,0 +1,151 @@
+"""Provenance: what side files name, and that any altered byte is found and its file named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import Gspo, tree
+
+from gspo_cli.report.verify import verify
+
+
+@pytest.fixture(scope="module")
+def trained(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real study of two arms with figures, comparison and page."""
+    out = tmp_path_factory.mktemp("verified")
+    done = gspo("train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "demo", "--set", "rollout.store=1")
+    assert done.code == 0, done.err
+    for command in ("plots", "compare"):
+        assert gspo("report", command, out / "demo").code == 0
+    return out / "demo"
+
+
+def flipped(path: Path, position: float) -> None:
+    """The file with the lowest bit of one byte turned, at a share of its length."""
+    data = bytearray(path.read_bytes())
+    data[int(position * (len(data) - 1))] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def problems(folder: Path) -> dict[str, str]:
+    """File (relative) -> what is wrong."""
+    return {str(Path(p.file).relative_to(folder)): p.what for p in verify(folder).problems}
+
+
+def test_a_whole_study_is_verified_and_nothing_is_changed(trained: Path, gspo_here: Gspo) -> None:
+    before = tree(trained)
+    done = gspo_here("runs", "verify", str(trained), "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["ok"], found["problems"]) == (0, True, [])
+    assert found["num_files"] > 30
+    assert tree(trained) == before
+
+
+@pytest.mark.parametrize("position", [0.37, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.0, 1.0))])
+def test_one_altered_byte_is_found_wherever_it_is(trained: Path, tmp_path: Path, position: float) -> None:
+    study = tmp_path / "demo"
+    shutil.copytree(trained, study)
+    checked = 0
+    for name, whole in tree(study).items():
+        if not whole or (name.startswith("gspo-s0") and position != 0.37):
+            continue  # the other arm's files are like the first one's; an empty file has no byte
+        flipped(study / name, position)
+        part = study / name.split("/")[0] if "-s0/" in name else study  # figures are drawn again for the study alone
+        assert name in {f"{part.relative_to(study)}/{n}".removeprefix("./") for n in problems(part)}, name
+        (study / name).write_bytes(whole)
+        checked += 1
+    assert checked > 30
+    assert problems(study) == {}
+
+
+def test_a_lost_an_added_and_a_doubled_line_are_named(trained: Path, tmp_path: Path) -> None:
+    log = "grpo-s0/metrics.jsonl"
+    for change in (lambda rows: rows[:3] + rows[4:], lambda rows: [*rows[:3], rows[2], *rows[3:]]):
+        study = tmp_path / "demo"
+        shutil.copytree(trained, study, dirs_exist_ok=True)
+        rows = (trained / log).read_bytes().splitlines(keepends=True)
+        (study / log).write_bytes(b"".join(change(rows)))
+        (study / "grpo-s0" / "sealed.json").unlink()
+        lines = {p.line for p in verify(study / "grpo-s0").problems if p.file.endswith("metrics.jsonl")}
+        assert lines & {4}, lines
+
+
+def test_lost_files(trained: Path, tmp_path: Path) -> None:
+    study = tmp_path / "demo"
+    shutil.copytree(trained, study)
+    shutil.rmtree(study / "gspo-s0" / "checkpoints")
+    found = verify(study)
+    assert found.problems == []  # weights may be removed to save space
+    assert any("checkpoints" in note for note in found.notes)
+    for name in ("gspo-s0/perf.jsonl", "gspo-s0/run.json", "figures/reward.csv"):
+        whole = (study / name).read_bytes()
+        (study / name).unlink()
+        assert name in problems(study)
+        (study / name).write_bytes(whole)
+
+
+def test_a_run_in_progress_is_noted_not_blamed(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "gspo-s0"
+    shutil.copytree(trained / "gspo-s0", run)
+    (run / "sealed.json").unlink()
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(line for line in lines if '"event":"end"' not in line))
+    found = verify(run)
+    assert found.problems == [] and "has not ended" in found.notes[0]
+
+
+def test_a_figure_made_of_other_data_is_found(trained: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    """Someone who alters the csv and every hash of it still cannot make the logs give that csv."""
+    from gspo_cli.runlog.seal import seal_files, sha256_of
+
+    study = tmp_path / "demo"
+    shutil.copytree(trained, study)
+    csv, side = study / "figures" / "reward.csv", study / "figures" / "reward.json"
+    csv.write_text(csv.read_text().replace("0.", "0.9", 1))
+    table = json.loads(side.read_text())
+    table["csv"] = {"bytes": csv.stat().st_size, "sha256": sha256_of(csv)}
+    old = sha256_of(side)
+    side.write_text(json.dumps(table, sort_keys=True, indent=2) + "\n")
+    for image in (side.with_suffix(".svg"), side.with_suffix(".png")):
+        image.write_bytes(image.read_bytes().replace(old.encode(), sha256_of(side).encode()))
+    seal_files(study, [csv, side, side.with_suffix(".svg"), side.with_suffix(".png")])
+    assert problems(study) == {"figures/reward.csv": "made again from the logs it comes out otherwise"}
+    done = gspo_here("runs", "verify", str(side))
+    assert done.code == 3 and "reward.csv" in done.out
+
+
+def test_side_files_name_runs_logs_and_what_was_left_out(trained: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+    study = tmp_path / "demo"
+    shutil.copytree(trained, study)
+    (study / "gspo-s0" / "invalidated.json").write_text('{"reason": "wrong data"}')
+    assert gspo_here("report", "compare", str(study)).code == 3
+    side: dict[str, Any] = json.loads((study / "compare.sources.json").read_text())
+    assert side["file"] == "compare.json" and side["runs"] == []
+    reasons = {run["run"]: run["reason"] for run in side["excluded"]}
+    assert reasons == {"grpo-s0": "its partner is invalidated", "gspo-s0": "invalidated: wrong data"}
+    assert all(len(run["log"]["sha256"]) == 64 and run["run_id"] for run in side["excluded"])
+    used = json.loads((trained / "compare.sources.json").read_text())
+    assert [run["run"] for run in used["runs"]] == ["grpo-s0", "gspo-s0"] and used["excluded"] == []
+
+
+def test_runs_ls_show_diff_path(trained: Path, gspo_here: Gspo) -> None:
+    root = trained.parent
+    rows = [json.loads(line) for line in gspo_here("runs", "ls", str(root), "--json").out.splitlines()]
+    assert [(r["run"], r["status"], r["steps"], r["planned"]) for r in rows] == [
+        ("grpo-s0", "completed", 2, 2), ("gspo-s0", "completed", 2, 2),
+    ]  # fmt: skip
+    assert "gspo-s0" in gspo_here("runs", "ls", str(root)).out
+    about = json.loads(gspo_here("runs", "show", "demo/gspo-s0", "--out", str(root), "--json").out)
+    assert about["about"]["model_sha256"] and about["config"]["algo.name"] == "gspo"
+    assert "model_sha256" in gspo_here("runs", "show", about["run_id"][:8], "--out", str(root)).out
+    done = gspo_here("runs", "diff", "demo/grpo-s0", "demo/gspo-s0", "--out", str(root), "--json")
+    keys = {json.loads(line)["key"] for line in done.out.splitlines()}
+    assert {"algo.name", "run.json arm"} <= keys and "seed" not in keys and "run.json model_sha256" not in keys
+    assert gspo_here("runs", "path", "--out", str(root)).out.strip() == str(trained)
+    assert gspo_here("runs", "path", "demo/gspo-s0", "--out", str(root)).out.strip() == str(trained / "gspo-s0")
+    missing = gspo_here("runs", "show", "no-such", "--out", str(root))
+    assert missing.code == 2 and "gspo runs ls" in missing.err

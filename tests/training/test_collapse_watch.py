@@ -1,0 +1,63 @@
+"""Collapse seen while a run trains: by the rule the recipe fixed, once, as an event with its step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gspo_cli import recipe
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog.log import RunLog
+from gspo_cli.training.collapse_watch import CollapseWatch
+
+
+def watch(folder: Path, stop: bool = False, steps: int = 20) -> tuple[CollapseWatch, list[str]]:
+    sets = [f"train.steps={steps}", f"train.stop_on_collapse={str(stop).lower()}"]
+    said: list[str] = []
+    return CollapseWatch(recipe.load("quickstart", {}, sets), RunLog(folder, "0"), said.append), said
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_collapse_is_an_event_with_its_step_and_told_once(tmp_path: Path) -> None:
+    seen, said = watch(tmp_path)
+    # windows of 2 of 20 planned batches: best 0.6; (0.5 + 0.1) / 2 = 0.3 is not below half of it, 0.1 is
+    for step, reward in enumerate([0.6, 0.6, 0.5, 0.1, 0.1, 0.1, 0.7, 0.7, 0.0, 0.0], start=1):
+        seen.see(step, {"reward/mean": reward})
+    (event,) = events(tmp_path)
+    assert (event["event"], event["step"], event["reward"]) == ("collapsed", 5, pytest.approx(0.1))
+    assert len(said) == 1 and "collapsed" in said[0]
+
+
+def test_a_fall_of_less_than_the_rule_asks_is_none(tmp_path: Path) -> None:
+    seen, said = watch(tmp_path)
+    for step, reward in enumerate([0.15, 0.15, 0.06, 0.06, 0.06], start=1):  # below half, but 0.09 lower only
+        seen.see(step, {"reward/mean": reward})
+    assert events(tmp_path) == [] and said == []
+
+
+def test_stopping_is_a_guard(tmp_path: Path) -> None:
+    seen, _ = watch(tmp_path, stop=True)
+    for step in (1, 2, 3):
+        seen.see(step, {"reward/mean": 0.9})
+    seen.see(4, {"reward/mean": 0.0})  # (0.9 + 0) / 2 = 0.45 is not below half of 0.9
+    with pytest.raises(GspoError) as stopped:
+        seen.see(5, {"reward/mean": 0.0})
+    assert stopped.value.code == ExitCode.GUARD and "rollout batch 5" in stopped.value.message
+
+
+def test_signs_are_warnings(tmp_path: Path) -> None:
+    seen, said = watch(tmp_path, stop=True)
+    for step in range(1, 8):
+        seen.see(step, {"reward/mean": 0.5, "entropy/mean": 1.0, "kl/sampler_trainer_k3": 1e-4, "grad/norm": 1.0})
+    seen.see(8, {"reward/mean": 0.5, "entropy/mean": 0.09, "kl/sampler_trainer_k3": 2e-3, "grad/norm": 11.0})
+    seen.see(9, {"reward/mean": 0.5, "entropy/mean": 0.01, "kl/sampler_trainer_k3": None, "grad/norm": 99.0})
+    found = [(e["event"], e["metric"], e["step"]) for e in events(tmp_path)]
+    assert found == [("sign_of_collapse", name, 8) for name in ("entropy/mean", "kl/sampler_trainer_k3", "grad/norm")]
+    assert len(said) == 3
