@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from gspo_cli.checkpoint.protocol import checkpoints
 from gspo_cli.config import ModelConfig, RolloutConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark
@@ -65,7 +66,7 @@ def final_checkpoint(run: Path) -> Path:
 
     Errors: GspoError when the run has none (it did not reach its end).
     """
-    found = sorted(run.glob("checkpoints/step-*/model"))
+    found = [p / "model" for p in checkpoints(run / "checkpoints") if (p / "model").is_dir()]
     if not found:
         raise GspoError(
             f"{run} has no saved model", "a run saves its weights when it ends", "let it finish, or name a model folder"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
 from gspo_cli.seeds import derive_seed, permutation
 from gspo_cli.tasks.contract import Crediting, Task
-from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sample, Sampling
+from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sample, Sampling, Score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -86,11 +87,25 @@ def collect(
     for problem in problems:
         samples = tuple(drawn[problem.id, i] for i in range(num_samples))
         texts = tuple(decode(tokenizer, s) for s in samples)
-        scores = tuple(task.reward(problem, text) for text in texts)
+        scores = tuple(score(task, problem, text) for text in texts)
         groups.append(
             Group(problem, prompts[problem.id], samples, texts, scores, credit(task, tokenizer, problem, samples))
         )
     return RolloutBatch(step, tuple(groups), sampling.max_new_tokens)
+
+
+def score(task: Task, problem: Problem, text: str) -> Score:
+    """The task's score; none, with the reason, where the task fails or gives a number that is not finite. Such a
+    response is left out of means and updates, not counted as wrong."""
+    try:
+        given = task.reward(problem, text)
+    except GspoError:
+        raise
+    except Exception as error:  # whatever a task of the user's own raises
+        return Score(None, f"the task failed: {type(error).__name__}: {str(error)[:200]}")
+    if given.value is not None and not math.isfinite(given.value):
+        return Score(None, f"the reward was {given.value}")
+    return given
 
 
 def credit(
