@@ -96,14 +96,7 @@ def train(
         for run in runs:
             view.start_run(run.name)
             with saying_where(folder / run.name):
-                execute(
-                    run,
-                    start,
-                    folder,
-                    Plan(loaded, arms, chosen, text),
-                    sys.argv,
-                    View(view.step, view.preflight, console.note),
-                )
+                execute(run, start, folder, asked, sys.argv, View(view.step, view.preflight, console.note))
             finished(view, folder / run.name, run.arm, run.recipe.seed, json_)
     if not json_:
         console.out.print(str(folder))

@@ -133,9 +133,8 @@ def train_held(
         on_step=view.on_step,
         on_preflight=view.on_preflight,
     )
-    session = Session(
-        run, learner, engine, tokenizer, parts.task, parts.stream, log, hooks, guards=Guards(recipe.guards)
-    )
+    guards = Guards(recipe.guards)
+    session = Session(run, learner, engine, tokenizer, parts.task, parts.stream, log, hooks, guards=guards)
     identity = {
         "start_sha256": hashes["model_sha256"],
         "config_sha256": earlier.record["config_sha256"] if earlier else config_hash(recipe),
