@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from gspo_cli.models.packing import Packing
+
     RoutesArray = NDArray[np.uint8] | NDArray[np.int16]
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -125,9 +127,11 @@ class MicroBatch:
     sampler_log_probs_BT: Tensor
     """The engine's log-probability of each loss token, 0 elsewhere; float32."""
     positions_N: Tensor
-    """Where in the flattened `input_ids_BT` every token but each row's last stands: whose experts count; int64."""
+    """Which of the tokens fed to the model are not a row's last: whose experts count; int64, rising."""
     predicts_M: Tensor
-    """Which of these N predict a loss token; int64."""
+    """Which of these N predicts each loss token; int64."""
+    packing: Packing | None = None
+    """The rows as the model is fed them; None = as they are, padded."""
     trainer_log_probs_BT: Tensor | None = None
     """The trainer's, before the first update on the rollout batch; None until computed."""
     old_log_probs_BT: Tensor | None = None

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from gspo_cli.errors import GspoError
+from gspo_cli.models.packing import enable_packing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,7 +62,9 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
     device = pick_device(config.device)
     if experts_on_cpu(model) and device.type == "cpu":
         model.set_experts_implementation("eager")  # for small batches faster there than grouped_mm, and as exact
-    return model.to(device).eval(), tokenizer
+    model = model.to(device).eval()
+    enable_packing(model)
+    return model, tokenizer
 
 
 def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrainedTokenizerBase:

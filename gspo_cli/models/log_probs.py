@@ -1,6 +1,6 @@
 """The policy's log-probabilities of given tokens.
 
-B = responses, T = token positions, N = loss tokens, H = hidden width, V = vocabulary
+B = responses, T = token positions, N = loss tokens, R = tokens fed, H = hidden width, V = vocabulary
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from gspo_cli.models.packing import Packing, last_hidden, take_rows
+
 CHUNK_LOGITS = 1 << 24  # logits held at a time; more tokens than that are done in chunks and recomputed in backward
 
 
@@ -24,17 +26,19 @@ class TokenScores(NamedTuple):
     """Of the whole distribution the token was drawn from, in nats; no gradient."""
 
 
-def token_scores(model: PreTrainedModel, input_ids_BT: Tensor, mask_BT: Tensor, temperature: float) -> TokenScores:
+def token_scores(
+    model: PreTrainedModel, input_ids_BT: Tensor, mask_BT: Tensor, temperature: float, packing: Packing | None = None
+) -> TokenScores:
     """log pi(y_t | y_<t) at temperature T, and the entropy there, for the tokens that `mask_BT` marks.
 
     The token at t is predicted by the hidden state at t - 1; the language-model head runs on those positions alone,
-    never on prompt or padding. Rows are padded on the right, where causal attention cannot look, so there is no
-    attention mask.
+    never on prompt or padding. With `packing` (of the same rows) the model is fed packed rows instead of padded ones:
+    the same values to rounding.
     """
-    # use_cache must be given: left at the configuration's default, packed rows would attend to each other silently
-    hidden_BTH = model.base_model(input_ids=input_ids_BT, attention_mask=None, use_cache=False).last_hidden_state
-    predicts_BT = mask_BT[:, 1:]
-    hidden_NH, target_N = hidden_BTH[:, :-1][predicts_BT], input_ids_BT[:, 1:][predicts_BT]
+    hidden_RH = last_hidden(model.base_model, input_ids_BT, packing)
+    index_BT = torch.arange(mask_BT.numel(), device=mask_BT.device).view(mask_BT.shape)
+    index_BT = index_BT if packing is None else packing.index_BT
+    hidden_NH, target_N = take_rows(hidden_RH, index_BT[:, :-1][mask_BT[:, 1:]]), input_ids_BT[mask_BT]
     weight_VH = model.get_output_embeddings().weight
     size = max(1, CHUNK_LOGITS // len(weight_VH))
     if len(target_N) <= size:

@@ -27,13 +27,13 @@ def place(record_LNK: Tensor, positions_N: Tensor, num_positions: int, missing: 
     return placed
 
 
-def violations(used_LRK: Tensor, record_LNK: Tensor, mask_BT: Tensor, missing: int) -> Total:
+def violations(used_LRK: Tensor, record_LNK: Tensor, tokens_N: Tensor, missing: int) -> Total:
     """(layer, token) pairs where the experts were called with other experts than those recorded. Must be 0.
 
-    Finds the tokens from the loss mask, not from the positions that `place` was given, so that a shifted or
+    `tokens_N` must come from the loss mask, not from the positions that `place` was given, so that a shifted or
     misaligned layout shows.
     """
-    used_LNK = used_LRK[:, before_last(mask_BT).flatten()]
+    used_LNK = used_LRK[:, tokens_N]
     differs_LN = (used_LNK != record_LNK).any(-1) & (record_LNK[..., 0] != missing)
     return Total(differs_LN.sum())
 

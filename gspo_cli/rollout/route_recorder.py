@@ -23,9 +23,9 @@ class RouteRecorder:
         self.prompt_PTLK = chosen_NLK.reshape(len(prompts), width, *chosen_NLK.shape[1:])
         self.response_BTLK = np.zeros((len(owner), max_new_tokens, *chosen_NLK.shape[1:]), chosen_NLK.dtype)
 
-    def note(self, responses: NDArray[np.int64], t: int) -> None:
-        """After the pass over token `t` of these responses."""
-        self.response_BTLK[responses, t] = self._chosen()
+    def note(self, responses: NDArray[np.int64], rows: NDArray[np.int64], t: int) -> None:
+        """After the pass over token `t` of these responses, each in one of the pass's rows."""
+        self.response_BTLK[responses, t] = self._chosen()[rows]
 
     def of(self, response: int, num_tokens: int) -> Routes:
         """The choices for prompt and response but the last token, which was never forwarded: [T, L, K]."""

@@ -1,6 +1,7 @@
-"""The built-in sampler: one prefill a prompt, a preallocated cache, finished rows dropped, stateless random numbers.
+"""The built-in sampler: every distinct beginning of a response computed once, a preallocated cache, finished rows
+dropped, stateless random numbers.
 
-R = rows being decoded, P = prompts, T = positions, V = vocabulary
+B = live responses, R = rows being decoded, P = prompts, T = positions, V = vocabulary
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -18,9 +20,13 @@ from gspo_cli.moe.routers import Routing
 from gspo_cli.moe.tap import RouterTap, tapped
 from gspo_cli.rollout.kv_cache import KVCache
 from gspo_cli.rollout.route_recorder import RouteRecorder, Routes
+from gspo_cli.rollout.truncate import truncate
 from gspo_cli.rollout.uniforms import uniforms
+from gspo_cli.types import Sampling
 
-DROP_SHARE = 0.25  # of the rows must have ended before the rest is copied together
+Indices = NDArray[np.int64]
+
+DROP_SHARE = 0.25  # of the rows must have lost all responses before the rest is copied together
 BLOCK = 64  # tokens for which random numbers are made at a time
 
 
@@ -41,8 +47,7 @@ def sample(
     model: PreTrainedModel,
     prompts: list[tuple[int, ...]],
     seeds: list[list[int]],
-    temperature: float,
-    max_new_tokens: int,
+    sampling: Sampling,
     stop_ids: frozenset[int],
     deadline: float,
     routing: Routing | None = None,
@@ -56,37 +61,32 @@ def sample(
     """
     assert not model.training
     with tapped(routing) as tap:
-        return _sample(model, prompts, seeds, temperature, max_new_tokens, stop_ids, deadline, tap)
+        return _sample(model, prompts, seeds, sampling, stop_ids, deadline, tap)
 
 
 def _sample(
     model: PreTrainedModel,
     prompts: list[tuple[int, ...]],
     seeds: list[list[int]],
-    temperature: float,
-    max_new_tokens: int,
+    sampling: Sampling,
     stop_ids: frozenset[int],
     deadline: float,
     tap: RouterTap | None,
 ) -> list[list[Drawn]]:
-    device = model.device
-    cache, visible_PT, logits_PV = prefill(model, prompts, max_new_tokens)
-    width = max(map(len, prompts))
-    lengths = torch.tensor([len(p) for p in prompts], device=device)
+    device, max_new_tokens = model.device, sampling.max_new_tokens
+    cache, visible_RT, logits_RV = prefill(model, prompts, max_new_tokens)
+    width, vocabulary = max(map(len, prompts)), logits_RV.shape[-1]
+    length_R = torch.tensor([len(p) for p in prompts], device=device)
 
     owner = [p for p, group in enumerate(seeds) for _ in group]
     drawn = [Drawn() for _ in owner]
     recorder = RouteRecorder(tap, prompts, owner, max_new_tokens) if tap else None
-    live = np.arange(len(owner))  # the response that each row is decoding
-    rows_R = torch.tensor(owner, device=device)
-    cache.select(rows_R)
-    visible_RT, length_R, logits_RV = visible_PT[rows_R], lengths[rows_R], logits_PV[rows_R]
     flat_seeds = np.array([s for group in seeds for s in group], dtype=np.uint64)
-    stop_V = torch.zeros(logits_RV.shape[-1], dtype=torch.bool, device=device)
-    stop_V[list(stop_ids)] = True
+    is_stop_V = np.isin(np.arange(vocabulary), list(stop_ids))
+    live = np.arange(len(owner))  # the responses that go on ...
+    row_of = np.array(owner)  # ... and the row that each is decoded in: responses that are equal so far share one
 
-    pending: list[tuple[np.ndarray, Tensor, Tensor]] = []
-    ended_R = torch.zeros(len(owner), dtype=torch.bool, device=device)
+    pending: list[tuple[Indices, Indices, Tensor]] = []
     for t in range(max_new_tokens):
         if time.monotonic() > deadline:
             raise GspoError(
@@ -96,36 +96,55 @@ def _sample(
                 ExitCode.ENGINE,
             )
         if t % BLOCK == 0:
-            block_RT = torch.from_numpy(uniforms(flat_seeds[live], t, BLOCK)).to(device)
-        token_R, log_prob_R = draw(logits_RV, block_RT[:, t % BLOCK], temperature)
-        pending.append((live, token_R.masked_fill(ended_R, -1), log_prob_R))
-        ended_R = ended_R | stop_V[token_R]
-        num_ended = int(ended_R.sum())
-        if num_ended == len(live) or t + 1 == max_new_tokens:
+            block_BT = uniforms(flat_seeds[live], t, BLOCK)
+        rows_B, uniform_B = torch.from_numpy(row_of).to(device), torch.from_numpy(block_BT[:, t % BLOCK]).to(device)
+        token_B, log_prob_B = draw(logits_RV, rows_B, uniform_B, sampling)
+        tokens = token_B.cpu().numpy()
+        pending.append((live, tokens, log_prob_B))
+        goes_on = ~is_stop_V[tokens]
+        live, row_of, tokens, block_BT = live[goes_on], row_of[goes_on], tokens[goes_on], block_BT[goes_on]
+        if not len(live) or t + 1 == max_new_tokens:
             break
-        if num_ended >= DROP_SHARE * len(live):
-            keep_R = (~ended_R).nonzero()[:, 0]
-            cache.select(keep_R)
-            token_R, visible_RT, length_R = token_R[keep_R], visible_RT[keep_R], length_R[keep_R]
-            block_RT, ended_R, live = block_RT[keep_R], ended_R[keep_R], live[keep_R.cpu().numpy()]
+        parents, next_tokens, row_of = branch(row_of, tokens, len(logits_RV))
+        if not np.array_equal(parents, np.arange(len(logits_RV))):
+            kept_R = torch.from_numpy(parents).to(device)
+            cache.select(kept_R)
+            visible_RT, length_R = visible_RT[kept_R], length_R[kept_R]
         logits_RV = model(
-            input_ids=token_R[:, None], attention_mask=visible_RT[:, None, None, : width + t + 1],
+            input_ids=torch.from_numpy(next_tokens).to(device)[:, None],
+            attention_mask=visible_RT[:, None, None, : width + t + 1],
             position_ids=(length_R + t)[:, None], past_key_values=cache, use_cache=True,
         ).logits[:, -1]  # fmt: skip
         if recorder:
-            recorder.note(live, t)
+            recorder.note(live, row_of, t)
 
-    for rows, token_R, log_prob_R in pending:
-        for row, token, log_prob in zip(rows.tolist(), token_R.tolist(), log_prob_R.tolist(), strict=True):
-            if token >= 0:
-                drawn[row].token_ids.append(token)
-                drawn[row].log_probs.append(log_prob)
+    for responses, tokens, log_prob_B in pending:
+        for response, token, log_prob in zip(responses.tolist(), tokens.tolist(), log_prob_B.tolist(), strict=True):
+            drawn[response].token_ids.append(token)
+            drawn[response].log_probs.append(log_prob)
     for i, response in enumerate(drawn):
         response.stopped = response.token_ids[-1] in stop_ids
         if recorder:
             response.routes_TLK = recorder.of(i, len(response.token_ids))
     answers = iter(drawn)
     return [[next(answers) for _ in group] for group in seeds]
+
+
+def branch(row_of: Indices, tokens: Indices, num_rows: int) -> tuple[Indices, Indices, Indices]:
+    """The rows of the next pass: one for each different (row, next token) among the live responses.
+
+    Returns the row that each continues, its token, and which of them each response is decoded in. Rows that only
+    lost responses stay where they are until `DROP_SHARE` of all can be dropped at once: dropping copies the cache.
+    """
+    pairs, position = np.unique(np.stack([row_of, tokens]), axis=1, return_inverse=True)
+    parents, next_tokens = pairs
+    position = position.reshape(-1)  # numpy 2.0 gave it two axes
+    splits = len(np.unique(parents)) < len(parents)
+    if splits or len(parents) <= (1 - DROP_SHARE) * num_rows:
+        return parents, next_tokens, position
+    held = np.zeros(num_rows, dtype=np.int64)
+    held[parents] = next_tokens
+    return np.arange(num_rows), held, parents[position]
 
 
 def prefill(
@@ -157,17 +176,21 @@ def prefill(
     return cache, visible_PT, out.logits[:, -1]
 
 
-def draw(logits_RV: Tensor, uniform_R: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """One token a row by inverting the cumulative distribution in float64, with its float32 log-probability.
+def draw(logits_RV: Tensor, rows_B: Tensor, uniform_B: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """One token for each response by inverting its row's cumulative distribution in float64, with its float32
+    log-probability under the distribution it was drawn from.
 
-    The uniform number is scaled by the distribution's own sum, so that rounding can never point past the last token.
+    The uniform number is scaled by the distribution's own sum and kept below it, so that rounding can never point
+    past the last token that has a probability.
     """
-    log_probs_RV = torch.log_softmax(logits_RV.float() / (temperature or 1.0), dim=-1)
-    if temperature == 0:
-        token_R = log_probs_RV.argmax(-1)
+    log_probs_RV = torch.log_softmax(logits_RV.float() / (sampling.temperature or 1.0), dim=-1)
+    if sampling.temperature == 0:
+        token_B = log_probs_RV.argmax(-1)[rows_B]
     else:
-        cumulative_RV = log_probs_RV.double().exp().cumsum(-1)
-        target_R1 = uniform_R[:, None] * cumulative_RV[:, -1:]
-        token_R = torch.searchsorted(cumulative_RV, target_R1, right=True)[:, 0]
-        token_R = token_R.clamp(max=logits_RV.shape[-1] - 1)
-    return token_R, log_probs_RV.gather(-1, token_R[:, None])[:, 0]
+        log_probs_RV = truncate(log_probs_RV, sampling)
+        cumulative_BV = log_probs_RV.double().exp().cumsum(-1)[rows_B]
+        total_B1 = cumulative_BV[:, -1:]
+        below_B1 = torch.nextafter(total_B1, torch.zeros_like(total_B1))
+        target_B1 = torch.minimum(uniform_B[:, None] * total_B1, below_B1)
+        token_B = torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0]
+    return token_B, log_probs_RV[rows_B, token_B]

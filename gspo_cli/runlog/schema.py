@@ -188,7 +188,7 @@ METRICS: dict[str, Metric] = {
         "rollout", "lower",
     ),
     "replay/fallback_frac": Metric(
-        "frac", "(token, layer) pairs without a record, each response's last token left out / pairs",
+        "frac", "(token, layer) pairs without a record, of the tokens that predict a loss token / pairs",
         "update, step", "lower", layers=True,
     ),
     "replay/natural_agree_frac": Metric(

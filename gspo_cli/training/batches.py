@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gspo_cli.algorithms import Algorithm
+from gspo_cli.models.packing import pack
 from gspo_cli.moe.routers import Routing
 from gspo_cli.types import Group, MicroBatch, MiniBatch, RolloutBatch, Sample
 
@@ -45,6 +46,8 @@ class Cut:
     """Leave responses that the length limit ended out of the loss and its denominators."""
     routing: Routing | None = None
     """The model's routers, where the engine's expert choices are to be carried along."""
+    packed: bool = False
+    """Feed the model rows without padding, each prompt once."""
 
 
 def rewards_and_groups(batch: RolloutBatch, overlong_from: float | None = None) -> tuple[Tensor, Tensor]:
@@ -88,10 +91,10 @@ def make_mini_batches(batch: RolloutBatch, advantages_B: Tensor, plan: Cut, devi
         known = [r for i in part for r, is_scored in zip(rows[i], scored[i], strict=True) if is_scored]
         counted = [r for r in known if not (plan.mask_truncated and r.sample.finish == "length")]
         trained = [r for r in counted if r.advantage != 0 or plan.keep_rows_without_advantage]
-        trained.sort(key=lambda r: -r.length)
+        chunks = (cut_packed if plan.packed else cut_padded)(trained, plan.micro_batch_tokens)
         mini_batches.append(
             MiniBatch(
-                micro_batches=[pad(chunk, device, plan.routing) for chunk in cut(trained, plan.micro_batch_tokens)],
+                micro_batches=[lay_out(chunk, device, plan.packed, plan.routing) for chunk in chunks],
                 mask_BT=length_mask([len(r.sample.token_ids) for r in counted]),
                 num_skipped=len(counted) - len(trained),
             )
@@ -99,19 +102,35 @@ def make_mini_batches(batch: RolloutBatch, advantages_B: Tensor, plan: Cut, devi
     return mini_batches
 
 
-def cut(rows: list[Row], budget: int) -> list[list[Row]]:
+def cut_padded(rows: list[Row], budget: int) -> list[list[Row]]:
     """Rows, longest first, in chunks of at most `budget` padded tokens (at least one row each)."""
     chunks: list[list[Row]] = []
-    for row in rows:
+    for row in sorted(rows, key=lambda r: -r.length):
         if not chunks or (len(chunks[-1]) + 1) * chunks[-1][0].length > budget:
             chunks.append([])
         chunks[-1].append(row)
     return chunks
 
 
-def pad(rows: list[Row], device: torch.device, routing: Routing | None = None) -> MicroBatch:
-    """Rows as tensors, padded on the right to the longest; with `routing`, the engine's expert choices as well."""
-    width = max(r.length for r in rows)
+def cut_packed(rows: list[Row], budget: int) -> list[list[Row]]:
+    """Rows in chunks of at most `budget` tokens (at least one row each), a prompt counting once in each."""
+    chunks: list[list[Row]] = []
+    tokens, prompts = 0, set[tuple[int, ...]]()
+    for row in rows:
+        added = len(row.sample.token_ids) + (0 if row.prompt_ids in prompts else len(row.prompt_ids))
+        if not chunks or tokens + added > budget:
+            chunks.append([])
+            tokens, added, prompts = 0, row.length, set()
+        chunks[-1].append(row)
+        tokens += added
+        prompts.add(row.prompt_ids)
+    return chunks
+
+
+def lay_out(rows: list[Row], device: torch.device, packed: bool = False, routing: Routing | None = None) -> MicroBatch:
+    """Rows as tensors, longest first, padded on the right; with `routing`, the engine's expert choices as well."""
+    rows = sorted(rows, key=lambda r: -r.length)
+    width = rows[0].length
     ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
     mask_BT = torch.zeros(len(rows), width, dtype=torch.bool)
     sampled_BT = torch.zeros(len(rows), width)
@@ -123,16 +142,30 @@ def pad(rows: list[Row], device: torch.device, routing: Routing | None = None) -
     advantages = torch.tensor([r.advantage for r in rows])
     if any(r.credits is not None for r in rows):
         advantages = advantages[:, None].expand_as(mask_BT) * credit_matrix(rows, width)
-    positions_N = torch.cat([i * width + torch.arange(row.length - 1) for i, row in enumerate(rows)])
-    predicts_M = mask_BT.flatten()[positions_N + 1].nonzero()[:, 0]
-    micro = MicroBatch(*(t.to(device) for t in (ids_BT, mask_BT, advantages, sampled_BT, positions_N, predicts_M)))
+    packing = pack([r.prompt_ids + r.sample.token_ids for r in rows]) if packed else None
+    index_BT = packing.index_BT if packing else torch.arange(mask_BT.numel()).view(mask_BT.shape)
+    known_BT = torch.arange(width) < torch.tensor([row.length - 1 for row in rows])[:, None]
+    positions_N, first_N = unique_first(index_BT[known_BT])
+    predicts_M = torch.searchsorted(positions_N, index_BT[:, :-1][mask_BT[:, 1:]])
+    micro = MicroBatch(
+        ids_BT.to(device), mask_BT.to(device), advantages.to(device), sampled_BT.to(device), positions_N.to(device),
+        predicts_M.to(device), packing.to(device) if packing else None,
+    )  # fmt: skip
     if routing is not None:
-        micro.sampler_routes_LNK = sampled_routes(rows, routing).to(device)
+        micro.sampler_routes_LNK = sampled_routes(rows, routing)[:, first_N].contiguous().to(device)
     return micro
 
 
+def unique_first(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct values, rising, and where each stands first."""
+    order = values.argsort(stable=True)
+    distinct, counts = values[order].unique_consecutive(return_counts=True)
+    return distinct, order[counts.cumsum(0) - counts]
+
+
 def sampled_routes(rows: list[Row], routing: Routing) -> Tensor:
-    """The engine's choices of all rows one after the other: [L, N, K]; `routing.missing` where it gave none."""
+    """The engine's choices of all rows' tokens but their last, one row after the other: [L, tokens, K];
+    `routing.missing` where it gave none."""
     parts = []
     for row in rows:
         routes_TLK = row.sample.routes_TLK
@@ -141,7 +174,7 @@ def sampled_routes(rows: list[Row], routing: Routing) -> Tensor:
             parts.append(torch.full(shape, routing.missing, dtype=routing.dtype))
         else:
             parts.append(torch.from_numpy(routes_TLK).to(routing.dtype))
-    return torch.cat(parts).movedim(0, 1).contiguous()
+    return torch.cat(parts).movedim(0, 1)
 
 
 def credit_matrix(rows: list[Row], width: int) -> Tensor:

@@ -26,8 +26,15 @@ def active_parameters(model: PreTrainedModel) -> int:
 
 
 def real_positions(micro_batches: list[MicroBatch]) -> int:
-    """Prompt and response tokens, without padding: the last loss token ends a row."""
-    return sum(int((m.mask_BT.long().cumsum(-1).argmax(-1) + 1).sum()) for m in micro_batches)
+    """Prompt and response tokens that the model is fed, without padding."""
+    return sum(real_tokens(m) for m in micro_batches)
+
+
+def real_tokens(micro: MicroBatch) -> int:
+    """Of one pass; the last loss token ends a row."""
+    if micro.packing is not None:
+        return micro.packing.input_ids.numel()
+    return int((micro.mask_BT.long().cumsum(-1).argmax(-1) + 1).sum())
 
 
 def batch_flops(learner: Learner, batch: RolloutBatch, mini_batches: list[MiniBatch]) -> int:

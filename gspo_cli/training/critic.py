@@ -1,6 +1,6 @@
 """PPO's critic: a copy of the start model with a scalar head, trained beside the policy.
 
-B = responses, T = token positions, H = hidden width
+B = responses, T = token positions, R = tokens fed
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from gspo_cli.algorithms import Algorithm
 from gspo_cli.algorithms.critic import value_loss
 from gspo_cli.checkpoint.tensors import optimizer_tensors, restore_optimizer, restore_parameters
+from gspo_cli.models.packing import last_hidden, take_rows
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
 
@@ -33,8 +34,11 @@ class Critic:
 
     def values(self, micro: MicroBatch) -> Tensor:
         """The value at each loss token, 0 elsewhere: [B, T]; like the log-probability, read one position earlier."""
-        hidden_BTH = self.trunk(input_ids=micro.input_ids_BT, attention_mask=None, use_cache=False).last_hidden_state
-        values_BT = self.head(hidden_BTH.float())[..., 0]
+        values_R1 = self.head(last_hidden(self.trunk, micro.input_ids_BT, micro.packing).float())
+        if micro.packing is None:
+            values_BT = values_R1.view(micro.mask_BT.shape)
+        else:
+            values_BT = take_rows(values_R1, micro.packing.index_BT)[..., 0]
         shifted_BT = torch.cat([torch.zeros_like(values_BT[:, :1]), values_BT[:, :-1]], dim=1)
         return torch.where(micro.mask_BT, shifted_BT, 0.0)
 

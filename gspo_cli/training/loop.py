@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.packing import packs
 from gspo_cli.rollout.collect import PromptStream, collect
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.runlog.log import RunLog
@@ -198,6 +199,7 @@ def has_spread(group: Group) -> bool:
 def cut_plan(run: Run, learner: Learner) -> Cut:
     """How this run's batches are cut."""
     return Cut(
+        packed=packs(learner.model),
         minibatches=minibatches(run.recipe),
         micro_batch_tokens=run.recipe.train.micro_batch_tokens,
         keep_rows_without_advantage=learner.reference is not None or learner.critic is not None,

@@ -9,10 +9,9 @@ import torch
 
 from gspo_cli.algorithms.ratio import sequence_log_ratio, token_log_ratio
 from gspo_cli.errors import GspoError
-from gspo_cli.models.log_probs import token_scores
 from gspo_cli.moe.tap import tapped
 from gspo_cli.training.routes import record_to_replay, routed
-from gspo_cli.training.update import Learner, log_bounds
+from gspo_cli.training.update import Learner, log_bounds, scored
 from gspo_cli.types import MiniBatch, Reduced, RolloutBatch, RootMean
 
 TOKEN_TOLERANCE = 0.1  # nats of RMS difference a token: far beyond rounding, typical of a temperature on one side only
@@ -50,10 +49,7 @@ def preflight(
     rows = tokens = 0
     for micro in micro_batches:
         with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
-            first, second = (
-                token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature).log_probs_BT
-                for _ in range(2)
-            )
+            first, second = (scored(learner.model, micro, learner.temperature).log_probs_BT for _ in range(2))
         sampled_BT = micro.sampler_log_probs_BT
         again = again + sequence_log_ratio(second, first, micro.mask_BT).double().cpu().square().sum()
         squares = squares + sequence_log_ratio(first, sampled_BT, micro.mask_BT).double().cpu().square().sum()

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gspo_cli.models.packing import last_hidden, packs
 from gspo_cli.moe.routers import Routing
 from gspo_cli.moe.tap import tapped
 from gspo_cli.moe.volatility import router_entropy, slot_churn, weighted_churn
-from gspo_cli.training.batches import Row, pad
+from gspo_cli.training.batches import Row, lay_out
 from gspo_cli.training.routes import compared
 from gspo_cli.types import LayerMeans, Reduced, RolloutBatch
 
@@ -39,7 +40,7 @@ class Probe:
         self.model, self.routing = model, routing
         stride = max(1, len(batch.groups) // SIZE)
         rows = [Row(g.prompt.token_ids, g.samples[0], 0.0) for g in batch.groups[::stride][:SIZE]]
-        self.rows = pad(rows, model.device)
+        self.rows = lay_out(rows, model.device, packed=packs(model))
         self.old = self.last = self._choose()
 
     def churn(self) -> dict[str, Reduced]:
@@ -61,7 +62,7 @@ class Probe:
         with tapped(self.routing) as tap:
             if tap is None:
                 return None
-            self.model.base_model(input_ids=self.rows.input_ids_BT, attention_mask=None, use_cache=False)
+            last_hidden(self.model.base_model, self.rows.input_ids_BT, self.rows.packing)
             predicting = self.rows.positions_N[self.rows.predicts_M]
             return Choice(
                 tap.natural_LRK[:, predicting],

@@ -11,7 +11,7 @@ from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.compute import batch_flops, real_positions
 from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
-from gspo_cli.training.routes import sampler_route_metrics
+from gspo_cli.training.routes import fed, sampler_route_metrics
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.update import Learner, log_bounds
 from gspo_cli.types import MicroBatch, MiniBatch, Reduced, RolloutBatch, StepMetrics
@@ -77,7 +77,7 @@ def record_batch(
 
 def padding_share(micro_batches: list[MicroBatch]) -> float:
     """The share of positions in the training passes that hold neither prompt nor response."""
-    positions = sum(m.input_ids_BT.numel() for m in micro_batches)
+    positions = sum(map(fed, micro_batches))
     return 1 - real_positions(micro_batches) / positions if positions else 0.0
 
 

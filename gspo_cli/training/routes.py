@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gspo_cli.config import AlgoConfig
-from gspo_cli.moe.replay import place, replay_metrics, take, violations
+from gspo_cli.moe.replay import before_last, place, replay_metrics, take, violations
 from gspo_cli.moe.tap import RouterTap
 from gspo_cli.moe.volatility import loads, router_differs, slot_churn, token_any_layer
 from gspo_cli.types import MicroBatch, MiniBatch, Reduced
@@ -32,9 +32,23 @@ def routed(tap: RouterTap | None, micro: MicroBatch, record_LNK: Tensor | None) 
     if tap is None or record_LNK is None:
         yield
         return
-    placed = place(record_LNK, micro.positions_N, micro.input_ids_BT.numel(), tap.routing.missing)
+    placed = place(record_LNK, micro.positions_N, fed(micro), tap.routing.missing)
     with tap.replaying(placed):
         yield
+
+
+def fed(micro: MicroBatch) -> int:
+    """Tokens that the model is fed, padding included."""
+    return (micro.input_ids_BT if micro.packing is None else micro.packing.input_ids).numel()
+
+
+def tokens_replayed(micro: MicroBatch) -> Tensor:
+    """Which of the tokens fed must use recorded experts, found anew from the loss mask: int64, rising."""
+    known_BT = before_last(micro.mask_BT)
+    if micro.packing is None:
+        return known_BT.flatten().nonzero()[:, 0]
+    tokens_N: Tensor = micro.packing.index_BT[known_BT].unique()  # type: ignore[no-untyped-call]
+    return tokens_N
 
 
 def natural_routes(tap: RouterTap | None, micro: MicroBatch) -> Tensor | None:
@@ -56,8 +70,8 @@ def route_metrics(
         used_LNK = take(tap.used_LRK, micro.positions_N, tap.routing.dtype)
         return {
             "moe/load_max_violation": loads(used_LNK[:, micro.predicts_M], experts),
-            "replay/violations": violations(tap.used_LRK, record_LNK, micro.mask_BT, missing),
-            **replay_metrics(natural_LNK, record_LNK, missing),
+            "replay/violations": violations(tap.used_LRK, record_LNK, tokens_replayed(micro), missing),
+            **replay_metrics(natural_LNK[:, micro.predicts_M], record_LNK[:, micro.predicts_M], missing),
         }
     now_LNK = natural_LNK[:, micro.predicts_M]
     found: dict[str, Reduced] = {"moe/load_max_violation": loads(now_LNK, experts)}

@@ -68,14 +68,19 @@ def record_old_policy(learner: Learner, mini_batches: list[MiniBatch]) -> None:
         for index, mini_batch in enumerate(mini_batches):
             for micro in mini_batch.micro_batches:
                 if learner.reference is not None:
-                    scores = token_scores(learner.reference, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+                    scores = scored(learner.reference, micro, learner.temperature)
                     micro.ref_log_probs_BT = scores.log_probs_BT
                 if learner.algo.old_log_probs == "sampler":
                     micro.old_log_probs_BT = micro.sampler_log_probs_BT
                 if index > 0 and learner.needs_old_pass:
                     with routed(tap, micro, record_to_replay(learner.algo, micro)):
-                        scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+                        scores = scored(learner.model, micro, learner.temperature)
                     adopt_as_old(micro, scores, natural_routes(tap, micro))
+
+
+def scored(model: PreTrainedModel, micro: MicroBatch, temperature: float) -> TokenScores:
+    """A micro-batch's log-probabilities under a model."""
+    return token_scores(model, micro.input_ids_BT, micro.mask_BT, temperature, micro.packing)
 
 
 def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> Accumulator:
@@ -92,7 +97,7 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> A
         for micro in mini_batch.micro_batches:
             record_LNK = record_to_replay(learner.algo, micro)
             with routed(tap, micro, record_LNK):
-                scores = token_scores(learner.model, micro.input_ids_BT, micro.mask_BT, learner.temperature)
+                scores = scored(learner.model, micro, learner.temperature)
                 if first:
                     adopt_as_old(micro, scores, natural_routes(tap, micro))
                 output, numerator = objective(learner, micro, scores, metrics)

@@ -194,7 +194,7 @@ def ours(folder: Path) -> None:
     from gspo_cli.algorithms.contract import Clip
     from gspo_cli.algorithms.kl import kl_terms
     from gspo_cli.models.log_probs import token_scores
-    from gspo_cli.training.batches import Row, pad
+    from gspo_cli.training.batches import Row, lay_out
     from gspo_cli.types import Mean, Sample
 
     torch.set_num_threads(1)
@@ -210,7 +210,7 @@ def ours(folder: Path) -> None:
                 Sample("", 0, 0, tuple(r["answer"]), tuple(x), "stop", 0) for r, x in zip(rows, numbers, strict=True)
             ]
             built = [Row(tuple(r["prompt"]), s, r["advantage"]) for r, s in zip(rows, samples, strict=True)]
-            return pad(built, torch.device("cpu"))
+            return lay_out(built, torch.device("cpu"))
 
         micro, module = batch(theirs.pop("old")), ALGORITHMS[case.algorithm]
         ref_BT = batch(theirs.pop("ref")).sampler_log_probs_BT

@@ -13,7 +13,7 @@ from families import FAMILIES, build
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gspo_cli.moe.replay import place, replay_metrics, violations
+from gspo_cli.moe.replay import before_last, place, replay_metrics, violations
 from gspo_cli.moe.routers import Routing, replayable
 from gspo_cli.moe.tap import tapped
 from gspo_cli.types import LayerMeans, Total
@@ -179,5 +179,5 @@ def test_a_record_is_laid_out_as_the_pass_sees_it() -> None:
 )
 def test_violations_count_what_was_really_used(broken: object, expected: int) -> None:
     assert callable(broken)
-    found = violations(broken(place(RECORD, POSITIONS, 8, missing=99)), RECORD, MASK, missing=99)
+    found = violations(broken(place(RECORD, POSITIONS, 8, missing=99)), RECORD, before_last(MASK).flatten(), missing=99)
     assert isinstance(found, Total) and int(found.value) == expected

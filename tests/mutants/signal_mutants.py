@@ -164,7 +164,7 @@ SIGNAL = (
     ),
     Mutant(
         "routes of the token, not of its prediction", "training/batches.py",
-        "mask_BT.flatten()[positions_N + 1].nonzero()", "mask_BT.flatten()[positions_N].nonzero()",
+        "index_BT[:, :-1][mask_BT[:, 1:]]", "index_BT[:, 1:][mask_BT[:, 1:]].clamp(max=positions_N[-1])",
         "training/test_step.py::test_the_loss_tokens_are_the_response_to_its_end",
     ),
     Mutant(

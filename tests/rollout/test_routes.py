@@ -27,7 +27,7 @@ STOPS = frozenset(range(1, 30))  # rows end at different times and are dropped
 def test_recorded_routes_are_those_of_a_fresh_pass(tiny_moe: PreTrainedModel) -> None:
     routing = find_routing(tiny_moe)
     seeds = [[10 * p[0] + i for i in range(6)] for p in PROMPTS]
-    drawn = sample(tiny_moe, PROMPTS, seeds, 1.0, 12, STOPS, NEVER, routing)
+    drawn = sample(tiny_moe, PROMPTS, seeds, Sampling(1.0, 12), STOPS, NEVER, routing)
     lengths = {len(d.token_ids) for group in drawn for d in group}
     assert len(lengths) > 3
     for prompt, group in zip(PROMPTS, drawn, strict=True):
@@ -39,7 +39,7 @@ def test_recorded_routes_are_those_of_a_fresh_pass(tiny_moe: PreTrainedModel) ->
                 fresh_TLK = tap.natural_LRK.movedim(0, 1)[:-1]  # the last token was never forwarded
             assert d.routes_TLK is not None and d.routes_TLK.dtype == np.uint8
             assert np.array_equal(d.routes_TLK, fresh_TLK.numpy())
-    plain = sample(tiny_moe, PROMPTS, seeds, 1.0, 12, STOPS, NEVER)
+    plain = sample(tiny_moe, PROMPTS, seeds, Sampling(1.0, 12), STOPS, NEVER)
     assert [[d.token_ids for d in g] for g in plain] == [[d.token_ids for d in g] for g in drawn]
     assert all(d.routes_TLK is None for g in plain for d in g)
 

@@ -12,6 +12,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.rollout.sampler import Drawn, draw, sample
 from gspo_cli.rollout.uniforms import uniforms
+from gspo_cli.types import Sampling
 
 NEVER = math.inf
 PROMPTS = [(4, 5, 6), (7, 8), (9, 10, 11, 12, 13), (20,)]
@@ -19,7 +20,7 @@ PROMPTS = [(4, 5, 6), (7, 8), (9, 10, 11, 12, 13), (20,)]
 
 def responses(model: PreTrainedModel, prompts=PROMPTS, seeds=None, temperature=1.0, length=24, stops=frozenset({1})):
     seeds = seeds or [[100 * p[0] + i for i in range(3)] for p in prompts]
-    return sample(model, prompts, seeds, temperature, length, stops, NEVER)
+    return sample(model, prompts, seeds, Sampling(temperature, length), stops, NEVER)
 
 
 def tokens(drawn: list[list[Drawn]]) -> list[list[list[int]]]:
@@ -76,10 +77,29 @@ def test_one_prefill_a_prompt_and_no_forward_of_dropped_rows(
         drawn = responses(tiny_moe, stops=frozenset(range(1, 60)))
     finally:
         handle.remove()
-    lengths = [len(d.token_ids) for g in drawn for d in g]
+    answers = [(p, tuple(d.token_ids)) for p, g in enumerate(drawn) for d in g]
     assert rows[0] == len(PROMPTS)  # not 12 rows
-    # token t + 1 is predicted from token t: rows longer than t tokens are forwarded after t tokens
-    assert rows[1:] == [sum(n > t for n in lengths) for t in range(1, max(lengths))]
+    # token t + 1 is predicted from token t: responses longer than t tokens are forwarded after t, equal ones once
+    longest = max(len(ids) for _, ids in answers)
+    assert rows[1:] == [len({(p, ids[:t]) for p, ids in answers if len(ids) > t}) for t in range(1, longest)]
+
+
+def test_equal_beginnings_are_computed_once(tiny_moe: PreTrainedModel) -> None:
+    rows: list[int] = []
+    handle = tiny_moe.base_model.register_forward_pre_hook(
+        lambda _m, _a, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    try:
+        drawn = responses(tiny_moe, seeds=[[7, 8, 7, 8, 7]] * 4, length=9)
+    finally:
+        handle.remove()
+    assert max(rows) <= 8  # five responses of two seeds are two different ones
+    assert all(
+        a.token_ids == b.token_ids and a.log_probs == b.log_probs
+        for g in drawn
+        for a, b in zip(g[:3], g[2:], strict=True)
+    )
+    assert any(g[0].token_ids != g[1].token_ids for g in drawn)
 
 
 def test_stop_tokens_and_length_limit(tiny_moe: PreTrainedModel) -> None:
@@ -96,7 +116,7 @@ def test_stop_tokens_and_length_limit(tiny_moe: PreTrainedModel) -> None:
 def test_frequencies_match_the_distribution(temperature: float) -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
     uniform = torch.from_numpy(uniforms(__import__("numpy").arange(100_000, dtype="uint64"), 0, 1)[:, 0])
-    token, log_prob = draw(logits.expand(100_000, 5), uniform, temperature)
+    token, log_prob = draw(logits[None], torch.zeros(100_000, dtype=torch.long), uniform, Sampling(temperature, 1))
     expected = torch.softmax(logits / temperature, 0).double()
     assert (
         chisquare(torch.bincount(token, minlength=5).numpy(), (expected / expected.sum() * 100_000).numpy()).pvalue
@@ -107,7 +127,7 @@ def test_frequencies_match_the_distribution(temperature: float) -> None:
 
 def test_extreme_uniform_numbers_give_valid_tokens() -> None:
     logits = torch.tensor([[-1e4, 3.0, -1e4]] * 2)
-    token, _ = draw(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), 1.0)
+    token, _ = draw(logits, torch.arange(2), torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), Sampling(1.0, 1))
     assert token.tolist() == [1, 1]
 
 
@@ -125,5 +145,5 @@ def test_uniforms_do_not_depend_on_the_block() -> None:
 
 def test_deadline(tiny_moe: PreTrainedModel) -> None:
     with pytest.raises(GspoError) as caught:
-        sample(tiny_moe, PROMPTS, [[1]] * 4, 1.0, 5, frozenset({1}), time.monotonic() - 1)
+        sample(tiny_moe, PROMPTS, [[1]] * 4, Sampling(1.0, 5), frozenset({1}), time.monotonic() - 1)
     assert caught.value.code is ExitCode.ENGINE

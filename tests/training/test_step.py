@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig, Correction, Kl
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.training.batches import Cut, Row, make_mini_batches, pad, rewards_and_groups
+from gspo_cli.training.batches import Cut, Row, lay_out, make_mini_batches, rewards_and_groups
 from gspo_cli.training.update import Learner, record_old_policy, update
 from gspo_cli.types import MicroBatch, MiniBatch, Sample
 
@@ -52,7 +52,7 @@ def test_the_loss_tokens_are_the_response_to_its_end() -> None:
         Row((4, 5), Sample("a", 0, 0, (7, 8, 1), (-0.1, -0.2, -0.3), "stop", 0), 1.0),
         Row((6,), Sample("b", 0, 0, (9, 1), (-0.4, -0.5), "stop", 0), -1.0),
     ]
-    micro = pad(rows, CPU)
+    micro = lay_out(rows, CPU)
     assert micro.input_ids_BT.tolist() == [[4, 5, 7, 8, 1], [6, 9, 1, 0, 0]]
     assert micro.mask_BT.tolist() == [[False, False, True, True, True], [False, True, True, False, False]]
     expected = torch.tensor([[0, 0, -0.1, -0.2, -0.3], [0, -0.4, -0.5, 0, 0]])

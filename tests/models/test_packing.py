@@ -1,0 +1,131 @@
+"""Packed rows: what is fed, and that nothing but rounding tells them from padded ones."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from gspo_cli.models import packing
+from gspo_cli.models.log_probs import token_scores
+from gspo_cli.models.packing import Packing, enable_packing, pack, packs
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "moe"))
+from families import FAMILIES, build
+
+PROMPTS = [(5, 6, 7), (8, 9), (5, 6, 7), (8, 9), (5, 6, 7), (8,)]
+RESPONSES = [
+    (11, 12, 13, 14, 15, 16, 17, 18, 19), (21, 22, 23, 24, 25, 26, 27, 28), (11, 12, 3, 4), (24, 2), (15,), (9,)
+]  # fmt: skip
+ROWS = [p + r for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+
+
+def rows() -> tuple[Tensor, Tensor, Packing]:
+    """The rows padded, with their loss mask, and packed."""
+    width = max(len(p) + len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True))
+    ids_BT, mask_BT = torch.zeros(6, width, dtype=torch.long), torch.zeros(6, width, dtype=torch.bool)
+    for b, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        length = len(prompt) + len(response)
+        ids_BT[b, :length] = torch.tensor(prompt + response)
+        mask_BT[b, len(prompt) : length] = True
+    return ids_BT, mask_BT, pack(ROWS)
+
+
+def packed(model: PreTrainedModel) -> PreTrainedModel:
+    copied = copy.deepcopy(model)
+    enable_packing(copied)
+    assert packs(copied) and not packs(model)
+    return copied
+
+
+def test_what_rows_begin_with_is_fed_once_and_every_token_keeps_its_position() -> None:
+    ids_BT, mask_BT, fed = rows()
+    beginnings = {row[: t + 1] for row in ROWS for t in range(len(row))}
+    assert fed.input_ids.numel() == len(beginnings) == 27 < sum(map(len, ROWS))
+    for b, row in enumerate(ROWS):
+        where = fed.index_BT[b, : len(row)]
+        assert tuple(fed.input_ids[0, where].tolist()) == row
+        assert fed.position_ids[0, where].tolist() == list(range(len(row)))
+    assert torch.equal(fed.input_ids[0][fed.index_BT][mask_BT], ids_BT[mask_BT])
+    # rows of 12 10 7 4 4 2: those under 0.7 of a block's first begin another; the last is the beginning of another row
+    assert [tuple(block.shape) for block in fed.blocks] == [(2, 12), (1, 7), (2, 4)]
+    everything = torch.cat([block.flatten() for block in fed.blocks])
+    assert everything[fed.back_N].tolist() == list(range(fed.input_ids.numel()))
+
+
+@given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6).map(tuple), min_size=1, max_size=12))
+def test_any_rows_are_packed_and_found_again(some: list[tuple[int, ...]]) -> None:
+    fed = pack(some)
+    assert fed.input_ids.numel() == len({row[: t + 1] for row in some for t in range(len(row))})
+    for b, row in enumerate(some):
+        where = fed.index_BT[b, : len(row)]
+        assert tuple(fed.input_ids[0, where].tolist()) == row
+        assert fed.position_ids[0, where].tolist() == list(range(len(row)))
+    everything = torch.cat([block.flatten() for block in fed.blocks])
+    assert everything[fed.back_N].tolist() == list(range(fed.input_ids.numel()))
+
+
+def scores_and_gradient(model: PreTrainedModel, fed: Packing | None) -> tuple[Tensor, Tensor]:
+    model.zero_grad()
+    ids_BT, mask_BT, _ = rows()
+    scores = token_scores(model, ids_BT, mask_BT, 0.7, fed)
+    weights = torch.randn(scores.log_probs_BT.shape, generator=torch.Generator().manual_seed(1)).double()
+    (scores.log_probs_BT * weights).sum().backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return torch.cat([scores.log_probs_BT.detach().flatten(), scores.entropy_BT.flatten()]), gradient
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_values_and_gradients_are_those_of_padded_rows(family: str) -> None:
+    model = build(family).double()
+    model.set_experts_implementation("eager")
+    enable_packing(model)
+    if not packs(model):
+        pytest.skip(f"{family} keeps padded rows: its attention is not causal rows alone")
+    values, gradient = scores_and_gradient(model, None)
+    packed_values, packed_gradient = scores_and_gradient(model, rows()[2])
+    # the models' normalisation and routers work in float32
+    torch.testing.assert_close(packed_values, values, rtol=0, atol=1e-5)
+    torch.testing.assert_close(packed_gradient, gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
+    assert float(gradient.norm()) > 1e-3
+
+
+def test_a_dense_model_too(tiny_dense: PreTrainedModel) -> None:
+    model = packed(tiny_dense).double()
+    for padded, other in zip(scores_and_gradient(model, None), scores_and_gradient(model, rows()[2]), strict=True):
+        torch.testing.assert_close(other, padded, rtol=1e-5, atol=1e-6 * float(padded.abs().max()))
+
+
+def test_gradient_checkpointing_changes_nothing(tiny_moe: PreTrainedModel) -> None:
+    model = packed(tiny_moe).double().train()
+    plain = scores_and_gradient(model, rows()[2])
+    model.gradient_checkpointing_enable()
+    for a, b in zip(plain, scores_and_gradient(model, rows()[2]), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_window_keeps_rows_padded() -> None:
+    config = Qwen2Config(
+        vocab_size=99, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, use_sliding_window=True, sliding_window=4, max_window_layers=0,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config).eval()
+    enable_packing(model)
+    assert not packs(model)
+
+
+def test_an_architecture_that_hands_nothing_on_keeps_rows_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inner = build("qwen3_moe"), packing.sdpa_attention_forward
+    monkeypatch.setitem(
+        packing.ALL_ATTENTION_FUNCTIONS._global_mapping, packing.ATTENTION,
+        lambda *args, **kwargs: inner(*args, **{k: v for k, v in kwargs.items() if k != "packing"}),
+    )  # fmt: skip
+    enable_packing(model)
+    assert not packs(model)
