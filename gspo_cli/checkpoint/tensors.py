@@ -82,6 +82,13 @@ def generator_tensors() -> dict[str, Tensor]:
     return found
 
 
+def seed_generators(seed: int) -> None:
+    """Starts all of them from one seed, so that a run's draws from them repeat."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 def restore_generators(saved: dict[str, Tensor]) -> None:
     """Puts them back; devices that are not there any more are left out (the check of the machine says so)."""
     torch.set_rng_state(saved["torch"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from gspo_cli.checkpoint.manifest import Damaged
 from gspo_cli.checkpoint.protocol import checkpoints, rotate, write
@@ -30,8 +31,6 @@ from gspo_cli.runlog.schema import metric
 from gspo_cli.training.signals import CODES
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gspo_cli.training.loop import Session
 
 STATE, OPTIMIZER, CRITIC, GENERATORS = "state.json", "optimizer.safetensors", "critic.safetensors", "rng.safetensors"
@@ -49,6 +48,8 @@ class Checkpoints:
     note: Callable[[str], None]
     position: LogPosition | None = None
     """The end of the log at the last boundary; an evaluation after it is repeated by a resume."""
+    generators: dict[str, Tensor] = field(default_factory=dict)
+    """The global generators' states there; sampling that is abandoned later may draw from them."""
     saved: int | None = None
     """Step of the last checkpoint."""
     missed: int = 0
@@ -65,6 +66,7 @@ class Checkpoints:
         if best is not None and (value := values.get(best)) is not None:
             self.score = -value if metric(best).better == "lower" else value
         self.position = LogPosition(num_bytes=log.num_bytes, num_lines=log.seq, head=log.head)
+        self.generators = generator_tensors()
         last = session.step == session.run.recipe.train.steps
         if self.is_due(session.step) or last or session.signals.received:
             self.save(session)
@@ -76,6 +78,7 @@ class Checkpoints:
     def go_on(self, state: State) -> None:
         """Continues after this state's checkpoint."""
         self.position, self.saved, self.score = state.log, state.step, state.score
+        self.generators = generator_tensors()
 
     def end(self, session: Session) -> dict[str, Any]:
         """The end of the log, for the last event: the chain alone would not show that the file was cut."""
@@ -163,7 +166,7 @@ class Checkpoints:
             )
         learner.model.save_pretrained(folder / "model")
         session.tokenizer.save_pretrained(folder / "model")
-        for name, tensors in (files | {GENERATORS: generator_tensors()}).items():
+        for name, tensors in (files | {GENERATORS: self.generators}).items():
             save_file(tensors, folder / name)
         state = State(
             step=session.step,

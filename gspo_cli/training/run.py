@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from gspo_cli.checkpoint.tensors import seed_generators
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals import find_benchmark
@@ -32,6 +33,7 @@ from gspo_cli.runlog.folder import fresh
 from gspo_cli.runlog.lock import locked
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.runlog.provenance import code_diff, provenance
+from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.contract import Task
 from gspo_cli.training.changes import config_hash
@@ -141,6 +143,7 @@ def train_held(
         "changes": earlier.state.changes if earlier else {},
     }
     checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, view.note)
+    seed_generators(derive_seed(recipe.seed, "global"))
     started = time.monotonic()
     try:
         if earlier is not None:
