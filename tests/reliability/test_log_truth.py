@@ -45,7 +45,8 @@ def test_the_writer_agrees_with_the_check(log: RunLog, tmp_path: Path) -> None:
     assert (found.num_bytes, found.num_lines, found.head) == (log.num_bytes, log.seq, log.head)
 
 
-def test_cut_at_every_byte_of_the_last_two_lines(log: RunLog, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("log")
+def test_cut_at_every_byte_of_the_last_two_lines(tmp_path: Path) -> None:
     whole = b"".join(lines(tmp_path))
     first = len(b"".join(lines(tmp_path)[:4]))
     path = tmp_path / "metrics.jsonl"
@@ -99,7 +100,8 @@ def with_nan(text: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize(
     "change", [edited, last_edited, bad_middle, repeated, gap, reordered, shorter, seq_again, with_nan]
 )
-def test_a_changed_log_is_refused(log: RunLog, tmp_path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+@pytest.mark.usefixtures("log")
+def test_a_changed_log_is_refused(tmp_path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
     at, path = position(tmp_path, 6), tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(change(lines(tmp_path))))
     before = path.read_bytes()
@@ -109,7 +111,8 @@ def test_a_changed_log_is_refused(log: RunLog, tmp_path: Path, change: Callable[
     assert path.read_bytes() == before
 
 
-def test_a_position_within_a_line_is_refused(log: RunLog, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("log")
+def test_a_position_within_a_line_is_refused(tmp_path: Path) -> None:
     at = position(tmp_path, 4)
     with pytest.raises(GspoError, match="not the log"):
         check_to(tmp_path / "metrics.jsonl", START, Position(at.num_bytes - 1, 4, at.head))
@@ -119,12 +122,14 @@ def test_a_position_within_a_line_is_refused(log: RunLog, tmp_path: Path) -> Non
         check_to(tmp_path / "metrics.jsonl", "1" * 32, at)
 
 
-def test_a_broken_line_is_named(log: RunLog, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("log")
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(Broken, match="line 3"):
         follow(b"".join(bad_middle(lines(tmp_path))), START)
 
 
-def test_what_is_cut_off_is_kept(log: RunLog, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("log")
+def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
     text, at, path = lines(tmp_path), position(tmp_path, 4), tmp_path / "metrics.jsonl"
     aside = tmp_path / "dropped" / "attempt-1.jsonl"
     for _ in range(2):  # a crash in between repeats it
@@ -135,7 +140,8 @@ def test_what_is_cut_off_is_kept(log: RunLog, tmp_path: Path) -> None:
     assert done is not None and done["lines"] == 2
 
 
-def test_going_on_writes_the_same_bytes(log: RunLog, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("log")
+def test_going_on_writes_the_same_bytes(tmp_path: Path) -> None:
     whole, at = (tmp_path / "metrics.jsonl").read_bytes(), position(tmp_path, 4)
     cut(tmp_path / "metrics.jsonl", at, whole[at.num_bytes :], tmp_path / "dropped" / "x")
     again = RunLog(tmp_path, START, attempt=2)
@@ -149,7 +155,9 @@ def test_going_on_writes_the_same_bytes(log: RunLog, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a":NaN}', '{"a":1e999}', '{"a":1,"a":2}', "[1]", "[" * 100_000, '{"a":' + "1" * 5000 + "}", '{"a":-Infinity}']
+    "text",
+    ['{"a":NaN}', '{"a":1e999}', '{"a":1,"a":2}', '{"a":-Infinity}', "[1]", "[" * 100_000, '{"a":' + "1" * 5000 + "}"],
+    ids=["NaN", "overflow", "key twice", "Infinity", "list", "brackets", "digits"],
 )  # fmt: skip
 def test_strict_json_refuses(text: str) -> None:
     with pytest.raises(ValueError):
