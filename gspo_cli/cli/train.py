@@ -62,7 +62,7 @@ def train(
     chosen = parse_seeds(seed, seeds, loaded.seed)
     folder = study_folder(out, name, loaded.name)
 
-    from gspo_cli.evals import find_benchmark
+    from gspo_cli.evals.during_training import load_benchmarks
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.tasks import make_task
@@ -81,8 +81,7 @@ def train(
     runs = plan(loaded, arms, chosen)
     problems = make_task(loaded.task).problems(loaded.task.split)
     PromptStream(problems, loaded.rollout.prompts, seed=0)  # refuses too few problems before anything is built
-    for bench in loaded.eval.bench:
-        find_benchmark(bench)
+    load_benchmarks(loaded.eval)
     check_free(folder, [r.name for r in runs], overwrite)
     make_writable(out)
     prepare_torch(loaded.model.threads)

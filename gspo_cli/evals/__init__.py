@@ -6,10 +6,17 @@ To add one: write a module with a `Benchmark` and name it below.
 import difflib
 
 from gspo_cli.errors import GspoError
+from gspo_cli.evals.aime import AIME24, AIME25
 from gspo_cli.evals.arithmetic import ARITHMETIC
 from gspo_cli.evals.benchmark import Benchmark
+from gspo_cli.evals.gsm8k import GSM8K
+from gspo_cli.evals.math500 import MATH500
 
 BENCHMARKS: dict[str, Benchmark] = {
+    "aime24": AIME24,
+    "aime25": AIME25,
+    "math500": MATH500,
+    "gsm8k": GSM8K,
     "arithmetic": ARITHMETIC,
 }
 

@@ -1,74 +1,156 @@
-"""Evaluate a model folder, hub name or run, and keep answers and summary."""
+"""The evaluations that one command asks for: every benchmark with every model."""
 
 from __future__ import annotations
 
-import json
-import re
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.checkpoint.protocol import checkpoints
-from gspo_cli.config import ModelConfig, RolloutConfig
-from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark
-from gspo_cli.evals.runner import evaluate
-from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
+from gspo_cli.evals.runner import Progress, evaluate, make_plan
+from gspo_cli.evals.settings import Overrides, check_ranges, settle
+from gspo_cli.evals.store import Mode
+from gspo_cli.evals.subject import Subject
+from gspo_cli.evals.targets import Target
+from gspo_cli.models.load import load_policy
 from gspo_cli.models.torch_setup import prepare_torch
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.store import write_rollout
-from gspo_cli.runlog.folder import newest_run
-from gspo_cli.runlog.fs import write_text
 
-DEADLINE_S = 24 * 3600.0
+Drawing = Callable[[int, int], None]
+"""Called with samples drawn and samples wanted (`open_engine`)."""
 
 
-def evaluate_model(
-    name: str | None, benchmark: Benchmark, samples: int, greedy: bool, seed: int, out: Path
-) -> dict[str, Any]:
-    """Runs one benchmark and returns its summary, which is also written beside the answers.
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
 
-    A run's evaluation goes to `<run>/eval/<bench>/step-N/`, a bare model's to `<out>/eval-<name>/<bench>/`.
+    benchmarks: list[Benchmark]
+    targets: list[Target]
+    data: Mapping[str, DataChoice]
+    overrides: Overrides
+    seed: int | None
+    """None = each target's own."""
+    mode: Mode
+
+
+class Job:
+    """One benchmark with one model."""
+
+    def __init__(
+        self, request: Request, target: Target, opening: Opening, benchmark: Benchmark, loading: Loading
+    ) -> None:
+        self.request, self.target, self.opening = request, target, opening
+        self.benchmark, self.loading = benchmark, loading
+
+    @property
+    def folder(self) -> Path:
+        """Where its results go."""
+        return self.target.results(self.benchmark.name)
+
+    def run(self, progress: Progress, drawing: Drawing, note: Callable[[str], None]) -> dict[str, Any]:
+        """The summary. `progress` is told what is stored, `drawing` how far the engine is with what it was asked for,
+        if it can say.
+
+        Errors: GspoError for what is wrong with this benchmark or model; others may still be fine.
+        """
+        request = self.request
+        self.opening.drawing = drawing
+        problems = self.loading.problems(self.benchmark)
+        subject = self.opening.subject()
+        seed = self.target.seed if request.seed is None else request.seed
+        plan = make_plan(self.benchmark, problems, subject, request.overrides, seed)
+        try:
+            return evaluate(plan, self.folder, request.mode, progress, note)
+        except GspoError as error:
+            if error.code == ExitCode.ENGINE:  # the next benchmark gets another engine
+                self.opening.close()
+            raise
+
+
+class Loading:
+    """Problem sets, each read once."""
+
+    def __init__(self, data: Mapping[str, DataChoice], warn: Callable[[str], None]) -> None:
+        self.data, self.warn = data, warn
+        self.sets: dict[str, ProblemSet] = {}
+
+    def problems(self, benchmark: Benchmark) -> ProblemSet:
+        """Those of a benchmark; its warnings are given once."""
+        if benchmark.name not in self.sets:
+            found = self.sets[benchmark.name] = benchmark.load(self.data.get(benchmark.name, DataChoice()))
+            for warning in found.warnings:
+                self.warn(f"warning: {warning}")
+        return self.sets[benchmark.name]
+
+
+class Opening:
+    """A model that is loaded when its first benchmark needs it."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.opened: Subject | None = None
+        self.drawing: Drawing = lambda _drawn, _wanted: None
+
+    def subject(self) -> Subject:
+        """The model behind its engine."""
+        if self.opened is None:
+            machine = self.target.machine
+            prepare_torch(machine.model.threads)
+            model, tokenizer = load_policy(machine.model, str(machine.model.path))
+            engine = open_engine(machine.rollout, model, tokenizer, progress=lambda *so_far: self.drawing(*so_far))
+            self.opened = Subject(engine, model, tokenizer, self.target.name)
+        return self.opened
+
+    def close(self) -> None:
+        """Ends the engine."""
+        if self.opened is not None:
+            self.opened.engine.close()
+            self.opened = None
+
+
+def jobs(request: Request, warn: Callable[[str], None]) -> Generator[Job]:
+    """All evaluations, model by model; settings that no benchmark takes are refused before the first.
+
+    Errors: GspoError as `settle` says.
     """
-    run = newest_run(out) if name is None else Path(name)
-    if (run / "run.json").is_file():
-        model_path = final_checkpoint(run)
-        folder = run / "eval" / benchmark.name / model_path.parent.name
-    else:
-        model_path = Path(str(name))
-        folder = out / f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', str(name)).strip('-.')}" / benchmark.name
-    prepare_torch(None)
-    model, tokenizer = load_policy(ModelConfig(path=str(model_path)), model_path)
-    engine = open_engine(RolloutConfig(deadline_s=DEADLINE_S), model, tokenizer)
-    result = evaluate(benchmark, engine, tokenizer, samples, greedy, seed)
-    hashes = {"model_sha256": weights_hash(model), "tokenizer_sha256": tokenizer_hash(tokenizer)}
-    summary = {
-        "benchmark": benchmark.name,
-        "model": str(model_path),
-        "samples": samples,
-        "temperature": 0.0 if greedy else benchmark.sampling.temperature,
-        "max_new_tokens": benchmark.sampling.max_new_tokens,
-        "seed": seed,
-        "num_problems": result.num_problems,
-        "average": result.average,
-        "standard_error": result.standard_error,
-        "mean_tokens": result.mean_tokens,
-        "truncated_frac": result.truncated_frac,
-        "engine": engine.info.as_dict(),
-        "folder": str(folder),
-    } | hashes
-    write_rollout(result.answers, folder / "answers.parquet", hashes)
-    write_text(folder / "summary.json", json.dumps(summary, indent=1))
-    return summary
+    check_ranges(request.overrides)
+    for benchmark in request.benchmarks:
+        settle(benchmark, request.overrides, 0)
+    loading = Loading(request.data, warn)
+    for target in request.targets:
+        opening = Opening(target)
+        try:
+            for benchmark in request.benchmarks:
+                yield Job(request, target, opening, benchmark, loading)
+        finally:
+            opening.close()
 
 
-def final_checkpoint(run: Path) -> Path:
-    """The model folder of a run's last checkpoint.
+def parse_data(data: list[str], revisions: list[str], benchmarks: list[Benchmark]) -> dict[str, DataChoice]:
+    """`--data NAME=PATH` (several files for one name are joined) and `--revision NAME=SHA`.
 
-    Errors: GspoError when the run has none (it did not reach its end).
+    Errors: GspoError for another form, or a name that is not evaluated.
     """
-    found = [p / "model" for p in checkpoints(run / "checkpoints") if (p / "model").is_dir()]
-    if not found:
-        raise GspoError(
-            f"{run} has no saved model", "a run saves its weights when it ends", "let it finish, or name a model folder"
-        )
-    return found[-1]
+    paths: dict[str, list[Path]] = {}
+    commits: dict[str, str] = {}
+    for option, texts in (("--data", data), ("--revision", revisions)):
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if not equals or not value:
+                raise GspoError(
+                    f"{option} {text} has no name and value", "the form is NAME=VALUE", f"{option} aime24=..."
+                )
+            if name not in {b.name for b in benchmarks}:
+                chosen = ", ".join(b.name for b in benchmarks)
+                raise GspoError(f"{option} {text}", f"{name!r} is not among --bench {chosen}", "mend the name")
+            if option == "--data":
+                paths.setdefault(name, []).append(Path(value))
+            else:
+                commits[name] = value
+    both = paths.keys() & commits.keys()
+    if both:
+        name = min(both)
+        raise GspoError(f"--data and --revision for {name}", "a local file has no revision", "use one of them")
+    return {n: DataChoice(tuple(paths.get(n, ())), commits.get(n)) for n in paths.keys() | commits.keys()}

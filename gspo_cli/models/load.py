@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 import transformers
-from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from gspo_cli.errors import GspoError
@@ -60,8 +59,6 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
     except (OSError, ValueError) as error:
         raise GspoError(f"cannot load the model {source}", _first_line(error), _hub_hint(local)) from error
     device = pick_device(config.device)
-    if experts_on_cpu(model) and device.type == "cpu":
-        model.set_experts_implementation("eager")  # for small batches faster there than grouped_mm, and as exact
     model = model.to(device).eval()
     enable_packing(model)
     return model, tokenizer
@@ -99,12 +96,6 @@ def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
         ids = getattr(config, "eos_token_id", None)
         found.update(ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
     return frozenset(found)
-
-
-def experts_on_cpu(model: PreTrainedModel) -> bool:
-    """Whether transformers can switch how this model computes its experts."""
-    return any(hasattr(module, "gate_up_proj") and module.gate_up_proj.dim() == 3 for module in model.modules()
-               if isinstance(getattr(module, "gate_up_proj", None), nn.Parameter))  # fmt: skip
 
 
 def weights_hash(model: PreTrainedModel) -> str:

@@ -56,14 +56,15 @@ def pack(rows: list[tuple[int, ...]]) -> Packing:
     """Rows of prompt and response; what several begin with is fed once."""
     ids: list[int] = []
     positions: list[int] = []
-    index_BT = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    index: list[list[int]] = [[] for _ in rows]
     order = sorted(range(len(rows)), key=rows.__getitem__)  # in which the row before shares the most
     for before, b in zip([order[0], *order], order, strict=False):
         row, shared = rows[b], common(rows[before], rows[b]) if ids else 0
-        index_BT[b, :shared] = index_BT[before, :shared]
-        index_BT[b, shared : len(row)] = torch.arange(len(ids), len(ids) + len(row) - shared)
+        index[b] = [*index[before][:shared], *range(len(ids), len(ids) + len(row) - shared)]
         ids += row[shared:]
         positions += range(shared, len(row))
+    width = max(map(len, rows))
+    index_BT = torch.tensor([where + [0] * (width - len(where)) for where in index])
     # a row that another one begins with has all its tokens there
     whole = [b for b, after in pairwise(order) if rows[after][: len(rows[b])] != rows[b]] + order[-1:]
     blocks, back_N = make_blocks(index_BT, sorted((len(rows[b]), b) for b in whole)[::-1], len(ids))

@@ -62,7 +62,7 @@ def build_tiny(tiny: TinyModel, seed: int) -> tuple[PreTrainedModel, PreTrainedT
         "num_hidden_layers": tiny.layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": tiny.hidden // 4,
+        "head_dim": tiny.head_dim or tiny.hidden // 4,
         "intermediate_size": 2 * tiny.hidden,
         "max_position_embeddings": 4096,
         # a short base lets a tiny model tell near positions apart

@@ -57,7 +57,7 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, title: str, dashes: Mapping
         mine = rows[rows["arm"] == arm]
         for (series, _), line in mine.groupby(["series", "seed"], sort=False, dropna=False):
             look = _look(style.colour(algorithm), dashes[arm], thick=series == "mean" or len(line) == len(mine))
-            _draw_line(ax, line, look, floor, every_point=panel.x == "mini_batch")
+            _draw_line(ax, line, look, floor, every_point=panel.x == "mini_batch" or panel.kind == "eval")
             if floor is not None:
                 _draw_zeros(ax, line, look, strip_height(floor, ax.get_ylim()[0], index, len(arms)))
     _x_ticks(ax, panel)

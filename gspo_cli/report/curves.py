@@ -36,7 +36,7 @@ class Panel:
 
     name: str
     metric: str
-    kind: Literal["rollout", "update", "step"]
+    kind: Literal["rollout", "update", "step", "eval"]
     """The log lines it is taken from."""
     x: Literal["step", "tokens", "mini_batch"]
     """Rollout batch; tokens sampled so far; optimizer step within the rollout batch (1-based, mean over batches)."""
@@ -68,12 +68,16 @@ def curve(log: Log, panel: Panel) -> Curve | None:
         means = finite.groupby(frame["mini_batch"].astype("int64") + 1).mean()
         return Curve(means.index.to_numpy(np.float64), means.to_numpy(np.float64), num_bad)
     by_step = finite.set_axis(frame["step"])
-    # a step without the metric becomes a gap; joining its neighbours would draw a value nobody measured
-    by_step = by_step.reindex(np.arange(by_step.index.min(), by_step.index.max() + 1))
+    if panel.kind == "eval":
+        by_step = by_step.sort_index()
+    else:
+        # a step without the metric becomes a gap; joining its neighbours would draw a value nobody measured
+        by_step = by_step.reindex(np.arange(by_step.index.min(), by_step.index.max() + 1))
     if panel.x == "step":
         return Curve(by_step.index.to_numpy(np.float64), by_step.to_numpy(np.float64), num_bad)
     rows = log.frame[log.frame["metric"] == TOKENS]
-    tokens = rows["value"].set_axis(rows["step"]).reindex(by_step.index).to_numpy(np.float64)
+    sampled = rows["value"].set_axis(rows["step"])
+    tokens = np.where(by_step.index == 0, 0.0, sampled.reindex(by_step.index).to_numpy(np.float64))
     known = np.isfinite(tokens)
     return Curve(tokens[known], by_step.to_numpy(np.float64)[known], num_bad) if known.any() else None
 

@@ -24,6 +24,8 @@ def captions(table: pd.DataFrame, panels: Sequence[Panel]) -> list[str]:
     rows = [(panel, table[table["panel"] == panel.name]) for panel in panels]
     if any(panel.log and (r["y"] == 0).any() for panel, r in rows):
         lines.append("A logarithmic axis has no 0: values that are exactly 0 are the dots in the grey strip.")
+    if any(panel.kind == "eval" for panel in panels):
+        lines.append("Dots are evaluations, lines only join them.")
     first = [r.loc[r["x"] == 1, "y"].dropna() for panel, r in rows if panel.metric == CLIP and panel.x == "mini_batch"]
     if any(len(y) and (y == 0).all() for y in first):
         lines.append("Mini-batch 1 is 0 by construction: the policy has not been updated since it sampled.")

@@ -1,9 +1,10 @@
-"""The figures of a study, drawn from its logs."""
+"""The figures of a study: those of its logs, and benchmark scores."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from gspo_cli.report.folders import Study
 from gspo_cli.report.line_figure import LineFigure
 from gspo_cli.report.load import Log, load_log
 from gspo_cli.report.save import save
+from gspo_cli.report.scores import figure_name, logged_names, score_panels, summaries, with_summaries
 
 REWARD = {
     "against rollout batches": Panel("steps", "reward/mean", "rollout", "step"),
@@ -66,17 +68,38 @@ def plot(study: Study) -> Report:
     """
     report = Report()
     logs = _load(study, report)
-    for name in FIGURES:
-        _plot_one(study, name, logs, report)
+    for name, figure in FIGURES.items():
+        _plot_one(study, name, figure, logs, report)
+    _plot_scores(study, logs, report)
     return report
 
 
-def _wanted() -> dict[str, set[str]]:
+def plot_scores(study: Study) -> Report:
+    """The figures of benchmark scores alone.
+
+    Errors: as `plot`.
+    """
+    report = Report()
+    _plot_scores(study, _load(study, report), report)
+    return report
+
+
+def _plot_scores(study: Study, logs: list[Log], report: Report) -> None:
+    """A figure for every score that a run logged or a checkpoint was evaluated for."""
+    evaluated = {log.run.folder: summaries(log.run) for log in logs}
+    logs = [with_summaries(log, evaluated[log.run.folder]) for log in logs]
+    for metric in sorted({m for log in logs for m in log.frame.loc[log.frame["kind"] == "eval", "metric"]}):
+        used = [entry for found in evaluated.values() for entry in found if entry["metric"] == metric]
+        _plot_one(study, figure_name(metric), LineFigure(score_panels(metric)), logs, report, {"evaluations": used})
+
+
+def _wanted(scores: Collection[str]) -> dict[str, set[str]]:
     """Everything the figures show, by kind of line."""
     wanted: dict[str, set[str]] = defaultdict(set)
     for figure in FIGURES.values():
         for kind, metric in figure.wanted():
             wanted[kind].add(metric)
+    wanted["eval"] = set(scores)
     return wanted
 
 
@@ -84,7 +107,7 @@ def _load(study: Study, report: Report) -> list[Log]:
     runs = [run for run in study.runs if (run.folder / "metrics.jsonl").is_file()]
     # threads: most of the time is spent in Arrow and sha256, outside the interpreter's lock
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        logs = list(pool.map(lambda run: load_log(run, _wanted()), runs))
+        logs = list(pool.map(lambda run: load_log(run, _wanted(logged_names(run.folder / "metrics.jsonl"))), runs))
     if not any(len(log.frame) for log in logs):
         raise GspoError(
             f"nothing to plot in {study.folder}",
@@ -98,9 +121,15 @@ def _load(study: Study, report: Report) -> list[Log]:
     return logs
 
 
-def _plot_one(study: Study, name: str, logs: list[Log], report: Report) -> None:
+def _plot_one(
+    study: Study,
+    name: str,
+    figure: StudyFigure,
+    logs: list[Log],
+    report: Report,
+    also: dict[str, Any] | None = None,
+) -> None:
     """One figure; its files or the reason why there is none go into the report."""
-    figure = FIGURES[name]
     content = figure.content(logs)
     if not len(content.table):
         report.left_out[name] = content.absent
@@ -109,7 +138,7 @@ def _plot_one(study: Study, name: str, logs: list[Log], report: Report) -> None:
     remarks = list(dict.fromkeys([*content.remarks, *notes.excluded_notes(excluded)]))
     report.notes += [f"{name}: {remark}" for remark in remarks]
     lines = [*content.captions, *remarks]
-    side = _side_file(name, logs, content, excluded, lines)
+    side = _side_file(name, logs, content, excluded, lines) | (also or {})
     report.files[name] = save(study.folder / "figures", name, content.table, side, figure.draw(content.table, lines))
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.types import Prompt, Sample, Sampling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SampleKey = tuple[str, int]
 """(problem id, index within the group)."""
@@ -31,6 +34,16 @@ class EngineInfo:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class SyncReport:
+    """What a synchronisation moved, and how far apart both sides' log-probabilities of the probe are afterwards."""
+
+    version: int
+    tensors: int
+    absdiff_max: float
+    absdiff_mean: float
+
+
 class Engine(Protocol):
     """Samples responses from the weights it holds. Token ids travel; text does not."""
 
@@ -41,8 +54,14 @@ class Engine(Protocol):
     def generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
         """One sample for every key of `seeds`, each drawn with its own seed, in any order."""
 
-    def sync(self, version: int) -> None:
-        """Takes over the trainer's weights."""
+    def sync(self, weights: PreTrainedModel, version: int) -> SyncReport | None:
+        """Takes over the trainer's weights as they are now; None where they are its own anyway.
+
+        Errors: GspoError (exit code 5) when the engine then computes something else than the trainer.
+        """
+
+    def rest(self) -> None:
+        """Gives the accelerator's memory to the trainer until the next `sync`."""
 
     def close(self) -> None:
         """Frees what it holds."""
@@ -54,6 +73,7 @@ def generate_checked(
     """The samples by key, all of them and sound, or an error: training never sees a partial group.
 
     Errors: GspoError (exit code 5) on stale weights, a missing, extra or repeated sample, or one that cannot be right.
+    (A lost engine, by death or by silence, is the engine's own error.)
     """
     if engine.weight_version != version:
         raise _broken(f"the engine holds the weights of step {engine.weight_version}, not {version}")
@@ -65,6 +85,11 @@ def generate_checked(
     for sample in samples:
         if fault := _fault(sample, sampling, engine.info.vocabulary):
             raise _broken(f"sample {sample.index} of {sample.problem_id!r}: {fault}")
+        if sample.weight_version != version:
+            raise _broken(
+                f"sample {sample.index} of {sample.problem_id!r} was drawn with the weights of step "
+                f"{sample.weight_version}, not {version}"
+            )
     return {(s.problem_id, s.index): s for s in samples}
 
 

@@ -80,9 +80,13 @@ class TransformersEngine:
             routes_TLK=drawn.routes_TLK,
         )
 
-    def sync(self, version: int) -> None:
+    def sync(self, weights: PreTrainedModel, version: int) -> None:
         """The model is the trainer's own: only the version moves."""
+        assert weights is self.model
         self.weight_version = version
+
+    def rest(self) -> None:
+        """Nothing that the trainer does not use itself."""
 
     def close(self) -> None:
         """Nothing of its own to free."""

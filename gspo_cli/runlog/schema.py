@@ -58,11 +58,20 @@ METRICS: dict[str, Metric] = {
     "mismatch/floor_mean": Metric("nat", "mean over responses of the mean of o - m", "rollout"),
     "mismatch/floor_std": Metric("nat", "standard deviation over responses of the same", "rollout", reduction="std"),
     "mismatch/token_floor": Metric("nat", "root mean square of o - m over loss tokens", "rollout", "lower", "rms"),
+    "mismatch/floor_of_band": Metric(
+        "1", "mismatch/floor over the distance from 0 to the nearer edge of the clip range for a log-ratio", "rollout",
+        "lower", "rms",
+    ),
     "mismatch/outside_band_frac": Metric(
         "frac", "responses whose mean of o - m lies outside the clip range / responses", "rollout", "lower"
     ),
     "mismatch/prob_absdiff_mean": Metric("1", "mean of |exp(o) - exp(m)| over loss tokens", "rollout", "lower"),
     "mismatch/prob_absdiff_max": Metric("1", "largest |exp(o) - exp(m)|", "rollout", "lower", "max"),
+    "mismatch/sync_absdiff_max": Metric(
+        "nat", "largest |engine - trainer| over the probe's tokens, after this batch's updates were handed over", "rollout",
+        "lower", "max",
+    ),
+    "mismatch/sync_absdiff_mean": Metric("nat", "mean of the same", "rollout", "lower"),
     "mismatch/self_floor": Metric(
         "nat",
         "root mean square over responses of the mean of l - o on the first mini-batch, before any update (step 1 only)",

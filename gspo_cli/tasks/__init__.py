@@ -12,11 +12,13 @@ from gspo_cli.plugins import is_plugin, load_plugin
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.tasks.contract import Task
 from gspo_cli.tasks.gsm8k import Gsm8k
+from gspo_cli.tasks.math import Math
 from gspo_cli.types import Problem, Score
 
 TASKS: dict[str, Callable[[TaskConfig], Task]] = {
     "arithmetic": lambda _config: Arithmetic(),
     "gsm8k": Gsm8k,
+    "math": Math,
 }
 
 

@@ -7,7 +7,7 @@ Problems come from the hub (`openai/gsm8k`, or `task.revision` of it) or from a 
 from __future__ import annotations
 
 from gspo_cli.config import TaskConfig
-from gspo_cli.rewards.final_number import final_number, number
+from gspo_cli.rewards.mathematics import grade_number
 from gspo_cli.tasks.data import load_rows
 from gspo_cli.types import Problem, Score
 
@@ -36,7 +36,4 @@ class Gsm8k:
 
     def reward(self, problem: Problem, text: str) -> Score:
         """1 if the response's final number equals the reference."""
-        found = final_number(text)
-        if found is None:
-            return Score(0.0, "no_answer")
-        return Score(1.0, "correct") if found == number(problem.answer) else Score(0.0, "wrong")
+        return grade_number(text, problem.answer).score

@@ -131,21 +131,18 @@ def lay_out(rows: list[Row], device: torch.device, packed: bool = False, routing
     """Rows as tensors, longest first, padded on the right; with `routing`, the engine's expert choices as well."""
     rows = sorted(rows, key=lambda r: -r.length)
     width = rows[0].length
-    ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
-    mask_BT = torch.zeros(len(rows), width, dtype=torch.bool)
-    sampled_BT = torch.zeros(len(rows), width)
-    for i, row in enumerate(rows):
-        start = len(row.prompt_ids)
-        ids_BT[i, : row.length] = torch.tensor(row.prompt_ids + row.sample.token_ids)
-        mask_BT[i, start : row.length] = True
-        sampled_BT[i, start : row.length] = torch.tensor(row.sample.log_probs)
+    lengths_B1 = torch.tensor([[row.length] for row in rows])
+    starts_B1 = torch.tensor([[len(row.prompt_ids)] for row in rows])
+    ids_BT = torch.tensor([filled(row.prompt_ids + row.sample.token_ids, width) for row in rows])
+    sampled_BT = torch.tensor([filled((0.0,) * len(row.prompt_ids) + row.sample.log_probs, width) for row in rows])
+    positions_T = torch.arange(width)
+    mask_BT = (positions_T >= starts_B1) & (positions_T < lengths_B1)
     advantages = torch.tensor([r.advantage for r in rows])
     if any(r.credits is not None for r in rows):
         advantages = advantages[:, None].expand_as(mask_BT) * credit_matrix(rows, width)
     packing = pack([r.prompt_ids + r.sample.token_ids for r in rows]) if packed else None
     index_BT = packing.index_BT if packing else torch.arange(mask_BT.numel()).view(mask_BT.shape)
-    known_BT = torch.arange(width) < torch.tensor([row.length - 1 for row in rows])[:, None]
-    positions_N, first_N = unique_first(index_BT[known_BT])
+    positions_N, first_N = unique_first(index_BT[positions_T < lengths_B1 - 1])
     predicts_M = torch.searchsorted(positions_N, index_BT[:, :-1][mask_BT[:, 1:]])
     micro = MicroBatch(
         ids_BT.to(device), mask_BT.to(device), advantages.to(device), sampled_BT.to(device), positions_N.to(device),
@@ -154,6 +151,11 @@ def lay_out(rows: list[Row], device: torch.device, packed: bool = False, routing
     if routing is not None:
         micro.sampler_routes_LNK = sampled_routes(rows, routing)[:, first_N].contiguous().to(device)
     return micro
+
+
+def filled(values: tuple[Any, ...], width: int) -> tuple[Any, ...]:
+    """With zeros up to the width."""
+    return values + (0,) * (width - len(values))
 
 
 def unique_first(values: Tensor) -> tuple[Tensor, Tensor]:

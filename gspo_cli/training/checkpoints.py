@@ -212,7 +212,7 @@ def restore(session: Session, folder: Path, state: State) -> None:
     session.totals.counts.update(state.totals)
     session.guards.counts.update(state.guards)
     session.widest, session.outside = state.widest, state.outside
-    session.engine.sync(version=state.step)
+    session.engine.sync(learner.model, version=state.step)
 
 
 def load_weights(session: Session, folder: Path, state: State) -> None:

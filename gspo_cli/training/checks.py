@@ -11,7 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gspo_cli.algorithms import Algorithm
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.models.load import pick_device
 from gspo_cli.moe.routers import needed_routing
+from gspo_cli.rollout.capabilities import check_engine
 
 
 def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None:
@@ -77,6 +79,14 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
     ):
         if broken:
             raise GspoError(message, why, hint)
+    check_recipe_engine(recipe, trains=True)
+
+
+def check_recipe_engine(recipe: Recipe, trains: bool) -> None:
+    """Errors: GspoError when the engine cannot do what the recipe asks, as far as the recipe tells."""
+    tiny = recipe.model.tiny
+    head_dim = None if tiny is None else tiny.head_dim or tiny.hidden // 4
+    check_engine(recipe.rollout, pick_device(recipe.model.device).type, recipe.records_routes, trains, head_dim)
 
 
 def asked(recipe: Recipe) -> str:

@@ -26,6 +26,7 @@ from gspo_cli.training.guards import Guards, enough_memory
 from gspo_cli.training.preflight import preflight
 from gspo_cli.training.probe import Probe
 from gspo_cli.training.record import Totals, record_batch
+from gspo_cli.training.rollout_metrics import sync_metrics
 from gspo_cli.training.signals import Interruption, Signals
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.study import Run
@@ -119,6 +120,7 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     clock.reset()  # what lies between two batches (evaluation, storing) is not theirs
     with clock("rollout_s"), session.signals.abandonable(), enough_memory("sampling", LESS_TO_SAMPLE):
         batch = sample_batch(session, step)
+    session.engine.rest()
     session.guards.before_updates(batch)
     if run.recipe.rollout.store and step % run.recipe.rollout.store == 0:
         session.hooks.store(batch)  # now, while the model is the one that sampled it
@@ -143,11 +145,13 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
         if was_applied(updates[-1]):  # without a step there is no change to measure, which is not a change of 0
             with clock("probe_s"):
                 updates[-1].add(probe.churn())
-    session.engine.sync(version=step)
+    with clock("sync_s"):
+        synced = session.engine.sync(learner.model, version=step)
 
     shown, update_lines = record_batch(
-        session.log, session.totals, clock, learner, batch, advantages_B, mini_batches, updates, checked
-    )
+        session.log, session.totals, clock, learner, batch, advantages_B, mini_batches, updates,
+        checked | sync_metrics(synced),
+    )  # fmt: skip
     session.updates += len(update_lines)
     session.guards.after_updates(session.log, batch, update_lines)
     stop_if_not_replayed(update_lines, step)

@@ -45,7 +45,7 @@ def preflight(
     micro_batches = mini_batches[0].micro_batches
     if not micro_batches:
         return found
-    again = squares = tokens_squared = torch.zeros((), dtype=torch.float64)
+    again = squares = tokens_squared = k1 = k3 = torch.zeros((), dtype=torch.float64)
     rows = tokens = 0
     for micro in micro_batches:
         with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
@@ -53,14 +53,17 @@ def preflight(
         sampled_BT = micro.sampler_log_probs_BT
         again = again + sequence_log_ratio(second, first, micro.mask_BT).double().cpu().square().sum()
         squares = squares + sequence_log_ratio(first, sampled_BT, micro.mask_BT).double().cpu().square().sum()
-        tokens_squared += token_log_ratio(first, sampled_BT, micro.mask_BT).double().cpu().square().sum()
+        gap_N = token_log_ratio(first, sampled_BT, micro.mask_BT)[micro.mask_BT].double().cpu()
+        tokens_squared = tokens_squared + gap_N.square().sum()
+        k1, k3 = k1 - gap_N.sum(), k3 + (gap_N.expm1() - gap_N).sum()
         rows, tokens = rows + len(micro.mask_BT), tokens + int(micro.mask_BT.sum())
     found.metrics["mismatch/self_floor"] = RootMean(again, rows)
     self_floor, floor = float((again / rows).sqrt()), float((squares / rows).sqrt())
     token_floor = float((tokens_squared / tokens).sqrt())
-    found.values = {"self_floor": self_floor, "floor": floor, "token_floor": token_floor} | (
-        {"band": band} if band else {}
-    )
+    found.values = {
+        "self_floor": self_floor, "floor": floor, "token_floor": token_floor,
+        "kl_k1": float(k1 / tokens), "kl_k3": float(k3 / tokens),
+    } | ({"band": band} if band else {})  # fmt: skip
     judge(learner, found, band)
     return found
 

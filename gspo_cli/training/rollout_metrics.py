@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gspo_cli.algorithms.advantage import with_spread
 from gspo_cli.algorithms.ratio_metrics import spread
+from gspo_cli.rollout.engine import SyncReport
 from gspo_cli.training.batches import rewards_and_groups
 from gspo_cli.types import Extreme, Mean, MiniBatch, Reduced, RolloutBatch, RootMean
 
@@ -63,6 +64,16 @@ def group_metrics(rewards_B: Tensor, groups_B: Tensor, num_groups: int) -> dict[
     }
 
 
+def sync_metrics(report: SyncReport | None) -> dict[str, Reduced]:
+    """What the check after handing over the weights found; nothing where the engine has the trainer's own."""
+    if report is None:
+        return {}
+    return {
+        "mismatch/sync_absdiff_max": Extreme(torch.tensor(report.absdiff_max, dtype=torch.float64), 1),
+        "mismatch/sync_absdiff_mean": Mean(torch.tensor(report.absdiff_mean, dtype=torch.float64), 1),
+    }
+
+
 def mismatch_metrics(mini_batches: list[MiniBatch], bounds: tuple[float, float] | None) -> dict[str, Reduced]:
     """The engine's log-probabilities m against the trainer's o, before any update, over the rows where o is known.
 
@@ -92,5 +103,7 @@ def mismatch_metrics(mini_batches: list[MiniBatch], bounds: tuple[float, float] 
         "mismatch/prob_absdiff_max": Extreme(difference_N.max(), 1),
     }
     if bounds is not None:
+        edge = min(-bounds[0], bounds[1])
+        found["mismatch/floor_of_band"] = RootMean((gap_B / edge).square().sum(), rows)
         found["mismatch/outside_band_frac"] = Mean(((gap_B < bounds[0]) | (gap_B > bounds[1])).sum(), rows)
     return found

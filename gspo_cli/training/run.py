@@ -18,8 +18,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gspo_cli.checkpoint.tensors import seed_generators
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals import find_benchmark
-from gspo_cli.evals.runner import evaluate
+from gspo_cli.evals.during_training import BenchmarkSet, load_benchmarks, measure_all
+from gspo_cli.evals.subject import Subject
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.torch_setup import determinism
 from gspo_cli.moe.routers import find_routing, replayable
@@ -27,6 +27,7 @@ from gspo_cli.plugins import is_plugin, plugin_source
 from gspo_cli.rollout.collect import PromptStream, problems_hash
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.engines import open_engine
+from gspo_cli.rollout.hosted_engine import HostedEngine
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import fresh
@@ -46,7 +47,6 @@ from gspo_cli.training.resume import Earlier, compare_machine, continue_log, reo
 from gspo_cli.training.signals import CODES
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner
-from gspo_cli.types import StepMetrics
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Parts:
     tokenizer: PreTrainedTokenizerBase
     task: Task
     stream: PromptStream
+    benchmarks: BenchmarkSet
     engine: Engine
 
 
@@ -78,7 +79,9 @@ def load_parts(recipe: Recipe, start: Path) -> Parts:
     model, tokenizer = load_policy(recipe.model, start)
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
-    return Parts(model, tokenizer, task, stream, open_engine(recipe.rollout, model, tokenizer, recipe.records_routes))
+    benchmarks = load_benchmarks(recipe.eval)
+    engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes)
+    return Parts(model, tokenizer, task, stream, benchmarks, engine)
 
 
 def execute(run: Run, start: Path, study: Path, plan: Plan, argv: list[str], view: View) -> Path:
@@ -124,9 +127,13 @@ def train_held(
         "data_sha256": problems_hash(parts.stream.problems),
     }
     log = open_log(hashes)
+    if isinstance(engine, HostedEngine):
+        engine.on_restart = lambda reason: log.event("engine_restarted", reason=reason)
     learner = make_learner(run, model)
     hooks = Hooks(
-        evaluate=lambda: evaluate_all(recipe, engine, tokenizer),
+        evaluate=lambda: measure_all(
+            parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed
+        ),
         store=lambda batch: write_rollout(
             batch,
             folder / "rollouts" / f"step_{batch.step:06d}.parquet",
@@ -236,16 +243,6 @@ def make_learner(run: Run, model: PreTrainedModel) -> Learner:
         critic=critic, reference=reference,
         routing=find_routing(model) if replay == "none" else replayable(model, f"algo.replay = {replay!r}"),
     )  # fmt: skip
-
-
-def evaluate_all(recipe: Recipe, engine: Engine, tokenizer: PreTrainedTokenizerBase) -> StepMetrics:
-    """The recipe's benchmarks with the weights as they are."""
-    metrics = StepMetrics()
-    for benchmark in map(find_benchmark, recipe.eval.bench):
-        result = evaluate(benchmark, engine, tokenizer, recipe.eval.samples, False, recipe.seed)
-        metrics.values[result.metric] = result.average
-        metrics.counts[result.metric] = result.num_problems * result.samples
-    return metrics
 
 
 def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:

@@ -258,10 +258,11 @@ def test_eval_writes_answers_and_a_summary_that_agree(gspo_here: Gspo, study: St
     done = gspo_here("eval", "benchmarks", run, "--samples", "2", "--json")
     said = json.loads(done.out)
     folder = run / "eval" / "arithmetic" / "step-000002"
+    assert said.pop("folder") == str(folder)
     assert said == json.loads((folder / "summary.json").read_text())
     rows = pq.read_table(folder / "answers.parquet").to_pylist()
     assert (said["samples"], said["num_problems"], len(rows)) == (2, 200, 400)
-    assert said["average"] == pytest.approx(sum(row["reward"] for row in rows) / 400, abs=1e-12)
+    assert said["average"] == pytest.approx(sum(row["verdict"] == "correct" for row in rows) / 400, abs=1e-12)
     assert (run / "metrics.jsonl").read_bytes() == log
 
 

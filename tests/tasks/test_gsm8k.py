@@ -8,7 +8,8 @@ import pytest
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.rewards.final_number import final_number, number
+from gspo_cli.rewards.extract import extract
+from gspo_cli.rewards.numerals import number
 from gspo_cli.tasks import make_task
 from gspo_cli.types import Problem
 
@@ -24,7 +25,8 @@ from gspo_cli.types import Problem
         ("the answer is \\boxed{12}", 12),
         ("<think>#### 5</think> #### 6", 6),
         ("#### -0.5", Fraction(-1, 2)),
-        ("7", None),
+        ("7", 7),
+        ("so 3+4 is 7", None),
         ("#### seven", None),
         ("#### ", None),
         ("#### 1e3", None),
@@ -34,11 +36,14 @@ from gspo_cli.types import Problem
     ],
 )
 def test_final_number(text: str, value: int | None) -> None:
-    assert final_number(text) == value
+    found = number(extract(text).text or "")
+    assert (found and found.value) == value
 
 
 def test_numbers_are_exact() -> None:
-    assert number("0.1") == Fraction(1, 10) and number("0.30000000000000004") != number("0.3")
+    tenth, near, exact = number("0.1"), number("0.30000000000000004"), number("0.3")
+    assert tenth and near and exact
+    assert tenth.value == Fraction(1, 10) and near.value != exact.value
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])

@@ -1,5 +1,6 @@
 """The checks before the first update: each fault is named, and a sound batch is not."""
 
+import math
 from dataclasses import replace
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ from test_batches import CPU, learner, rollout_batch
 from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.cli.live import TrainView
 from gspo_cli.config import AlgoConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.models.log_probs import token_scores
@@ -64,6 +66,27 @@ def test_a_temperature_on_one_side_is_named(tiny_moe: PreTrainedModel) -> None:
 def test_a_floor_near_the_band_is_named(tiny_moe: PreTrainedModel) -> None:
     assert any("times the clip range" in w for w in check(tiny_moe, shift=1e-4).warnings)
     assert check(tiny_moe, shift=1e-6).warnings == []
+
+
+def test_the_divergence_of_the_sides_is_measured(tiny_moe: PreTrainedModel) -> None:
+    """With m = o + d everywhere: k1 = mean(m - o) = d, and k3 = exp(-d) - 1 + d."""
+    found = check(tiny_moe, shift=0.01).values
+    assert found["kl_k1"] == pytest.approx(0.01, rel=1e-4)
+    assert found["kl_k3"] == pytest.approx(math.exp(-0.01) - 1 + 0.01, rel=1e-3)
+    assert found["floor"] == pytest.approx(0.01, rel=1e-4) == found["token_floor"]
+
+
+def test_what_was_measured_is_printed_beside_the_band(
+    tiny_moe: PreTrainedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = TrainView(steps=1, num_runs=1)
+    view.start_run("gspo-s0")
+    view.preflight(check(tiny_moe, shift=1e-3).values, [])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "0.001 nats a response, 3.3 of the clip range (0.0003)" in said
+    assert "KL 0.001 (k1), 5e-07 (k3)" in said
+    view.preflight({}, ["one"])
+    assert capsys.readouterr().err == "warning: one\n"
 
 
 def test_sampler_log_probs_are_refused_beyond_the_band(tiny_moe: PreTrainedModel) -> None:

@@ -1,14 +1,16 @@
 """What a rollout batch is measured by, against plain Python."""
 
 from dataclasses import replace
+from math import exp
 from statistics import fmean, stdev
 
 import pytest
 import torch
-from test_batches import rollout_batch
+from test_batches import CPU, rollout_batch
 
 from gspo_cli.training.accumulate import Accumulator
-from gspo_cli.training.rollout_metrics import rollout_metrics
+from gspo_cli.training.batches import Cut, make_mini_batches
+from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
 from gspo_cli.types import RolloutBatch, Score
 
 
@@ -55,3 +57,32 @@ def test_against_plain_python() -> None:
     }
     assert line.values == pytest.approx(expected)
     assert line.counts["reward/mean"] == 19 and line.counts["length/mean_pos"] == 5
+
+
+def test_the_engine_against_the_trainer() -> None:
+    """m = o - 0.002 * (position in the response + 1), so a response of n tokens has the mean gap 0.001 * (n + 1)."""
+    batch = rollout_batch()
+    advantages = torch.ones(sum(len(g.samples) for g in batch.groups))
+    minis = make_mini_batches(batch, advantages, Cut(2, 10_000), CPU)
+    gaps: list[list[float]] = []
+    for micro in (m for mini in minis for m in mini.micro_batches):
+        place_BT = micro.mask_BT.cumsum(-1)
+        micro.trainer_log_probs_BT = micro.sampler_log_probs_BT + 0.002 * place_BT
+        gaps += [[0.002 * (i + 1) for i in range(int(row.sum()))] for row in micro.mask_BT]
+    metrics = Accumulator()
+    metrics.add(mismatch_metrics(minis, (-0.003, 0.004)))
+    found = metrics.result().values
+    tokens, rows = [g for row in gaps for g in row], [fmean(row) for row in gaps]
+    floor = fmean(x * x for x in rows) ** 0.5
+    for name, expected in {
+        "kl/sampler_trainer_k1": -fmean(tokens),
+        "kl/sampler_trainer_k3": fmean(exp(g) - 1 - g for g in tokens),
+        "mismatch/floor": floor,
+        "mismatch/floor_of_band": floor / 0.003,
+        "mismatch/floor_mean": fmean(rows),
+        "mismatch/floor_std": stdev(rows),
+        "mismatch/token_floor": fmean(g * g for g in tokens) ** 0.5,
+        "mismatch/outside_band_frac": fmean(not -0.003 <= x <= 0.004 for x in rows),
+    }.items():
+        assert found[name] == pytest.approx(expected, rel=1e-3), name
+    assert 0 < (found["mismatch/outside_band_frac"] or 0) < 1

@@ -1,0 +1,45 @@
+"""`gspo doctor`: what is installed, whether it fits together, and how to mend what does not."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from gspo_cli.cli import console
+from gspo_cli.errors import ExitCode
+
+
+@console.command
+def doctor(
+    vllm_python: Annotated[
+        str | None, typer.Option(help="The interpreter of vLLM's own environment, as in rollout.vllm.python.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON object a check on stdout.")] = False,
+) -> None:
+    """Check this environment, and the one of engine `vllm` if it is named. Exit code 3 when something is at fault.
+
+    Examples:
+
+        gspo doctor
+
+        gspo doctor --vllm-python ~/vllm-env/bin/python --json
+    """
+    from gspo_cli.rollout.capabilities import find_python
+    from gspo_cli.rollout.environment import judge_own, judge_vllm, look
+
+    named = None if vllm_python is None else find_python(vllm_python)
+    checks = list(judge_own(look(sys.executable, with_vllm=False)))
+    if named is not None:
+        checks += judge_vllm(look(named, with_vllm=True), named)
+    if json_:
+        console.print_json(check.as_dict() for check in checks)
+    else:
+        table = Table("check", "found", "verdict", "fix")
+        for check in checks:
+            table.add_row(check.check, check.found, check.verdict, check.fix)
+        console.out.print(table)
+    if any(check.verdict == "fault" for check in checks):
+        raise typer.Exit(ExitCode.CHECK_FAILED)

@@ -1,0 +1,48 @@
+"""The benchmarks of a recipe with the weights as they are; nothing is stored, the log has the figures.
+
+`gspo eval benchmarks` repeats them from a checkpoint: same code, same seeds, same figures, with answers and errors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gspo_cli.config import EvalConfig
+from gspo_cli.errors import GspoError
+from gspo_cli.evals import find_benchmark
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
+from gspo_cli.evals.runner import make_plan, measure
+from gspo_cli.evals.settings import Overrides, settle
+from gspo_cli.evals.subject import Subject
+from gspo_cli.types import StepMetrics
+
+BenchmarkSet = list[tuple[Benchmark, ProblemSet]]
+
+
+def load_benchmarks(config: EvalConfig) -> BenchmarkSet:
+    """The benchmarks that a recipe names, with their problems.
+
+    Errors: GspoError for an unknown one, for settings that it does not take, or for data that cannot be had.
+    """
+    chosen = [find_benchmark(name) for name in config.bench]
+    if strange := [name for name in config.data if name not in config.bench]:
+        raise GspoError(f"eval.data names {strange[0]!r}", f"eval.bench is {', '.join(config.bench)}", "mend it")
+    for benchmark in chosen:
+        settle(benchmark, _overrides(config), seed=0)
+    return [(b, b.load(DataChoice((Path(config.data[b.name]),) if b.name in config.data else ()))) for b in chosen]
+
+
+def measure_all(benchmarks: BenchmarkSet, config: EvalConfig, subject: Subject, seed: int) -> StepMetrics:
+    """avg@k of each, with the number of graded answers."""
+    metrics = StepMetrics()
+    for benchmark, problems in benchmarks:
+        plan = make_plan(benchmark, problems, subject, _overrides(config), seed)
+        found = measure(plan)
+        name = f"{benchmark.name}/avg@{plan.settings.samples}"
+        metrics.values[name] = found["average"]
+        metrics.counts[name] = found["num_answers"] - found["grader_errors"]
+    return metrics
+
+
+def _overrides(config: EvalConfig) -> Overrides:
+    return Overrides(samples=config.samples, limit=config.limit, max_new_tokens=config.max_new_tokens)

@@ -1,0 +1,95 @@
+"""`gspo eval grade`: a verdict a line, in order, or three lines that say what is wrong with the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import Gspo
+
+from gspo_cli.rewards.graders import find_grader, grade_rows
+
+GOOD = {"id": "a", "response": r"\boxed{7}", "gold": "7"}
+
+
+def write(folder: Path, *rows: Any) -> Path:
+    """A file of rows; bytes and strings stand as they are."""
+    path = folder / "answers.jsonl"
+    lines = [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+def test_one_verdict_a_line(gspo: Gspo, tmp_path: Path) -> None:
+    rows = [
+        GOOD, GOOD | {"id": 2, "response": "8"},
+        GOOD | {"id": "s", "response": "\ud83d\x1b[31m\x00\\boxed{7}", "gold": 7},
+        GOOD | {"id": "n", "response": "no"}, GOOD | {"id": "a", "gold": "seven"},
+    ]  # fmt: skip
+    done = gspo("eval", "grade", write(tmp_path, *rows), "--grader", "aime", "--json")
+    assert (done.code, done.err) == (0, "")
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert [tuple(line.values()) for line in found] == [
+        ("a", "correct", True, "integer"), (2, "wrong", False, "integer"), ("s", "correct", True, "integer"),
+        ("n", "no_answer", False, "none"), ("a", "grader_error", False, "bad gold"),
+    ]  # fmt: skip
+    assert all(list(line) == ["id", "verdict", "passed", "reason"] for line in found)
+
+
+def test_the_table_counts(gspo_here: Gspo, tmp_path: Path) -> None:
+    rows = [GOOD] * 3 + [GOOD | {"response": "so x"}] + [GOOD | {"response": r"\boxed{3+4}"}] * 4
+    done = gspo_here("eval", "grade", write(tmp_path, *rows), "--grader", "math")
+    assert done.code == 0
+    lines = [line.replace("│", " ").split() for line in done.out.splitlines()]
+    assert ["correct", "text", "3", "37.5%"] in lines
+    assert ["correct", "algebra", "4", "50.0%"] in lines
+    assert ["no_answer", "none", "1", "12.5%"] in lines
+
+
+def test_verdicts_do_not_depend_on_the_number_of_threads() -> None:
+    golds = ["x+1", "7", r"\frac{1}{2}", r"\{1,2\}"]
+    rows = [{"id": i, "response": f"\\boxed{{{golds[i % 3]}}}", "gold": golds[i % 4]} for i in range(24)]
+    one, three = (list(grade_rows(find_grader("math"), rows, workers)) for workers in (1, 3))
+    assert one == three and len({v.verdict for v in one}) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "holds no rows"),
+        ([GOOD, b"{"], "line 2 of"),
+        ([GOOD, b"\xff\xfe"], "line 2 of"),
+        ([b"[" * 100_000], "line 1 of"),
+        ([GOOD, [1]], "is no object"),
+        ([GOOD, {"id": 1, "response": "x"}], "has no field 'gold'"),
+        ([{"response": "x", "gold": "y"}], "has no field 'id'"),
+        ([GOOD | {"response": None}], "field 'response' in line 1"),
+        ([GOOD | {"gold": True}], "field 'gold' in line 1"),
+        ([GOOD | {"gold": ["7"]}], "it must be a string or a number"),
+    ],
+)
+def test_a_bad_file_is_refused_as_a_whole(gspo_here: Gspo, tmp_path: Path, rows: list[Any], words: str) -> None:
+    done = gspo_here("eval", "grade", write(tmp_path, *rows), "--grader", "aime", "--json")
+    assert (done.code, done.out) == (2, "")
+    said = json.loads(done.err)
+    assert words in said["error"] + said["why"]
+    assert said["do"]
+
+
+def test_an_unknown_grader_names_those_there(gspo_here: Gspo, tmp_path: Path) -> None:
+    done = gspo_here("eval", "grade", write(tmp_path, GOOD), "--grader", "maths")
+    assert (done.code, done.out) == (2, "")
+    assert "no grader 'maths'" in done.err and "did you mean 'math'?" in done.err and "aime (" in done.err
+
+
+def test_a_missing_file(gspo_here: Gspo, tmp_path: Path) -> None:
+    done = gspo_here("eval", "grade", tmp_path / "none.jsonl", "--grader", "aime")
+    assert (done.code, done.out) == (2, "") and "No such file" in done.err
+
+
+def test_where_nothing_could_be_graded_the_command_fails(gspo_here: Gspo, tmp_path: Path) -> None:
+    done = gspo_here("eval", "grade", write(tmp_path, GOOD | {"gold": "x"}), "--grader", "aime", "--json")
+    assert done.code == 5
+    assert json.loads(done.out)["verdict"] == "grader_error"

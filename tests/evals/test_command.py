@@ -1,0 +1,305 @@
+"""`gspo eval benchmarks` as a user meets it: real data end to end, settings, several benchmarks, bad input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from program import Done, Gspo, tree
+
+from gspo_cli.config import TinyModel
+from gspo_cli.models.tiny import build_tiny
+from gspo_cli.seeds import derive_seed
+
+FAST = ["--set", "model.threads=1", "--max-tokens", "6"]
+AIME = [{"id": 60 + i, "problem": f"What is {i} + 1?", "answer": f"{i + 1:03}"} for i in range(3)]
+Answer = Callable[[str, int], str]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level model folder; leave it unchanged."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    for part in build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=1):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def aime(tmp_path: Path) -> Path:
+    path = tmp_path / "aime.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in AIME))
+    return path
+
+
+@pytest.fixture
+def evaluate(gspo_here: Gspo, tiny: Path, tmp_path: Path) -> Callable[..., Done]:
+    def run(*more: str | Path) -> Done:
+        return gspo_here("eval", "benchmarks", tiny, "--out", tmp_path / "out", *FAST, *more)
+
+    return run
+
+
+def objects(done: Done) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> None:
+    """Lets the model say `answer(problem id, sample)` instead of what it draws."""
+    from gspo_cli.evals import generate as module
+
+    real = module.generate
+
+    def scripted(*args: Any) -> Any:
+        from dataclasses import replace
+
+        for answers in real(*args):
+            yield [replace(a, text=answer(a.problem_id, a.sample)) for a in answers]
+
+    monkeypatch.setattr("gspo_cli.evals.runner.generate", scripted)
+
+
+@pytest.mark.parametrize(("name", "file", "size"), [("aime24", "aime24", 30), ("math500", "math500", 20)])
+def test_end_to_end_on_real_problems(
+    evaluate: Callable[..., Done], shared_data: Path, name: str, file: str, size: int
+) -> None:
+    done = evaluate("--bench", name, "--data", f"{name}={shared_data / file}.jsonl", "--limit", "20" if size == 20 else "99", "--samples", "1", "--json")  # fmt: skip # noqa: E501
+    assert done.code == 0, done.err
+    (said,) = objects(done)
+    folder = Path(said.pop("folder"))
+    assert said == json.loads((folder / "summary.json").read_text())
+    assert (said["num_problems"], said["num_answers"], said["metric"]) == (size, size, f"{name}/avg@1")
+    assert said["data"]["fingerprint"] == said["data"]["fingerprint_expected"]
+    rows = pq.read_table(folder / "answers.parquet").to_pylist()
+    assert {row["verdict"] for row in rows} <= {"wrong", "no_answer", "correct"}
+    assert not any(row["grader_error"] for row in rows)
+
+
+def test_right_answers_score(evaluate: Callable[..., Done], aime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problem 60 (answer 1): both samples right; 61 (2): one right; 62 (3): a wrong one, and none."""
+    said = {
+        ("60", 0): "So \\boxed{001}.", ("60", 1): "<think>\\boxed{7}</think> \\boxed{1}",
+        ("61", 0): "\\boxed{2}", ("61", 1): "\\boxed{3}", ("62", 0): "it is \\boxed{100}", ("62", 1): "3 or so",
+    }  # fmt: skip
+    answering(monkeypatch, lambda problem, sample: said[problem, sample])
+    done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "2", "--json")
+    (summary,) = objects(done)
+    assert summary["average"] == 0.5 and summary["pass_at_k"] == {"1": 0.5, "2": pytest.approx(2 / 3)}
+    assert summary["standard_error"] == pytest.approx((0.5 / 6) ** 0.5)
+    assert summary["verdicts"] == {"correct": 3, "wrong": 2, "no_answer": 1, "grader_error": 0}
+    assert any("fingerprint" in warning for warning in summary["warnings"])
+
+
+def test_the_summary_records_what_the_answers_depend_on(evaluate: Callable[..., Done], aime: Path) -> None:
+    done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "3", "--top-k", "7", "--seed", "4", "--json")  # fmt: skip # noqa: E501
+    (summary,) = objects(done)
+    assert summary["sampling"] == {
+        "temperature": 0.6, "top_p": 0.95, "top_k": 7, "min_p": 0.0, "max_new_tokens": 6, "n": 1,
+        "seed": "one an answer, see answers.parquet",
+    }  # fmt: skip
+    for name in (
+        "seed", "engine", "dtype", "model", "model_commit", "model_sha256", "tokenizer_sha256", "chat_template_sha256",
+        "prompt_template", "packages", "warnings", "times", "detectable_difference", "interval_95",
+    ):  # fmt: skip
+        assert name in summary, name
+    assert {"release", "window", "revision", "n", "ids_sha256", "excluded", "files"} <= summary["data"].keys()
+    assert {
+        "name", "version", "python", "numpy", "sandbox", "unsafe_local", "workers", "calibration_ms"
+    } <= summary["grader"].keys()  # fmt: skip
+    rows = pq.read_table(Path(summary["folder"]) / "answers.parquet").to_pylist()
+    seeds = [row["seed"] for row in rows]
+    assert seeds == [derive_seed(4, "eval-aime24", 0, row["problem_id"], row["sample"]) for row in rows]
+    assert len(set(seeds)) == 9
+    assert set(rows[0]) == {
+        "problem_id", "sample", "seed", "prompt_sha256", "text", "text_repaired", "n_tokens", "finish_reason",
+        "extracted", "extracted_by", "verdict", "verdict_official", "verdict_script", "reason", "tests_run",
+        "tests_total", "seconds", "grader_error",
+    }  # fmt: skip
+
+
+def test_the_same_seed_gives_the_same_answers_however_many_are_drawn(
+    evaluate: Callable[..., Done], aime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = []
+    for portion, samples in ((256, "4"), (2, "4"), (3, "2")):
+        monkeypatch.setattr("gspo_cli.evals.generate.PORTION", portion)
+        done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", samples, "--overwrite", "--json")
+        rows = pq.read_table(Path(objects(done)[0]["folder"]) / "answers.parquet").to_pylist()
+        tables.append({(row["problem_id"], row["sample"]): row["text"] for row in rows})
+    assert tables[0] == tables[1]
+    assert tables[2].items() <= tables[0].items() and len(tables[2]) == 6
+
+
+def test_several_benchmarks_go_on_when_one_fails(evaluate: Callable[..., Done], aime: Path, tmp_path: Path) -> None:
+    done = evaluate("--bench", "aime24,gsm8k,arithmetic", "--data", f"aime24={aime}", "--samples", "1", "--limit", "2")
+    assert done.code == 2
+    assert "cannot get the problems of gsm8k" in done.err and "hf download openai/gsm8k" in done.err
+    assert "aime24" in done.out and "arithmetic" in done.out and "gsm8k" not in done.out
+    assert sorted(p.name for p in next((tmp_path / "out").iterdir()).iterdir()) == ["aime24", "arithmetic"]
+
+
+def test_a_failing_grader_makes_the_figure_incomplete(
+    evaluate: Callable[..., Done], aime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gspo_cli.evals.benchmark import Grade
+
+    monkeypatch.setattr(
+        "gspo_cli.evals.checkers.TextGrader.grade", lambda _self, pairs: [Grade("grader_error", "crash") for _ in pairs]
+    )
+    done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "2")
+    assert done.code == 5
+    assert "incomplete" in done.out + done.err and "6 of 6 answers" in done.err
+
+
+def test_identical_samples_are_remarked(
+    evaluate: Callable[..., Done], aime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, lambda *_: "always this")
+    done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "2")
+    assert "all samples of every problem are identical" in done.err
+
+
+def test_a_chat_template_is_used_and_its_open_thinking_part_counts(
+    gspo_here: Gspo, tiny: Path, aime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = tmp_path / "chat"
+    shutil.copytree(tiny, chat)
+    (chat / "chat_template.jinja").write_text("<user>{{ messages[0]['content'] }}</user>{{ '<think>' }}")
+    answering(monkeypatch, lambda _problem, sample: "\\boxed{1}" if sample else "hm</think>\\boxed{1}")
+    done = gspo_here(
+        "eval", "benchmarks", chat, "--out", tmp_path / "out", *FAST, "--bench", "aime24", "--data", f"aime24={aime}",
+        "--samples", "2", "--limit", "1", "--json",
+    )  # fmt: skip
+    (summary,) = objects(done)
+    assert len(summary["chat_template_sha256"]) == 64
+    assert summary["verdicts"]["correct"] == 1 and summary["reasons"].get("unclosed") == 1
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_stored_answers_are_graded_without_a_model(gspo_here: Gspo, aime: Path, tmp_path: Path, suffix: str) -> None:
+    import pandas as pd
+
+    rows = [
+        {"problem_id": "60", "sample": 0, "text": "\\boxed{1}"},
+        {"problem_id": "60", "sample": 1, "text": "\\boxed{2}"},
+        {"problem_id": "61", "sample": 0, "text": "\\boxed{2} \x00\x1b[31m" + ("\ud800" if suffix == "jsonl" else "")},
+    ]
+    path = tmp_path / f"mine.{suffix}"
+    if suffix == "parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    else:
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    command = ("eval", "benchmarks", "--answers", path, "--bench", "aime24", "--data", f"aime24={aime}")
+    done = gspo_here(*command, "--out", tmp_path / "out", "--json")
+    (summary,) = objects(done)
+    assert summary["average"] == 0.75 and summary["engine"] is None
+    assert any("1 of 3 problems have no answer" in w for w in summary["warnings"])
+    stored = pq.read_table(tmp_path / "out" / "eval-mine" / "aime24" / "answers.parquet").to_pylist()
+    assert [row["text_repaired"] for row in stored] == [False, False, suffix == "jsonl"]
+    assert gspo_here(*command, "--out", tmp_path / "out").code == 2
+    assert gspo_here(*command, "--out", tmp_path / "out", "--overwrite").code == 0
+
+
+def test_list_shows_the_published_settings(gspo_here: Gspo) -> None:
+    found = {entry["name"]: entry for entry in objects(gspo_here("eval", "list", "--json"))}
+    assert {"aime24", "aime25", "math500", "gsm8k", "arithmetic"} <= found.keys()
+    assert (found["aime24"]["samples"], found["aime24"]["temperature"], found["aime24"]["top_p"]) == (32, 0.6, 0.95)
+    assert (found["math500"]["samples"], found["math500"]["temperature"]) == (1, 0.0)
+    assert (found["arithmetic"]["samples"], found["arithmetic"]["temperature"]) == (4, 1.0)
+    assert "HuggingFaceH4/" in gspo_here("eval", "list").out
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--samples", "0"], ["--samples 0", "from 1"]),
+        (["--samples", "-3"], ["--samples -3"]),
+        (["--limit", "0"], ["--limit 0"]),
+        (["--max-tokens", "0"], ["--max-tokens 0"]),
+        (["--temperature", "-1"], ["--temperature -1.0"]),
+        (["--temperature", "nan"], ["--temperature nan"]),
+        (["--top-p", "0"], ["--top-p 0.0", "above 0"]),
+        (["--top-p", "1.5"], ["--top-p 1.5"]),
+        (["--top-k", "-1"], ["--top-k -1"]),
+        (["--min-p", "2"], ["--min-p 2.0"]),
+        (["--samples", "8", "--greedy"], ["8 samples at temperature 0", "--samples 1"]),
+        (["--samples", "8", "--temperature", "0"], ["8 samples at temperature 0"]),
+        (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
+        (["--max-tokens", "5000"], ["the model reads 4096 tokens", "--max-tokens 4"]),
+        (["--bench", "aime2024"], ["no benchmark 'aime2024'", "did you mean 'aime24'?"]),
+        (["--bench", ","], ["names no benchmark"]),
+        (["--data", "aime24=x.jsonl"], ["'aime24' is not among --bench arithmetic"]),
+        (["--data", "x.jsonl"], ["the form is NAME=VALUE"]),
+        (["--data", "arithmetic=x.jsonl"], ["arithmetic takes no data"]),
+        (["--bench", "gsm8k", "--data", "gsm8k=absent.jsonl"], ["no data file absent.jsonl"]),
+        (["--bench", "gsm8k", "--data", "gsm8k=a", "--revision", "gsm8k=main"], ["a local file has no revision"]),
+        (["--bench", "gsm8k"], ["cannot get the problems of gsm8k", "--local-dir gsm8k-data"]),
+        (["--engine", "magic"], ["rollout.engine", "'magic'"]),
+        (["--set", "rollout.sampels=3"], ["unknown key 'rollout.sampels'", "did you mean 'samples'?"]),
+        (["--all-checkpoints"], ["is no run", "--all-checkpoints"]),
+        (["--resume", "--overwrite"], ["--resume and --overwrite"]),
+        (["--answers", "x.jsonl"], ["takes one --bench and no model"]),
+    ],
+)  # fmt: skip
+def test_bad_settings(gspo_here: Gspo, tiny: Path, tmp_path: Path, more: list[str], words: list[str]) -> None:
+    done = gspo_here("eval", "benchmarks", tiny, "--out", tmp_path / "out", "--set", "model.threads=1", *more)
+    check_refused(done, tmp_path, *words)
+
+
+def check_refused(done: Done, tmp_path: Path, *words: str) -> None:
+    assert done.code == 2, done.err
+    assert [line.split(" ")[0] for line in done.err.splitlines()] == ["error:", "why:", "do:"], done.err
+    for word in words:
+        assert word in done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", b'{"text": "x", "label": "1"}\n', ["the columns are text, label"]),
+        ("a.jsonl", b"", ["holds no rows"]),
+        ("a.parquet", b"PAR1" + b"\0" * 40 + b"PAR1", ["not a whole parquet file"]),
+    ],
+    ids=["schema", "empty", "corrupt"],
+)
+def test_bad_data(evaluate: Callable[..., Done], tmp_path: Path, name: str, content: bytes, words: list[str]) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    check_refused(evaluate("--bench", "aime24", "--data", f"aime24={path}"), tmp_path, *words)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_bad_stored_answers(gspo_here: Gspo, aime: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    command = ("eval", "benchmarks", "--answers", path, "--bench", "aime24", "--data", f"aime24={aime}", "--out")
+    contents = {b"PAR1 no": "cannot read", b'{"problem_id": "60", "sample": 0}\n': "no 'text'"}
+    twice = b'{"problem_id": "60", "sample": 0, "text": ""}\n' * 2
+    strange = b'{"problem_id": "9", "sample": 0, "text": ""}\n'
+    for content, word in (contents | {twice: "stands twice", strange: "no problem of that id"}).items():
+        path.write_bytes(content)
+        done = gspo_here(*command, tmp_path / "out")
+        check_refused(done, tmp_path, "cannot read" if name.endswith("parquet") else word)
+        if name.endswith("parquet"):
+            return
+
+
+def test_a_model_without_an_end_of_sequence(gspo_here: Gspo, tiny: Path, tmp_path: Path) -> None:
+    endless = tmp_path / "endless"
+    shutil.copytree(tiny, endless)
+    for name in ("tokenizer_config.json",):
+        table = json.loads((endless / name).read_text())
+        table["eos_token"] = None
+        (endless / name).write_text(json.dumps(table))
+    before = tree(tmp_path)
+    done = gspo_here("eval", "benchmarks", endless, "--out", tmp_path / "out")
+    check_refused(done, tmp_path, "names no end-of-sequence token")
+    assert tree(tmp_path) == before

@@ -1,0 +1,195 @@
+"""Problems from every schema and format, repeats, fingerprints, and what cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from gspo_cli.errors import GspoError
+from gspo_cli.evals import BENCHMARKS
+from gspo_cli.evals.aime import AIME24_DATA
+from gspo_cli.evals.benchmark import DataChoice, ProblemSet
+from gspo_cli.evals.identity import ids_sha256
+
+Rows = list[dict[str, Any]]
+ANSWERS = [25, 7, 204]
+QUESTIONS = ["How many?", "How far,\n  then?", "Who {is} \\frac{1}{2}?"]
+
+SCHEMAS: dict[str, Rows] = {
+    "aime_2024": [
+        {"id": 60 + i, "problem": q, "answer": f"{a:03}", "solution": "s", "year": "2024"}
+        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+    ],
+    "capitals": [
+        {"ID": f"2024-{i}", "Problem": q, "Answer": a} for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+    ],
+    "numbered": [
+        {"problem_idx": i, "problem": q, "answer": float(a)}
+        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+    ],
+    "solution only": [
+        {"id": i, "problem": q, "solution": f"\\boxed{{1}} no: $\\boxed{{{a}}}$"}
+        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+    ],
+    "verl": [
+        {
+            "prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": q}],
+            "reward_model": {"ground_truth": str(a), "style": "rule"},
+            "extra_info": {"index": i},
+        }
+        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+    ],
+    "unique_id": [
+        {"unique_id": f"test/{i}.json", "problem": q, "answer": str(a), "difficulty": 1.0}
+        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+    ],
+    "gsm8k": [
+        {"question": q, "answer": f"so it is\n#### {a}"} for q, a in zip(QUESTIONS, ANSWERS, strict=True)
+    ],
+}  # fmt: skip
+
+
+def write(path: Path, rows: Rows) -> Path:
+    if path.suffix == ".parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return path
+
+
+def load(name: str, *paths: Path) -> ProblemSet:
+    return BENCHMARKS[name].load(DataChoice(tuple(paths)))
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "parquet"])
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_every_schema_loads_to_the_same_problems(tmp_path: Path, schema: str, suffix: str) -> None:
+    found = load("aime24", write(tmp_path / f"data.{suffix}", SCHEMAS[schema]))
+    assert [p.answer for p in found.problems] == ["25", "7", "204"]
+    assert [p.prompt.partition("\n\nPlease")[0] for p in found.problems] == QUESTIONS
+    assert found.problems[0].prompt.endswith("put your final answer within \\boxed{}.")
+    assert len({p.id for p in found.problems}) == 3
+    assert found.source["fingerprint"] != found.source["fingerprint_expected"]
+    assert "not the answers of the published set" in found.warnings[-1]
+
+
+def test_two_halves_are_joined(tmp_path: Path) -> None:
+    rows = SCHEMAS["numbered"]
+    halves = [{"problem_idx": 1} | {k: v for k, v in row.items() if k != "problem_idx"} for row in rows[:2]]
+    paths = [write(tmp_path / f"part_{i}.jsonl", [half]) for i, half in enumerate(halves)]
+    for given in (paths, [tmp_path]):
+        assert [p.id for p in load("aime24", *given).problems] == ["part_0/1", "part_1/1"]
+
+
+def test_a_set_that_repeats_itself_counts_once(tmp_path: Path) -> None:
+    rows = [
+        {"problem": row["problem"].replace(" ", "  ") if i % 2 else row["problem"], "answer": row["answer"]}
+        for i in range(32)
+        for row in SCHEMAS["aime_2024"]
+    ]
+    once = load("aime24", write(tmp_path / "once.jsonl", [{k: r[k] for k in ("problem", "answer")} for r in rows[:3]]))
+    many = load("aime24", write(tmp_path / "many.jsonl", rows))
+    assert many.problems == once.problems
+    assert many.source["repeats_dropped"] == 93
+    assert "93 rows repeat" in many.warnings[0]
+
+
+def test_contradictions_are_errors(tmp_path: Path) -> None:
+    row = SCHEMAS["aime_2024"][0]
+    with pytest.raises(GspoError, match="two answers to one problem"):
+        load("aime24", write(tmp_path / "a.jsonl", [row, row | {"id": 99, "answer": "26"}]))
+    with pytest.raises(GspoError, match="two problems with the id 60"):
+        load("aime24", write(tmp_path / "b.jsonl", [row, row | {"problem": "Another?"}]))
+
+
+@pytest.mark.parametrize("answer", ["12.5", "-3", "1000", "x", "0o7", ""])
+def test_no_aime_answer(tmp_path: Path, answer: str) -> None:
+    rows = [SCHEMAS["aime_2024"][0] | {"answer": answer}]
+    with pytest.raises(GspoError) as caught:
+        load("aime24", write(tmp_path / "a.jsonl", rows))
+    assert "60" in caught.value.message or "row 1" in caught.value.message
+
+
+def test_answers_are_base_ten(tmp_path: Path) -> None:
+    rows = [{"problem": f"q{i}", "answer": a} for i, a in enumerate(["025", "008", "000", "010"])]
+    assert [p.answer for p in load("aime24", write(tmp_path / "a.jsonl", rows)).problems] == ["25", "8", "0", "10"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.jsonl", b"", ["holds no rows"]),
+        ("a.json", b"[]", ["holds no rows"]),
+        ("a.json", b'{"problem": "x"}', ["not a list of objects"]),
+        ("a.jsonl", b'{"problem": "x", "answer": "1"}\n{"prob', ["line 2 is not JSON"]),
+        ("a.jsonl", b"[1]\n", ["line 1 is not an object"]),
+        ("a.jsonl", b'\xff{"a": 1}\n', ["line 1 is not JSON"]),
+        ("a.parquet", b"PAR1 but not really", ["not a whole parquet file"]),
+        ("a.csv", b"problem,answer\n", ["the ending must be one of"]),
+        ("a.jsonl", b'{"text": "x", "label": "1"}\n', ["text, label", "problem + answer", "question + answer"]),
+        ("a.jsonl", b'{"problem": "x", "answer": null}\n', ["row 1 has not an answer"]),
+        ("a.jsonl", b'{"problem": "", "answer": "1"}\n', ["row 1 has not a question"]),
+        ("a.jsonl", b'{"problem": "x", "answer": "1"}\n{"problem": "y"}\n', ["row 2"]),
+        ("a.jsonl", b'{"problem": "x", "solution": "no box \\\\boxed{1"}\n', ["row 1 has not an answer"]),
+    ],
+)
+def test_unreadable_data(tmp_path: Path, name: str, content: bytes, words: list[str]) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(GspoError) as caught:
+        load("aime24", path)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_missing_paths(tmp_path: Path) -> None:
+    with pytest.raises(GspoError, match="no data file"):
+        load("aime24", tmp_path / "absent.jsonl")
+    with pytest.raises(GspoError, match="no data in the folder"):
+        load("aime24", tmp_path)
+
+
+def test_without_a_network_the_error_says_how_to_get_the_data() -> None:
+    for name in ("aime24", "aime25", "math500", "gsm8k"):
+        with pytest.raises(GspoError) as caught:
+            load(name)
+        hint = caught.value.hint
+        assert f"hf download {BENCHMARKS[name].hub} " in hint and "--repo-type dataset --revision " in hint
+        assert f"--local-dir {name}-data" in hint and f"--data {name}={name}-data" in hint
+
+
+def test_what_the_cache_holds_of_the_pinned_commit_needs_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "datasets--HuggingFaceH4--aime_2024" / "snapshots" / AIME24_DATA.revision
+    (snapshot / "data").mkdir(parents=True)
+    write(snapshot / AIME24_DATA.files[0], SCHEMAS["aime_2024"])
+    found = load("aime24")
+    assert len(found.problems) == 3
+    assert (found.source["source"], found.source["revision"]) == (AIME24_DATA.repo, AIME24_DATA.revision)
+
+
+def test_arithmetic_is_embedded() -> None:
+    found = load("arithmetic")
+    assert len(found.problems) == 200
+    with pytest.raises(GspoError, match="takes no data"):
+        load("arithmetic", Path("x.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "size"),
+    [("aime24", "aime24", 30), ("aime25", "aime25", 30), ("math500", "math500", 500), ("gsm8k", "gsm8k_test", 1319)],
+)
+def test_real_data_has_the_published_fingerprint(shared_data: Path, name: str, file: str, size: int) -> None:
+    found = load(name, shared_data / f"{file}.jsonl")
+    assert len(found.problems) == size
+    assert found.warnings == ()
+    assert found.source["fingerprint"] == found.source["fingerprint_expected"]
+    assert len(ids_sha256(found)) == 64

@@ -1,0 +1,244 @@
+"""An evaluation that is killed and resumed gives the answers and the summary of one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from program import GSPO, Done, Gspo
+
+from gspo_cli.config import TinyModel
+from gspo_cli.models.tiny import build_tiny
+
+CRASH = Path(__file__).with_name("crash.py")
+FEW = ["--limit", "9", "--samples", "3", "--max-tokens", "8", "--set", "model.threads=1"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    for part in build_tiny(TinyModel(kind="qwen3", hidden=16, layers=1), seed=1):
+        part.save_pretrained(folder)
+    return folder
+
+
+def arguments(model: Path, out: str | Path) -> list[str]:
+    return ["eval", "benchmarks", str(model), "--bench", "arithmetic", *FEW, "--out", str(out)]
+
+
+def crash(points: list[int], command: list[str]) -> dict[int, list[int]]:
+    """Point -> the exit statuses of its three attempts."""
+    done = subprocess.run(
+        [sys.executable, str(CRASH), "5", ",".join(map(str, points)), *command],
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("statuses ")]
+    return {int(n): list(map(int, statuses)) for n, *statuses in lines}
+
+
+def outcome(out: Path, model: Path) -> tuple[list[dict[str, Any]], str]:
+    """The answers, each key once, and the summary's text without its times."""
+    folder = out / f"eval-{str(model).replace('/', '-').strip('-')}" / "arithmetic"
+    rows = pq.read_table(folder / "answers.parquet").to_pylist()
+    assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows)
+    assert not (folder / "parts").exists()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary.pop("times")["total_s"] > 0
+    return rows, json.dumps(summary)
+
+
+NEVER = 999
+
+
+def check_points(model: Path, tmp_path: Path, points: list[int]) -> dict[int, list[int]]:
+    """Kills at each point, twice, lets the third attempt finish, and compares; the statuses seen."""
+    found = crash([NEVER, *points], arguments(model, tmp_path / "at-{n}"))
+    assert found.pop(NEVER) == [0, 0, 0]
+    expected = outcome(tmp_path / f"at-{NEVER}", model)
+    assert len(expected[0]) == 27
+    for n in points:
+        assert found[n][2] == 0
+        assert outcome(tmp_path / f"at-{n}", model) == expected, n
+    return found
+
+
+def test_killed_at_some_points_twice_over(model: Path, tmp_path: Path) -> None:
+    found = check_points(model, tmp_path, [4, 17])
+    assert {statuses[0] for statuses in found.values()} == {-signal.SIGKILL}
+
+
+@pytest.mark.slow
+def test_killed_at_every_file_operation_twice_over(model: Path, tmp_path: Path) -> None:
+    # 6 parts of about 4 operations, the table, the summary, the removal of the parts
+    found = check_points(model, tmp_path, list(range(1, 45)))
+    killed = [n for n, statuses in found.items() if statuses[0]]
+    assert killed == list(range(1, len(killed) + 1)) and 25 < len(killed) < 44
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.0, 0.3, 1.0])
+def test_the_program_itself_killed_while_it_draws(model: Path, tmp_path: Path, seconds: float) -> None:
+    command = [str(GSPO), "eval", "benchmarks", str(model), "--out", str(tmp_path / "killed"), "--samples", "8"]
+    parts = tmp_path / "killed" / f"eval-{str(model).replace('/', '-').strip('-')}" / "arithmetic" / "parts"
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 90
+    while not list(parts.glob("part-*")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(seconds)
+    process.kill()
+    process.wait()
+    subprocess.run([*command, "--resume"], check=True, capture_output=True)
+    subprocess.run([*command[:-3], str(tmp_path / "whole"), *command[-2:]], check=True, capture_output=True)
+    assert outcome(tmp_path / "killed", model) == outcome(tmp_path / "whole", model)
+
+
+def run(gspo_here: Gspo, model: Path, out: Path, *more: str) -> Done:
+    return gspo_here(*arguments(model, out), *more)
+
+
+def folder(model: Path, out: Path) -> Path:
+    return out / f"eval-{str(model).replace('/', '-').strip('-')}" / "arithmetic"
+
+
+def interrupted(gspo_here: Gspo, model: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An evaluation whose engine fails after two of six parts; the parts' folder."""
+    from gspo_cli.rollout.transformers_engine import TransformersEngine
+
+    monkeypatch.setattr("gspo_cli.evals.generate.PORTION", 5)
+    real, calls = TransformersEngine.generate, []
+
+    def failing(self: TransformersEngine, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("the machine ran out of memory")
+        return real(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransformersEngine, "generate", failing)
+        done = run(gspo_here, model, out)
+    assert done.code == 1 and "ran out of memory" in done.err
+    parts = folder(model, out) / "parts"
+    assert len(list(parts.iterdir())) == 2
+    return parts
+
+
+def test_an_unfinished_evaluation_is_refused_and_both_ways_out_work(
+    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(gspo_here, model, tmp_path / "a", monkeypatch)
+    refused = run(gspo_here, model, tmp_path / "a")
+    assert refused.code == 2
+    assert "10 of 27 answers are stored" in refused.err and "--resume" in refused.err and "--overwrite" in refused.err
+    assert run(gspo_here, model, tmp_path / "a", "--resume").code == 0
+    interrupted(gspo_here, model, tmp_path / "b", monkeypatch)
+    assert run(gspo_here, model, tmp_path / "b", "--overwrite").code == 0
+    assert outcome(tmp_path / "a", model) == outcome(tmp_path / "b", model)
+
+
+def test_only_what_is_missing_is_drawn(
+    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gspo_cli.rollout.transformers_engine import TransformersEngine
+
+    interrupted(gspo_here, model, tmp_path, monkeypatch)
+    real, drawn = TransformersEngine.generate, []
+
+    def counting(self: TransformersEngine, prompts: Any, sampling: Any, seeds: Any) -> Any:
+        drawn.extend(seeds)
+        return real(self, prompts, sampling, seeds)
+
+    monkeypatch.setattr(TransformersEngine, "generate", counting)
+    assert run(gspo_here, model, tmp_path, "--resume").code == 0
+    assert len(drawn) == len(set(drawn)) == 17
+    drawn.clear()
+    again = run(gspo_here, model, tmp_path)
+    assert again.code == 0 and "used again" in again.err
+    assert drawn == []
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        (["--seed", "5"], "seed: 0 stored, 5 wanted"),
+        (["--temperature", "0.5"], "sampling.temperature: 1.0 stored, 0.5 wanted"),
+        (["--top-p", "0.9"], "sampling.top_p: 1.0 stored, 0.9 wanted"),
+        (["--limit", "8"], "problems.n: 9 stored, 8 wanted"),
+        (["--set", "model.dtype=bfloat16"], "model_sha256"),
+    ],
+)
+def test_other_settings_are_refused_by_name(
+    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], field: str
+) -> None:
+    parts = interrupted(gspo_here, model, tmp_path, monkeypatch)
+    before = sorted(p.name for p in parts.iterdir())
+    done = run(gspo_here, model, tmp_path, "--resume", *more)
+    assert done.code == 2 and field in done.err
+    assert sorted(p.name for p in parts.iterdir()) == before
+
+
+def test_a_torn_part_is_drawn_again(
+    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(gspo_here, model, tmp_path / "whole")
+    parts = interrupted(gspo_here, model, tmp_path / "torn", monkeypatch)
+    torn = parts / "part-00001.parquet"
+    torn.write_bytes(torn.read_bytes()[:-20])
+    (parts / ".tmp-part-00002.parquet").write_bytes(b"half")
+    done = run(gspo_here, model, tmp_path / "torn", "--resume")
+    assert done.code == 0 and "part-00001.parquet" in done.err and "drawn again" in done.err
+    events = (folder(model, tmp_path / "torn") / "events.jsonl").read_text()
+    assert '"event":"part_rejected"' in events
+    assert outcome(tmp_path / "torn", model)[0] == outcome(tmp_path / "whole", model)[0]
+
+
+def test_a_damaged_table_is_an_error_and_is_left_alone(gspo_here: Gspo, model: Path, tmp_path: Path) -> None:
+    assert run(gspo_here, model, tmp_path).code == 0
+    table = folder(model, tmp_path) / "answers.parquet"
+    table.write_bytes(b"PAR1" + table.read_bytes()[9:-9])
+    before = table.read_bytes()
+    done = run(gspo_here, model, tmp_path)
+    assert done.code == 2 and "cannot read the stored answers" in done.err and "--overwrite" in done.err
+    assert table.read_bytes() == before
+    assert run(gspo_here, model, tmp_path, "--overwrite").code == 0
+
+
+def test_a_new_grader_grades_again_without_drawing(
+    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gspo_cli.evals.arithmetic import ArithmeticGrader
+
+    assert run(gspo_here, model, tmp_path).code == 0
+    monkeypatch.setattr(ArithmeticGrader, "about", {"name": "arithmetic", "version": 2})
+    monkeypatch.setattr("gspo_cli.rollout.transformers_engine.sample", None)  # nothing may be drawn
+    assert run(gspo_here, model, tmp_path).code == 0
+    summary = json.loads((folder(model, tmp_path) / "summary.json").read_text())
+    assert summary["grader"]["version"] == 2 and summary["num_answers"] == 27
+
+
+def test_two_processes_cannot_evaluate_in_one_folder(gspo_here: Gspo, model: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    place = folder(model, tmp_path)
+    place.mkdir(parents=True)
+    with (place / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = run(gspo_here, model, tmp_path)
+    assert done.code == 2 and "another process" in done.err
+    assert os.listdir(place) == [".lock"]
+
+
+def test_overwrite_deletes_nothing_that_is_not_an_evaluation(gspo_here: Gspo, model: Path, tmp_path: Path) -> None:
+    place = folder(model, tmp_path)
+    place.mkdir(parents=True)
+    (place / "thesis.tex").write_text("years of work")
+    done = run(gspo_here, model, tmp_path, "--overwrite")
+    assert done.code == 2 and "thesis.tex" in done.err
+    assert (place / "thesis.tex").read_text() == "years of work"

@@ -1,0 +1,52 @@
+"""What an engine lacks is said before anything is loaded."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from gspo_cli.config import RolloutConfig
+from gspo_cli.errors import GspoError
+from gspo_cli.rollout.capabilities import check_engine
+
+OWN = {"engine": "vllm", "vllm": {"python": sys.executable}}
+SERVER = {"engine": "vllm-server", "vllm": {"url": "http://127.0.0.1:8000"}}
+
+
+def check(table: dict[str, Any], device: str = "cpu", routes: bool = False, trains: bool = False,
+          head_dim: int | None = 32) -> None:  # fmt: skip
+    check_engine(RolloutConfig.model_validate(table), device, routes, trains, head_dim)
+
+
+@pytest.mark.parametrize(
+    ("table", "given", "message", "hint"),
+    [
+        (SERVER, {"trains": True}, "cannot train", "rollout.engine = 'vllm'"),
+        ({"engine": "vllm-server"}, {}, "needs rollout.vllm.url", "--set rollout.vllm.url="),
+        (OWN, {"routes": True}, "which experts it chose on a CPU", "algo.replay = 'r3'"),
+        (SERVER, {"routes": True}, "which experts it chose", "algo.replay = 'r3'"),
+        ({"engine": "vllm"}, {}, "needs rollout.vllm.python", "docs/vllm.md"),
+        ({"engine": "vllm", "vllm": {"python": "/no/such"}}, {}, "is no program", "docs/vllm.md"),
+        (OWN, {"head_dim": 16}, "attention heads are 16 wide", "head_dim=32"),
+    ],
+)
+def test_what_is_lacking_is_named(table: dict[str, Any], given: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(GspoError, match=message) as caught:
+        check(table, **given)
+    assert hint in caught.value.hint
+
+
+def test_what_is_there_passes() -> None:
+    check(OWN, trains=True)
+    check(SERVER)
+    check({"engine": "vllm"}, device="cuda", routes=True, trains=True, head_dim=16)
+    check({"engine": "transformers"}, routes=True, trains=True, head_dim=16)
+
+
+def test_a_recipe_is_refused_before_anything_is_loaded(gspo_here: Any, tmp_path: Any) -> None:
+    done = gspo_here("train", "quickstart", "--out", tmp_path, "--set", "rollout.engine=vllm", "--set",
+                     f"rollout.vllm.python={sys.executable}")  # fmt: skip
+    assert done.code == 2 and "attention heads are 16 wide" in done.err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,214 @@
+"""What surrounds an engine in a process of its own: pipes, deadlines, one restart, and no partial answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from gspo_cli.config import RolloutConfig, ScriptedConfig
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.tiny import character_tokenizer
+from gspo_cli.rollout.engine import SampleKey, generate_checked
+from gspo_cli.rollout.engines import open_engine
+from gspo_cli.rollout.hosted_engine import HostedEngine
+from gspo_cli.types import Prompt, Sample, Sampling
+
+PROMPTS = [Prompt("a", (4, 5, 6)), Prompt("b", (7, 8))]
+SEEDS: dict[SampleKey, int] = {(p, i): 10 * i + ord(p) for p in "ab" for i in range(3)}
+SAMPLING = Sampling(1.0, 20)
+
+
+@contextmanager
+def scripted(model: PreTrainedModel, deadline_s: float = 30, **fault: Any) -> Iterator[HostedEngine]:
+    """The scripted engine with a fault."""
+    config = RolloutConfig(engine="scripted", deadline_s=deadline_s, scripted=ScriptedConfig(**fault))
+    engine = open_engine(config, model, character_tokenizer())
+    assert isinstance(engine, HostedEngine)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def draw(engine: HostedEngine, version: int = 0) -> dict[SampleKey, Sample]:
+    return generate_checked(engine, PROMPTS, SAMPLING, SEEDS, version)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def process_of(engine: HostedEngine) -> int:
+    return int(engine.host.process.pid)  # type: ignore[attr-defined]
+
+
+def test_samples_are_matched_by_key(tiny_moe: PreTrainedModel) -> None:
+    with scripted(tiny_moe) as plain, scripted(tiny_moe, fault="reordered") as reordered:
+        expected = draw(plain)
+        assert draw(reordered) == expected == draw(plain)
+        assert set(expected) == set(SEEDS)
+        assert all(s.seed == SEEDS[key] and (s.problem_id, s.index) == key for key, s in expected.items())
+        assert len({s.token_ids for s in expected.values()}) == len(expected)
+
+
+def test_the_version_moves_with_the_weights(tiny_moe: PreTrainedModel) -> None:
+    with scripted(tiny_moe) as engine:
+        before = draw(engine)
+        engine.sync(tiny_moe, 3)
+        after = draw(engine, version=3)
+        assert {s.weight_version for s in after.values()} == {3}
+        assert {k: s.token_ids for k, s in after.items()} != {k: s.token_ids for k, s in before.items()}
+        with pytest.raises(GspoError, match="rejected") as caught:
+            draw(engine, version=4)
+        assert "weights of step 3, not 4" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("missing", "1 samples missing, 0 too many of 6"),
+        ("extra", "0 samples missing, 1 too many of 6"),
+        ("stale", "weights of step -1, not 0"),
+        ("nan", "not finite"),
+        ("vocabulary", "outside the vocabulary"),
+        ("long", "where 1 to 20 are allowed"),
+    ],
+)
+def test_a_wrong_answer_rejects_the_whole_batch(tiny_moe: PreTrainedModel, fault: Any, reason: str) -> None:
+    with scripted(tiny_moe, fault=fault) as engine, pytest.raises(GspoError) as caught:
+        draw(engine)
+    assert reason in caught.value.why
+    assert caught.value.code is ExitCode.ENGINE
+    assert engine.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "deadline_s", "reason"), [("die", 30, "SIGKILL"), ("hang", 2, "no answer within 2 s")]
+)
+def test_a_lost_engine_is_restarted_once_and_gives_the_same_batch(
+    tiny_moe: PreTrainedModel, fault: Any, deadline_s: float, reason: str
+) -> None:
+    with scripted(tiny_moe) as sound:
+        sound.sync(tiny_moe, 7)
+        expected = draw(sound, version=7)
+    with scripted(tiny_moe, deadline_s, fault=fault, call=2) as engine:
+        draw(engine)
+        engine.sync(tiny_moe, 7)
+        reasons: list[str] = []
+        engine.on_restart = reasons.append
+        first = process_of(engine)
+        assert draw(engine, version=7) == expected
+        assert len(reasons) == 1 and reason in reasons[0]
+        assert not alive(first) and alive(process_of(engine))
+        # the new process counts its calls anew: this second one is the second loss
+        with pytest.raises(GspoError) as caught:
+            draw(engine, version=7)
+        assert "again after a restart" in caught.value.message and reason in caught.value.why
+        assert "step 7" in caught.value.why
+        assert caught.value.code is ExitCode.ENGINE
+        assert not alive(process_of(engine))
+
+
+@pytest.mark.parametrize("fault", ["die", "hang"])
+def test_an_engine_that_stays_lost_ends_within_its_deadlines(tiny_moe: PreTrainedModel, fault: Any) -> None:
+    with scripted(tiny_moe, deadline_s=1, fault=fault, every=True) as engine:
+        start = time.monotonic()
+        with pytest.raises(GspoError, match="again after a restart"):
+            draw(engine)
+        assert time.monotonic() - start < 2 * 1 + 3  # two deadlines, and one start of a process
+
+
+def test_a_hung_engine_cannot_block_the_sending(tiny_moe: PreTrainedModel) -> None:
+    """A request larger than a pipe holds, to a process that reads nothing."""
+    with scripted(tiny_moe, deadline_s=1) as engine:
+        os.kill(process_of(engine), signal.SIGSTOP)
+        engine.restarts = 1
+        start = time.monotonic()
+        with pytest.raises(GspoError, match="lost"):
+            engine.generate([Prompt("a", (4,) * 1_000_000)], SAMPLING, {("a", 0): 0})
+        assert time.monotonic() - start < 4
+
+
+def test_nothing_is_left_open(tiny_moe: PreTrainedModel) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    with scripted(tiny_moe) as engine:
+        child = process_of(engine)
+        assert os.getpgid(child) == child != os.getpgid(0)  # Ctrl-C is sent to a whole group
+        draw(engine)
+    engine.close()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert not alive(child)
+
+
+def test_an_engine_that_cannot_start_says_why(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gspo_cli.rollout.engines.sys.executable", "/bin/false")
+    with pytest.raises(GspoError, match="did not start") as caught, scripted(tiny_moe):
+        pass
+    assert "exit code 1" in caught.value.why
+
+
+PARENT = """
+import sys, time
+from gspo_cli.rollout.process_host import ProcessHost
+host = ProcessHost(sys.executable, "scripted_host.py", {"stop_ids": [1], "vocabulary": 9, "fault": FAULT, "call": 1,
+                                                       "every": True}, {}, 60.0)
+print(host.process.pid, flush=True)
+host.ask("generate", prompts=[[1]], requests=[[0, 0]], sampling={"max_tokens": 4}, deadline_s=60)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+@pytest.mark.parametrize("fault", [None, "hang"])
+def test_the_engine_dies_with_its_parent_however_that_ends(fault: str | None) -> None:
+    program = PARENT.replace("FAULT", repr(fault))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(0.3)
+        assert alive(child)  # idle, or hung in the middle of a request
+        parent.kill()
+    until = time.monotonic() + 5
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not alive(child)
+
+
+def test_a_lost_engine_in_training_leaves_an_event_and_whole_lines(gspo_here: Any, smoke: Path, tmp_path: Path) -> None:
+    arguments = ["train", smoke, "--steps", "3", "--out", tmp_path, "--set", "rollout.engine=scripted",
+                 "--set", "eval.every=0", "--set", "eval.bench=[]", "--set", "rollout.deadline_s=5"]  # fmt: skip
+    once = gspo_here(*arguments, "--name", "once", "--set", 'rollout.scripted={fault="die",call=3}')
+    assert once.code == 0, once.err
+    events = [json.loads(line) for line in (tmp_path / "once" / "gspo-s0" / "events.jsonl").read_text().splitlines()]
+    assert [e["event"] for e in events if e["event"] == "engine_restarted"] == ["engine_restarted"]
+    sound = gspo_here(*arguments, "--name", "sound")
+    assert sound.code == 0
+    logs = [(tmp_path / name / "gspo-s0" / "metrics.jsonl").read_bytes() for name in ("once", "sound")]
+    metrics = [[json.loads(line)["metrics"] for line in log.splitlines()] for log in logs]
+    assert metrics[0] == metrics[1]  # the restart changed no sample
+
+    twice = gspo_here(*arguments, "--name", "twice", "--set", 'rollout.scripted={fault="die",call=2,every=true}')
+    assert twice.code == ExitCode.ENGINE
+    lines = (tmp_path / "twice" / "gspo-s0" / "metrics.jsonl").read_text().splitlines()
+    assert {json.loads(line)["step"] for line in lines} == {1, 2}  # call 2 was repeated by a new process, as its first
+    assert "lost again after a restart" in twice.err
+
+    short = gspo_here(*arguments, "--name", "short", "--set", 'rollout.scripted={fault="missing",call=2}')
+    assert short.code == ExitCode.ENGINE
+    lines = (tmp_path / "short" / "gspo-s0" / "metrics.jsonl").read_text().splitlines()
+    assert {json.loads(line)["step"] for line in lines} == {1}

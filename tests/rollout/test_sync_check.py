@@ -1,0 +1,137 @@
+"""The one-prompt check sees every way in which an engine can fall behind the trainer. The engine here is a copy of the
+model in this process, so that each fault is known exactly."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.log_probs import token_scores
+from gspo_cli.rollout.engine import SyncReport
+from gspo_cli.rollout.hosted_engine import HostedEngine
+from gspo_cli.rollout.sampler import sample
+from gspo_cli.types import Sampling
+
+
+class CopyHost:
+    """A host that holds a copy of the trainer's weights, with a fault."""
+
+    replaceable = False
+
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype = torch.float32) -> None:
+        self.model = copy.deepcopy(model).to(dtype).eval()
+        self.cached = self.model
+        self.facts = {"versions": {}, "dtype": str(dtype).removeprefix("torch."), "positions": 4096}
+        self.fault = ""
+        self.level: list[int] = []
+        self.loads = 0
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        if do == "score":
+            return {"log_probs": [self._score(self.model, s) for s in request["sequences"]]}
+        prompt, length = request["prompts"][0], request["sampling"]["max_tokens"]
+        model = self.cached if len(prompt) > 128 else self.model  # a stale prefix cache serves long prompts
+        seed = request["requests"][0][1]
+        [[drawn]] = sample(model, [tuple(prompt)], [[seed]], Sampling(1.0, length), frozenset(), 1e12)
+        return {"samples": [[0, 0, "length", drawn.token_ids, drawn.log_probs]]}
+
+    def _score(self, model: PreTrainedModel, ids: list[int]) -> list[float]:
+        ids_BT = torch.tensor([ids])
+        with torch.no_grad():
+            scores = token_scores(model, ids_BT, torch.arange(len(ids))[None] > 0, 1.0)
+        level = self.fault == "level experts" and ids == self.level
+        shift = 1e-3 if (self.fault == "shifted" and self.loads > 1) or level else 0.0
+        return [x + shift for x in scores.log_probs_BT[0, 1:].tolist()]
+
+    def load(self, weights: PreTrainedModel, version: int) -> dict[str, Any]:
+        del version
+        self.loads += 1
+        if self.fault == "ignored":
+            return {"tensors": 1}
+        fresh = copy.deepcopy(self.model)
+        with torch.no_grad():
+            for (name, ours), theirs in zip(fresh.named_parameters(), weights.parameters(), strict=True):
+                if not (self.fault == "tied head" and name == "model.embed_tokens.weight"):
+                    ours.copy_(theirs)
+                if self.fault == "unpacked" and name.endswith("gate_up_proj"):
+                    ours.copy_(theirs.reshape(ours.shape[0], ours.shape[2], -1).transpose(1, 2))
+        if self.fault != "stale cache":
+            self.cached = fresh
+        self.model = fresh
+        return {"tensors": len(list(weights.parameters()))}
+
+    def close(self) -> None:
+        pass
+
+
+def opened(host: CopyHost, model: PreTrainedModel) -> HostedEngine:
+    return HostedEngine("copy", lambda: host, model, frozenset({1}), 30.0)
+
+
+def moved(model: PreTrainedModel) -> PreTrainedModel:
+    """The trainer after an update."""
+    trainer = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in trainer.parameters():
+            p.add_(torch.randn(p.shape, generator=generator) * 0.02 * p.std())
+    return trainer
+
+
+def test_an_engine_that_follows_passes_and_says_how_near_it_is(tiny_moe: PreTrainedModel) -> None:
+    engine = opened(CopyHost(tiny_moe), tiny_moe)
+    report = engine.sync(moved(tiny_moe), 5)
+    assert isinstance(report, SyncReport)
+    assert report.version == 5 and 0 <= report.absdiff_mean <= report.absdiff_max < 1e-4
+    assert report.tensors == len(list(tiny_moe.parameters()))
+
+
+@pytest.mark.parametrize("fault", ["ignored", "tied head", "stale cache", "unpacked", "shifted"])
+def test_a_fault_of_the_reload_is_seen(tiny_moe: PreTrainedModel, fault: str) -> None:
+    host = CopyHost(tiny_moe)
+    engine = opened(host, tiny_moe)
+    host.fault = fault
+    with pytest.raises(GspoError, match="weights of step 9") as caught:
+        engine.sync(moved(tiny_moe), 9)
+    assert caught.value.code is ExitCode.ENGINE
+    assert "0.0001" in caught.value.why
+
+
+def test_a_choice_between_level_experts_on_one_text_is_no_fault(tiny_moe: PreTrainedModel) -> None:
+    host = CopyHost(tiny_moe)
+    engine = opened(host, tiny_moe)
+    assert engine.probe is not None and engine.probe.texts[0] != engine.probe.texts[1]
+    host.fault, host.level = "level experts", engine.probe.texts[0]
+    report = engine.sync(moved(tiny_moe), 1)
+    assert report is not None and report.absdiff_max < 1e-4
+    host.fault = "shifted"  # on every text
+    with pytest.raises(GspoError, match="weights of step 2"):
+        engine.sync(moved(tiny_moe), 2)
+
+
+def test_a_reload_that_changes_something_is_seen_before_training(tiny_moe: PreTrainedModel) -> None:
+    host = CopyHost(tiny_moe)
+    host.fault = "unpacked"
+    with pytest.raises(GspoError, match="after loading the same weights again"):
+        opened(host, tiny_moe)
+
+
+def test_other_weights_from_the_start_are_seen(tiny_moe: PreTrainedModel) -> None:
+    with pytest.raises(GspoError, match="weights of step 0"):
+        opened(CopyHost(moved(tiny_moe)), tiny_moe)
+
+
+def test_in_half_precision_the_start_is_the_yardstick(tiny_moe: PreTrainedModel) -> None:
+    host = CopyHost(tiny_moe, torch.bfloat16)
+    engine = opened(host, tiny_moe)
+    assert engine.probe is not None and engine.probe.limit > 1e-4  # far above what float32 is allowed
+    engine.sync(moved(tiny_moe), 1)
+    host.fault = "unpacked"
+    with pytest.raises(GspoError, match="weights of step 2") as caught:
+        engine.sync(moved(tiny_moe), 2)
+    assert "three times the difference at the start" in caught.value.why
