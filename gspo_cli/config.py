@@ -268,6 +268,34 @@ class Tuning(Table):
     """The folder name of the trials' study."""
 
 
+class CheckpointConfig(Table):
+    """When the whole state of a run is saved; always before the first rollout batch and after the last."""
+
+    every: Annotated[int, Field(ge=0)] = 20
+    """Rollout batches between checkpoints; 0 = none by count."""
+    minutes: PositiveFloat | None = None
+    """Save when so much time has passed since the last one, too."""
+    keep: Annotated[int, Field(ge=2)] = 2
+    """Checkpoints kept, the newest ones; one alone could be the one that turns out damaged."""
+    best: str | None = None
+    """A metric of the rollout batch: the checkpoint that was best by it is kept as well."""
+    max_missed: PositiveInt = 3
+    """Failed saves in a row after which the run stops."""
+
+
+class GuardConfig(Table):
+    """When a run that goes wrong is stopped."""
+
+    nonfinite_limit: Annotated[int, Field(ge=1, le=10)] = 1
+    """Updates refused because something was not finite, in the whole run, of which the last one stops it."""
+    no_signal_batches: PositiveInt = 10
+    """Rollout batches in a row without any update after which it stops."""
+    unscored_frac: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Largest share of a rollout batch whose reward may be missing because the task failed on it."""
+    spike_z: PositiveFloat = 6.0
+    """Gradient norms so many standard deviations above the last batches' are noted as an event."""
+
+
 class ReportConfig(Table):
     """What the study will be judged by, fixed before it runs."""
 
@@ -301,6 +329,8 @@ class Recipe(Table):
     algo: AlgoConfig = AlgoConfig()
     arms: dict[Name, dict[str, Any]] = {}
     eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    guards: GuardConfig = GuardConfig()
     report: ReportConfig = ReportConfig()
     _sources: tuple[Any, ...] = PrivateAttr(())
     """The layers it was merged from, so that a later error can name the file."""

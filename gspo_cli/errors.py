@@ -13,6 +13,9 @@ class ExitCode(IntEnum):
     GUARD = 4
     ENGINE = 5
     STORAGE = 6
+    SIGHUP = 129
+    SIGINT = 130
+    SIGTERM = 143
 
 
 class GspoError(Exception):

@@ -36,8 +36,10 @@ MAY_IMPORT = {
     "runlog": BASE,
     "moe": BASE | {"runlog"},
     "rollout": BASE | {"models", "moe", "tasks", "runlog"},
-    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog", "tasks"},  # a benchmark names a task
-    "training": BASE | {"algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins"}
+    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog"}
+    | {"tasks"},  # a benchmark names a task
+    "checkpoint": BASE | {"runlog"},
+    "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins"}
     | {"evals"},  # evaluates on its way
     "report": BASE | {"runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
@@ -53,6 +55,7 @@ THIRD_PARTY = {
     "sandbox": set(),
     "tasks": {"datasets"},
     "runlog": {"pydantic"},
+    "checkpoint": {"torch", "numpy", "pydantic"},
     "models": {"torch", "transformers", "tokenizers", "safetensors"},
     "moe": {"torch", "transformers"},
     "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},

@@ -47,9 +47,10 @@ class TrainView:
         if self.live:
             self.live.stop()
 
-    def start_run(self, name: str) -> None:
-        """A new run begins."""
+    def start_run(self, name: str, steps: int | None = None) -> None:
+        """A new run begins, with so many rollout batches if they differ from the study's."""
         self.run, self.rows = name, []
+        self.steps = self.steps if steps is None else steps
         if self.live:
             self.live.update(self._table())
 

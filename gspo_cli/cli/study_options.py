@@ -12,6 +12,7 @@ from gspo_cli.errors import GspoError
 
 if TYPE_CHECKING:
     from gspo_cli.config import Recipe
+    from gspo_cli.training.plans import Plan
     from gspo_cli.training.study import Run
 
 Trials = dict[str, Any]
@@ -45,9 +46,7 @@ def share_threads(recipe: Recipe, jobs: int) -> Recipe:
     return shared
 
 
-def train_at_once(
-    runs: list[Run], jobs: int, recipe: Recipe, start: Path, study: Path, text: str, as_json: bool
-) -> int:
+def train_at_once(runs: list[Run], jobs: int, asked: Plan, start: Path, study: Path, as_json: bool) -> int:
     """Trains the runs in processes of their own; how many a training guard stopped.
 
     Errors: GspoError of a run that failed otherwise.
@@ -55,11 +54,9 @@ def train_at_once(
     from gspo_cli.cli.jobs import Job, run_all
     from gspo_cli.cli.live_study import StudyView
 
-    # only what was set: an algorithm's preset must not take a default for a wish
-    table = recipe.model_dump(mode="json", exclude_unset=True)
-    shared = {"recipe": table, "start": str(start), "study": str(study), "text": text, "argv": sys.argv}
+    shared = {"plan": asked.as_table(), "start": str(start), "study": str(study), "argv": sys.argv}
     todo = [Job(run.name, shared | {"arm": run.arm, "seed": run.recipe.seed}) for run in runs]
-    with StudyView([run.name for run in runs], recipe.train.steps) as view:
+    with StudyView([run.name for run in runs], asked.recipe.train.steps) as view:
         codes = run_all(todo, jobs, view.event)
     if as_json:
         for run in runs:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gspo_cli.cli import console
 from gspo_cli.cli.options import RECIPE, Model, Name, Out, Set, parse_seeds
 from gspo_cli.errors import ExitCode, GspoError
+
+if TYPE_CHECKING:
+    from gspo_cli.training.plans import Plan
+    from gspo_cli.training.study import Run
 
 
 @console.command
@@ -30,6 +36,10 @@ def train(
     tuned: Annotated[Path | None, typer.Option(help="The study that --grid made: train with what it chose.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once; they share cores or GPUs.")] = 1,
     overwrite: Annotated[bool, typer.Option(help="Delete runs of the same name first.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Go on with a run or a study where it stopped.")] = None,
+    allow_change: Annotated[
+        list[str] | None, typer.Option(help="With --resume: a key of the recipe that --set may change.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a run on stdout.")] = False,
 ) -> None:
     """Train with one or several algorithms from the same start, on the same data in the same order.
@@ -43,9 +53,17 @@ def train(
         gspo train --algo grpo,gspo --grid algo.lr=5e-5,1e-4 --seeds 100-102 --name tuning
 
         gspo train --algo grpo,gspo --tuned results/tuning --seeds 0-7
+
+        gspo train --resume results/my-study
     """
+    if resume is not None:
+        refuse_with_resume({"--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name})
+        refuse_with_resume({"--overwrite": overwrite})
+        return go_on(resume, steps, set_ or [], allow_change or [], json_)
+    if allow_change:
+        raise GspoError("--allow-change without --resume", "it is about a run that goes on", "add --resume PATH")
     from gspo_cli import recipe as recipes
-    from gspo_cli.cli.live import ColdStartBar, TrainView
+    from gspo_cli.cli.live import ColdStartBar
     from gspo_cli.cli.study_options import finish_tuning, prepare_arms, share_threads, train_at_once
     from gspo_cli.runlog.folder import check_free, make_writable, study_folder
 
@@ -65,7 +83,7 @@ def train(
     from gspo_cli.tasks.contract import Noting
     from gspo_cli.training.checks import check_routers
     from gspo_cli.training.cold_start import start_model
-    from gspo_cli.training.run import View, execute
+    from gspo_cli.training.plans import Plan
     from gspo_cli.training.study import plan
 
     arms = [a.strip() for a in algo.split(",") if a.strip()] if algo else [*loaded.arms] or [loaded.algo.name]
@@ -75,7 +93,8 @@ def train(
         raise GspoError(f"--algo {algo} names an arm twice", "an arm is trained once a seed", "name each arm once")
     loaded = loaded.model_copy(update={"name": folder.name})
     loaded, arms, trials = prepare_arms(loaded, arms, chosen, grid or [], tuned)
-    runs = plan(share_threads(loaded, jobs) if jobs > 1 else loaded, arms, chosen)
+    loaded = share_threads(loaded, jobs) if jobs > 1 else loaded
+    runs = plan(loaded, arms, chosen)
     task = make_task(loaded.task)
     problems = task.problems(loaded.task.split)
     for note in task.notes if isinstance(task, Noting) else ():
@@ -87,34 +106,14 @@ def train(
     prepare_torch(loaded.model.threads)
     start = start_model(loaded, ColdStartBar())
     check_routers([run.recipe for run in runs], start)
-    text = recipes.find(recipe).read_text(encoding="utf-8")
+    asked = Plan(loaded, arms, chosen, recipes.find(recipe).read_text(encoding="utf-8"))
     console.note(
         f"study {folder}: {len(runs)} run{'s' if len(runs) > 1 else ''} of {loaded.train.steps} rollout batches"
     )
-    stopped = 0
     if jobs > 1:
-        stopped = train_at_once(runs, jobs, share_threads(loaded, jobs), start, folder, text, json_)
+        stopped = train_at_once(runs, jobs, asked, start, folder, json_)
     else:
-        with TrainView(loaded.train.steps, len(runs)) as view:
-            for run in runs:
-                view.start_run(run.name)
-                try:
-                    done = execute(run, start, folder, text, sys.argv, View(view.step, view.preflight))
-                except KeyboardInterrupt:
-                    console.note(f"interrupted; the log up to the last whole rollout batch is in {folder / run.name}")
-                    raise
-                except GspoError as error:
-                    if (folder / run.name).exists():
-                        console.note(f"stopped; the log is in {folder / run.name}")
-                    if error.code != ExitCode.GUARD or len(runs) == 1:
-                        raise
-                    console.note(str(error))  # a result, which stays in the study and counts
-                    stopped += 1
-                    continue
-                last = view.rows[-1] if view.rows else []
-                view.end_run(f"run {done}: {last[0]} reward {last[1]}")
-                if json_:
-                    console.print_json({"run": str(done), "arm": run.arm, "seed": run.recipe.seed})
+        stopped = train_in_turn(runs, asked, start, folder, json_)
     if trials:
         finish_tuning(folder, loaded.report.metric, trials, json_)
     if not json_:
@@ -122,6 +121,96 @@ def train(
     if stopped:
         console.note(f"{stopped} of {len(runs)} runs were stopped by a guard; they stay in the study and count")
         raise typer.Exit(ExitCode.GUARD)
+
+
+def train_in_turn(runs: list[Run], asked: Plan, start: Path, study: Path, json_: bool) -> int:
+    """Trains the runs one after the other; how many of several a training guard stopped: a result, which counts."""
+    from gspo_cli.cli.live import TrainView
+    from gspo_cli.training.run import View, execute
+
+    stopped = 0
+    with TrainView(asked.recipe.train.steps, len(runs)) as view:
+        for run in runs:
+            view.start_run(run.name)
+            try:
+                with saying_where(study / run.name):
+                    execute(run, start, study, asked, sys.argv, View(view.step, view.preflight, console.note))
+            except GspoError as error:
+                if error.code != ExitCode.GUARD or len(runs) == 1:
+                    raise
+                console.note(str(error))
+                stopped += 1
+                continue
+            finished(view, study / run.name, run.arm, run.recipe.seed, json_)
+    return stopped
+
+
+def refuse_with_resume(given: dict[str, Any]) -> None:
+    """Errors: GspoError for options that belong to a new study."""
+    wrong = [option for option, value in given.items() if value]
+    if wrong:
+        raise GspoError(
+            f"{wrong[0]} with --resume",
+            "a run goes on with the recipe, arm and seed that it began with",
+            f"remove {' and '.join(wrong)}, or start another study without --resume",
+        )
+
+
+def go_on(path: Path, steps: int | None, sets: list[str], allowed: list[str], json_: bool) -> None:
+    """Finishes the runs of a study or one run; those that are complete are left alone."""
+    from gspo_cli.cli.live import ColdStartBar, TrainView
+    from gspo_cli.models.torch_setup import prepare_torch
+    from gspo_cli.runlog.read import read_object
+    from gspo_cli.training import run as training
+    from gspo_cli.training.changes import overrides, read_config
+    from gspo_cli.training.cold_start import start_model
+    from gspo_cli.training.plans import to_resume
+    from gspo_cli.training.resume import has_begun, is_complete
+
+    changes = overrides(steps, sets)
+    planned = to_resume(path)
+    with TrainView(0, len(planned)) as view:
+        for one in planned:
+            begun = has_begun(one.folder)
+            if begun and is_complete(one.folder) and not changes:
+                console.note(f"run {one.folder} is complete")
+                continue
+            recipe = read_config(one.folder) if begun or one.run is None else one.run.recipe
+            prepare_torch(recipe.model.threads)
+            view.start_run(one.folder.name, changes.get("train", {}).get("steps", recipe.train.steps))
+            shown = training.View(view.step, view.preflight, console.note)
+            with saying_where(one.folder):
+                if begun or one.run is None or one.plan is None:
+                    training.resume(
+                        one.folder, lambda r: start_model(r, ColdStartBar()), changes, allowed, sys.argv, shown
+                    )
+                else:
+                    console.note(f"{one.folder} had not reached its first checkpoint: it starts from the beginning")
+                    start = start_model(recipe, ColdStartBar())
+                    training.execute(one.run, start, one.folder.parent, one.plan, sys.argv, shown)
+            finished(view, one.folder, str(read_object(one.folder / "run.json")["arm"]), recipe.seed, json_)
+    if not json_:
+        console.out.print(str(path))
+
+
+@contextmanager
+def saying_where(run: Path) -> Iterator[None]:
+    """Names the run's folder when its training is stopped."""
+    try:
+        yield
+    except (KeyboardInterrupt, GspoError) as error:
+        word = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
+        if run.exists():
+            console.note(f"{word}; the log up to the last whole rollout batch is in {run}")
+        raise
+
+
+def finished(view: Any, run: Path, arm: str, seed: int, json_: bool) -> None:
+    """A run is done: its last line, and its record on stdout."""
+    last = view.rows[-1] if view.rows else ["nothing left to do:", "unchanged"]
+    view.end_run(f"run {run}: {last[0]} reward {last[1]}")
+    if json_:
+        console.print_json({"run": str(run), "arm": arm, "seed": seed})
 
 
 @console.command

@@ -8,13 +8,12 @@ disk.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog.strict_json import parse_object
 
 MAX_LINE = 1 << 20
 """Longest line of a log in bytes."""
@@ -30,42 +29,6 @@ def corrupt(where: str, why: object) -> GspoError:
         "restore the file from a copy, or move its run folder out of the study",
         ExitCode.STORAGE,
     )
-
-
-def _refuse_constant(token: str) -> float:
-    raise ValueError(f"{token} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {text} overflows")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(k for k in keys if keys.count(k) > 1)!r} stands twice in one object")
-    return table
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
-
-
-def parse_object(text: str) -> dict[str, Any]:
-    """One JSON object.
-
-    Errors: ValueError for anything else, with the reason.
-    """
-    try:
-        value = _DECODER.decode(text)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
-    if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
-    return value
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.folders import Run, read_study
-from gspo_cli.report.jsonl import parse_object
 from gspo_cli.report.run_facts import Facts, flatten, read_facts
+from gspo_cli.runlog.strict_json import parse_object
 
 TAIL = 1 << 18
 """Bytes of a log's end in which the last rollout line is looked for."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report.jsonl import parse_object
 from gspo_cli.report.run_facts import end_of
 from gspo_cli.report.verify_figures import verify_side
 from gspo_cli.report.verify_log import verify_chain, verify_config
 from gspo_cli.runlog.seal import FILE, read_seal, seal_is_whole, sha256_of
+from gspo_cli.runlog.strict_json import parse_object
 
 WEIGHTS = "checkpoints/"
 """May be removed to save space; what is left of it must be what was written."""

@@ -10,9 +10,9 @@ from typing import Any
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
 from gspo_cli.report.folders import Study, read_study
-from gspo_cli.report.jsonl import parse_object
 from gspo_cli.report.sources import ENDING
 from gspo_cli.runlog.seal import sha256_of
+from gspo_cli.runlog.strict_json import parse_object
 
 Complaint = tuple[Path, str]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report.jsonl import LogReader, parse_object
+from gspo_cli.report.jsonl import LogReader
 from gspo_cli.runlog.log import canonical, short_hash
+from gspo_cli.runlog.strict_json import parse_object
 
 Complaint = tuple[str, int | None, str]
 """File (relative to the run), line or None, what is wrong."""

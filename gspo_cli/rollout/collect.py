@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,8 +98,20 @@ def collect(
 
 
 def score(task: Task, responses: list[tuple[Problem, str]]) -> list[Score]:
-    """The rewards of many responses, all at once where the task can."""
-    return task.rewards(responses) if isinstance(task, Batched) else [task.reward(*pair) for pair in responses]
+    """The rewards of many responses, all at once where the task can; none, with the reason, where the task fails or
+    gives a number that is not finite: such a response is left out of means and updates, not counted as wrong."""
+    given = task.rewards(responses) if isinstance(task, Batched) else [score_one(task, *pair) for pair in responses]
+    return [s if s.value is None or math.isfinite(s.value) else Score(None, f"the reward was {s.value}") for s in given]
+
+
+def score_one(task: Task, problem: Problem, text: str) -> Score:
+    """The task's score of one response."""
+    try:
+        return task.reward(problem, text)
+    except GspoError:
+        raise
+    except Exception as error:  # whatever a task of the user's own raises
+        return Score(None, f"the task failed: {type(error).__name__}: {str(error)[:200]}")
 
 
 def credit(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.runlog.fs import storage_error
+from gspo_cli.runlog.fs import remove_tree, storage_error
+from gspo_cli.runlog.lock import NAME as LOCK
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -44,20 +45,30 @@ def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
         raise GspoError(
             f"run folder {study / used[0]} already holds a run{done}",
             "starting again would mix two logs",
-            "--overwrite to delete it, or --name OTHER",
+            f"--resume {study / used[0]} to go on with it, --overwrite to delete it, or --name OTHER",
         )
     for run in used:
-        if not (study / run / "run.json").is_file() or (study / run).is_symlink():
+        if not is_run(study / run):
             raise GspoError(
                 f"will not delete {study / run}", "it is not a run folder (no run.json)", "move it, or use --name OTHER"
             )
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run's, or one that was being made when its process died."""
+    begun = not folder.is_symlink() and (folder / LOCK).is_file()
+    return begun or (not folder.is_symlink() and (folder / "run.json").is_file())
+
+
 def fresh(run: Path) -> None:
-    """Creates a run's folder, in place of an earlier run there (see `check_free`)."""
-    if run.exists():
-        shutil.rmtree(run)
-    run.mkdir(parents=True)
+    """Empties a run's folder but for the lock on it, which this process holds (see `check_free`)."""
+    for path in sorted(run.iterdir()):
+        if path.name == LOCK:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            remove_tree(path)
+        else:
+            os.unlink(path)
 
 
 def progress(run: Path) -> str:

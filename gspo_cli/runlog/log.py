@@ -32,17 +32,26 @@ def now() -> str:
 class RunLog:
     """Appends to the logs of one run folder.
 
-    `metrics.jsonl` holds only what the seed determines, so that two runs with one seed have equal bytes; each line
-    carries the hash of the line before (the first one that of the configuration). Lines of one rollout batch are
-    written together by `flush`, so the file always ends at a batch's end.
+    `metrics.jsonl` holds only what the seed determines, so that two runs with one seed have equal bytes, and so have a
+    run that was killed and resumed and one that was not; each line carries the hash of the line before (the first one
+    that of the configuration). Lines of one rollout batch are written together by `flush`, so the file always ends at
+    a batch's end. What depends on the clock or the attempt goes to the other two files.
     """
 
-    def __init__(self, folder: Path, config_hash: str) -> None:
-        self.folder = folder
-        self.seq = 0
+    def __init__(self, folder: Path, config_hash: str, attempt: int = 1) -> None:
+        self.folder, self.attempt = folder, attempt
+        self.seq, self.num_bytes = 0, 0
         self.head = config_hash
+        self.repeats: dict[int, str] = {}
+        """Lines of an earlier attempt that are to be written again: `seq` -> text."""
         self._metrics: list[str] = []
         self._perf: list[str] = []
+
+    def go_on(self, seq: int, num_bytes: int, head: str, dropped: bytes = b"") -> None:
+        """Continues a log that has these lines and bytes; `dropped` = the lines after them, which were cut off and
+        must come out the same again."""
+        self.seq, self.num_bytes, self.head = seq, num_bytes, head
+        self.repeats = dict(enumerate(dropped.decode(errors="replace").splitlines(), start=seq))
 
     def line(self, kind: str, step: int, metrics: StepMetrics, mini_batch: int | None = None,
              perf: dict[str, float] | None = None) -> None:  # fmt: skip
@@ -61,8 +70,11 @@ class RunLog:
         key = {"seq": self.seq, "step": step, "kind": kind, "mini_batch": mini_batch}
         text = canonical(key | {"metrics": values, "counts": metrics.counts, "nonfinite": nonfinite, "prev": self.head})
         self._metrics.append(text)
-        self._perf.append(canonical(key | {"time": now()} | (perf or {})))
+        self._perf.append(canonical(key | {"time": now(), "attempt": self.attempt} | (perf or {})))
         self.head = short_hash(text)
+        if self.repeats.pop(self.seq, text) != text:
+            self.repeats.clear()  # what follows differs too
+            self.event("resume_diverged", seq=self.seq, step=step)
         self.seq += 1
 
     def flush(self) -> None:
@@ -70,9 +82,10 @@ class RunLog:
         metrics, perf = self._metrics, self._perf
         self._metrics, self._perf = [], []
         if metrics:
-            append_lines(self.folder / "metrics.jsonl", metrics)
+            self.num_bytes += append_lines(self.folder / "metrics.jsonl", metrics)
             append_lines(self.folder / "perf.jsonl", perf)
 
     def event(self, name: str, **details: Any) -> None:
         """Something that happened: starts, ends, interruptions, errors."""
-        append_lines(self.folder / "events.jsonl", [canonical({"event": name, "time": now()} | details)])
+        record = {"event": name, "time": now(), "attempt": self.attempt} | details
+        append_lines(self.folder / "events.jsonl", [canonical(record)])

@@ -115,6 +115,7 @@ METRICS: dict[str, Metric] = {
     "kl/ref_k1": Metric("nat", "mean of l - ref over loss tokens (reference: the start model)", "update, step"),
     "kl/ref_k3": Metric("nat", "mean of exp(ref - l) - (ref - l) - 1 over loss tokens", "update, step"),
     "value/loss": Metric("reward^2", "0.5 max of plain and clipped squared value error / loss tokens", "update, step", "lower"),
+    "value/grad_norm": Metric("1", "norm of the critic's gradient before clipping; a step is made where it is finite", "update, step"),
     "value/clip_frac": Metric("frac", "loss tokens where the clipped square is the larger one / loss tokens", "update, step"),
     "value/explained_var": Metric("1", "1 - Var(R - V) / Var(R) over loss tokens", "update, step", "higher", "last"),
     "value/residual_std": Metric("reward", "standard deviation of R - V over loss tokens", "update, step", "lower", "std"),

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
 
 
@@ -31,16 +30,19 @@ def main() -> int:
 
 def _train(asked: dict[str, Any], told: TextIO) -> int:
     from gspo_cli.models.torch_setup import prepare_torch
+    from gspo_cli.training.plans import Plan
     from gspo_cli.training.run import View, execute
     from gspo_cli.training.study import plan
 
-    recipe = Recipe.model_validate(asked["recipe"])
-    (run,) = plan(recipe, [asked["arm"]], [asked["seed"]])
-    prepare_torch(recipe.model.threads)
+    whole = Plan.from_table(asked["plan"])
+    (run,) = plan(whole.recipe, [asked["arm"]], [asked["seed"]])
+    prepare_torch(whole.recipe.model.threads)
     view = View(
-        lambda step, values: _tell(told, step=step, values=values), lambda _, warnings: _tell(told, warnings=warnings)
+        lambda step, values: _tell(told, step=step, values=values),
+        lambda _, warnings: _tell(told, warnings=warnings),
+        lambda text: _tell(told, warnings=[text]),
     )
-    execute(run, Path(asked["start"]), Path(asked["study"]), asked["text"], asked["argv"], view)
+    execute(run, Path(asked["start"]), Path(asked["study"]), whole, asked["argv"], view)
     return int(ExitCode.OK)
 
 

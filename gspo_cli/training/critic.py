@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import Algorithm
 from gspo_cli.algorithms.critic import value_loss
+from gspo_cli.checkpoint.tensors import optimizer_tensors, restore_optimizer, restore_parameters
 from gspo_cli.models.packing import last_hidden, take_rows
 from gspo_cli.training.accumulate import Accumulator
-from gspo_cli.types import MicroBatch, MiniBatch, Reduced
+from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
 
 
 class Critic:
@@ -82,4 +83,24 @@ class Critic:
         if torch.isfinite(norm):
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        metrics.add({"value/grad_norm": Mean(norm, 1)})
         return metrics.values
+
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Trunk and head."""
+        parts = {"trunk": self.trunk, "head": self.head}
+        return [(f"{part}.{name}", p) for part, module in parts.items() for name, p in module.named_parameters()]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of its state, for a checkpoint."""
+        weights = {name: p.detach().cpu().contiguous() for name, p in self.named_parameters()}
+        return weights | optimizer_tensors(self.optimizer, self.named_parameters())
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        """Puts that back.
+
+        Errors: ValueError for a state of another critic.
+        """
+        moments = {name: t for name, t in saved.items() if "|" in name}
+        restore_parameters(self.named_parameters(), {n: t for n, t in saved.items() if n not in moments})
+        restore_optimizer(self.optimizer, self.named_parameters(), moments)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from transformers import PreTrainedTokenizerBase
 
+from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.packing import packs
 from gspo_cli.rollout.collect import PromptStream, collect
@@ -19,16 +20,21 @@ from gspo_cli.runlog.log import RunLog
 from gspo_cli.tasks.contract import Task
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
+from gspo_cli.training.checkpoints import Checkpoints
 from gspo_cli.training.checks import minibatches
+from gspo_cli.training.guards import Guards, enough_memory
 from gspo_cli.training.preflight import preflight
 from gspo_cli.training.probe import Probe
 from gspo_cli.training.record import Totals, record_batch
 from gspo_cli.training.rollout_metrics import sync_metrics
+from gspo_cli.training.signals import Interruption, Signals
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner, record_old_policy, update, was_applied
 from gspo_cli.types import Group, MiniBatch, Reduced, RolloutBatch, Sampling, StepMetrics
 
+LESS_TO_SAMPLE = "lower rollout.kv_budget_gb (fewer responses at a time) or rollout.max_new_tokens"
+LESS_TO_TRAIN = "lower train.micro_batch_tokens: the same gradient in smaller passes"
 MAX_ROUNDS = 10
 BAND_BATCHES = 10
 
@@ -57,8 +63,14 @@ class Session:
     stream: PromptStream
     log: RunLog
     hooks: Hooks
+    signals: Signals = field(default_factory=Signals)
+    guards: Guards = field(default_factory=Guards)
     totals: Totals = field(default_factory=Totals)
     clock: Stopwatch = field(default_factory=Stopwatch)
+    step: int = 0
+    """Rollout batches done."""
+    updates: int = 0
+    """Mini-batches gone through, whether their update was applied or not."""
     chunks: int = 0
     """Portions of the prompt stream consumed so far."""
     widest: float = 0.0
@@ -67,27 +79,49 @@ class Session:
     """Whether any ratio has left the clip range."""
 
 
-def train(session: Session) -> None:
-    """All rollout batches of one run.
+def train(session: Session, checkpoints: Checkpoints) -> None:
+    """All rollout batches of one run that are still to be done.
 
-    Errors: GspoError (exit code 4) when an update would not be finite; the weights are those before it.
+    Errors: GspoError when an update would not be finite (exit code 4; the weights are those before it), or when a
+    signal asked for the end (129, 130, 143; the run is saved).
     """
-    steps, every = session.run.recipe.train.steps, session.run.recipe.eval.every
-    if every:
-        evaluate(session, step=0)
-    for step in range(1, steps + 1):
-        train_batch(session, step)
-        if step == steps or (every and step % every == 0):
-            evaluate(session, step)
+    recipe, first = session.run.recipe, session.step
+    try:
+        if first == 0:
+            checkpoints.boundary(session, {})
+        for step in range(first, recipe.train.steps + 1):
+            if step > first:
+                shown = train_batch(session, step)
+                session.step = step
+                checkpoints.boundary(session, shown)
+            if is_evaluated(recipe, step):
+                evaluate(session, step)
+    except Interruption:
+        checkpoints.stop(session)
+    planned = recipe.train.steps * minibatches(recipe)
+    if session.updates != planned:
+        raise GspoError(
+            f"{session.updates} updates were made or refused, not the {planned} planned",
+            "the plan and the loop disagree: a defect of gspo",
+            "report this with the run folder",
+            ExitCode.UNEXPECTED,
+        )
 
 
-def train_batch(session: Session, step: int) -> None:
-    """One rollout batch: everything between two synchronisations of the engine."""
+def is_evaluated(recipe: Recipe, step: int) -> bool:
+    """Whether the benchmarks are run after this many rollout batches."""
+    every = recipe.eval.every
+    return step == recipe.train.steps or (every > 0 and step % every == 0)
+
+
+def train_batch(session: Session, step: int) -> dict[str, float | None]:
+    """One rollout batch: everything between two synchronisations of the engine. Gives its pooled metrics."""
     run, learner, clock = session.run, session.learner, session.clock
     clock.reset()  # what lies between two batches (evaluation, storing) is not theirs
-    with clock("rollout_s"):
+    with clock("rollout_s"), session.signals.abandonable(), enough_memory("sampling", LESS_TO_SAMPLE):
         batch = sample_batch(session, step)
     session.engine.rest()
+    session.guards.before_updates(batch)
     if run.recipe.rollout.store and step % run.recipe.rollout.store == 0:
         session.hooks.store(batch)  # now, while the model is the one that sampled it
     with clock("prepare_s"):
@@ -106,7 +140,7 @@ def train_batch(session: Session, step: int) -> None:
 
     updates: list[Accumulator] = []
     for index, mini_batch in enumerate(mini_batches):
-        with clock("update_s"):
+        with clock("update_s"), enough_memory("training", LESS_TO_TRAIN):
             updates.append(update(learner, mini_batch, learning_rate(run, step, index), first=index == 0))
         if was_applied(updates[-1]):  # without a step there is no change to measure, which is not a change of 0
             with clock("probe_s"):
@@ -118,10 +152,12 @@ def train_batch(session: Session, step: int) -> None:
         session.log, session.totals, clock, learner, batch, advantages_B, mini_batches, updates,
         checked | sync_metrics(synced),
     )  # fmt: skip
-    stop_if_not_finite(update_lines, step)
+    session.updates += len(update_lines)
+    session.guards.after_updates(session.log, batch, update_lines)
     stop_if_not_replayed(update_lines, step)
     watch_band(session, step, shown)
     session.hooks.on_step(step, shown)
+    return shown
 
 
 def sample_batch(session: Session, step: int) -> RolloutBatch:
@@ -131,25 +167,29 @@ def sample_batch(session: Session, step: int) -> RolloutBatch:
     (arXiv 2503.14476, Eq. 11), for at most `MAX_ROUNDS` rounds; what is there then is trained on.
     """
     recipe, kept, dropped = session.run.recipe, list[Group](), list[Group]()
+    chunks = session.chunks
     rounds = MAX_ROUNDS if recipe.algo.dynamic_sampling else 1
     for _ in range(rounds):
-        session.chunks += 1
+        chunks += 1
         batch = collect(
             session.engine,
             session.tokenizer,
             session.task,
-            session.stream.batch(session.chunks),
+            session.stream.batch(chunks),
             recipe.rollout.samples,
             Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens),
             seed_keys=(recipe.seed, "sample", step),
             version=step - 1,
         )
         if rounds == 1:
-            return batch
+            break
         for group in batch.groups:
             (kept if has_spread(group) else dropped).append(group)
         if len(kept) >= recipe.rollout.prompts:
             break
+    session.chunks = chunks
+    if rounds == 1:
+        return batch
     full, spare = kept[: recipe.rollout.prompts], kept[recipe.rollout.prompts :]
     missing = recipe.rollout.prompts - len(full)
     return replace(batch, groups=tuple(full + dropped[:missing]), dropped=tuple(spare + dropped[missing:]))
@@ -201,7 +241,9 @@ def evaluate(session: Session, step: int) -> None:
     """Logs the benchmarks' figures, if the recipe names any."""
     if not session.run.recipe.eval.bench:
         return
-    session.log.line("eval", step, session.hooks.evaluate())
+    with session.signals.abandonable(), enough_memory("evaluating", LESS_TO_SAMPLE):
+        found = session.hooks.evaluate()
+    session.log.line("eval", step, found)
     session.log.flush()
 
 
@@ -210,19 +252,6 @@ def learning_rate(run: Run, step: int, mini_batch: int) -> float:
     train, parts = run.recipe.train, minibatches(run.recipe)
     index = (step - 1) * parts + mini_batch
     return (run.recipe.algo.lr or train.lr) * min(1.0, (index + 1) / max(1, train.warmup * parts))
-
-
-def stop_if_not_finite(lines: list[StepMetrics], step: int) -> None:
-    """Ends the run when an update was refused because its loss or gradient was not finite."""
-    for index, values in enumerate(line.values for line in lines):
-        if values["update/applied"] == 0 and "grad/norm" in values:
-            raise GspoError(
-                f"the loss or the gradient of rollout batch {step} is not finite",
-                f"loss {values['loss']}, gradient norm {values['grad/norm']} in mini-batch {index + 1}; "
-                "that update was not made",
-                "lower algo.lr, or look at the batch: the log holds everything up to it",
-                ExitCode.GUARD,
-            )
 
 
 def stop_if_not_replayed(lines: list[StepMetrics], step: int) -> None:

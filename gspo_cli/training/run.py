@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,27 +15,38 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from gspo_cli.checkpoint.tensors import seed_generators
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.during_training import load_benchmarks, measure_all
+from gspo_cli.evals.during_training import BenchmarkSet, load_benchmarks, measure_all
 from gspo_cli.evals.subject import Subject
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.torch_setup import determinism
 from gspo_cli.moe.routers import find_routing, replayable
 from gspo_cli.plugins import is_plugin, plugin_source
 from gspo_cli.rollout.collect import PromptStream, problems_hash
+from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.hosted_engine import HostedEngine
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import fresh
-from gspo_cli.runlog.log import RunLog, canonical, short_hash
+from gspo_cli.runlog.lock import locked
+from gspo_cli.runlog.log import RunLog
 from gspo_cli.runlog.provenance import code_diff, provenance
 from gspo_cli.runlog.seal import seal_run
+from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
+from gspo_cli.tasks.contract import Task
+from gspo_cli.training.changes import config_hash
+from gspo_cli.training.checkpoints import Checkpoints, restore
 from gspo_cli.training.collapse_watch import CollapseWatch
 from gspo_cli.training.critic import Critic
+from gspo_cli.training.guards import Guards
 from gspo_cli.training.loop import Hooks, Session, train
+from gspo_cli.training.plans import Plan, record_plan
+from gspo_cli.training.resume import Earlier, compare_machine, continue_log, reopened, start_event
+from gspo_cli.training.signals import CODES
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner
 
@@ -46,31 +57,84 @@ class View:
 
     on_step: Callable[[int, dict[str, float | None]], None]
     on_preflight: Callable[[dict[str, float], list[str]], None]
+    note: Callable[[str], None]
+    """A line for the reader: resumes, refused checkpoints, failed saves."""
 
 
-def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str], view: View) -> Path:
-    """Trains one run and returns its folder.
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of, loaded before its folder is touched."""
 
-    Whatever happens, the logs end with a whole line, and an event says how the run ended.
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    task: Task
+    stream: PromptStream
+    benchmarks: BenchmarkSet
+    engine: Engine
+
+
+def load_parts(recipe: Recipe, start: Path) -> Parts:
+    """Start model, task and engine.
+
+    Errors: GspoError for what cannot be loaded.
     """
-    folder, recipe = study / run.name, run.recipe
     model, tokenizer = load_policy(recipe.model, start)
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
     engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes)
+    return Parts(model, tokenizer, task, stream, benchmarks, engine)
+
+
+def execute(run: Run, start: Path, study: Path, plan: Plan, argv: list[str], view: View) -> Path:
+    """Trains one run from its beginning and returns its folder, which no other process may hold."""
+    parts = load_parts(run.recipe, start)
+    with locked(study / run.name):
+        record_plan(study, plan)
+        return train_held(run, parts, study / run.name, view, lambda h: open_folder(run, study / run.name, start,
+                          plan.text, argv, h | {"engine": parts.engine.info.as_dict()}, parts.model))  # fmt: skip
+
+
+def resume(folder: Path, start: Callable[[Recipe], Path], overrides: dict[str, Any], allowed: list[str],
+           argv: list[str], view: View) -> Path:  # fmt: skip
+    """Goes on with a run from its newest whole checkpoint and returns its folder.
+
+    `start` gives the start model of a recipe; `overrides` are changes to the recipe, `allowed` the keys that they may
+    change.
+    """
+    with reopened(folder, overrides, allowed, view.note) as earlier:
+        view.note(f"{folder}: going on after rollout batch {earlier.state.step}")
+        parts = load_parts(earlier.run.recipe, start(earlier.run.recipe))
+        return train_held(
+            earlier.run, parts, folder, view, lambda hashes: reopen_folder(earlier, hashes, argv, view), earlier
+        )
+
+
+def train_held(
+    run: Run,
+    parts: Parts,
+    folder: Path,
+    view: View,
+    open_log: Callable[[dict[str, str]], RunLog],
+    earlier: Earlier | None = None,
+) -> Path:
+    """Trains one run whose folder this process holds, from its beginning or from an earlier attempt's checkpoint.
+
+    Whatever happens, the logs end with a whole line, and an event says how the run ended.
+    """
+    recipe, model, tokenizer, engine = run.recipe, parts.model, parts.tokenizer, parts.engine
     hashes = {
         "model_sha256": weights_hash(model),
         "tokenizer_sha256": tokenizer_hash(tokenizer),
-        "data_sha256": problems_hash(stream.problems),
+        "data_sha256": problems_hash(parts.stream.problems),
     }
-    log = open_folder(run, folder, start, recipe_text, argv, hashes | {"engine": engine.info.as_dict()}, model)
+    log = open_log(hashes)
     if isinstance(engine, HostedEngine):
         engine.on_restart = lambda reason: log.event("engine_restarted", reason=reason)
     learner = make_learner(run, model)
     hooks = Hooks(
         evaluate=lambda: measure_all(
-            benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed
+            parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed
         ),
         store=lambda batch: write_rollout(
             batch,
@@ -80,11 +144,23 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
         on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),
         on_preflight=view.on_preflight,
     )
+    guards = Guards(recipe.guards)
+    session = Session(run, learner, engine, tokenizer, parts.task, parts.stream, log, hooks, guards=guards)
+    identity = {
+        "start_sha256": hashes["model_sha256"],
+        "config_sha256": earlier.record["config_sha256"] if earlier else config_hash(recipe),
+        "changes": earlier.state.changes if earlier else {},
+    }
+    checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, view.note)
+    seed_generators(derive_seed(recipe.seed, "global"))
     started = time.monotonic()
     try:
-        train(Session(run, learner, engine, tokenizer, task, stream, log, hooks))
-        save_model(model, tokenizer, folder / "checkpoints" / f"step-{recipe.train.steps:06d}" / "model")
-        log.event("end", status="completed", seconds=round(time.monotonic() - started, 3))
+        if earlier is not None:
+            restore(session, earlier.checkpoint, earlier.state)
+            checkpoints.go_on(earlier.state)
+        with session.signals:
+            train(session, checkpoints)
+        log.event("end", status="completed", log=checkpoints.end(session), seconds=round(time.monotonic() - started, 3))
     except BaseException as error:
         record_end(log, error, time.monotonic() - started)
         raise
@@ -125,7 +201,6 @@ def open_folder(
 ) -> RunLog:
     """Creates the run folder with its provenance, and its log."""
     recipe = run.recipe
-    config_text = canonical(recipe.model_dump(mode="json", exclude={"name"}))
     fresh(folder)
     fs.write_text(folder / "recipe.toml", recipe_text)
     fs.write_text(folder / "config.json", json.dumps(recipe.model_dump(mode="json"), indent=1))
@@ -133,14 +208,37 @@ def open_folder(
     plugins = [p for p in (recipe.algo.name, recipe.task.name, recipe.task.reward) if p and is_plugin(p)]
     record = provenance(argv) | found | {
         "study": folder.parent.name, "arm": run.arm, "seed": recipe.seed, "start_model": str(start),
-        "config_sha256": hashlib.sha256(config_text.encode()).hexdigest(),
+        "config_sha256": config_hash(recipe),
         "device": device_name(model.device), "threads": torch.get_num_threads(), "determinism": determinism(),
         "num_parameters": sum(p.numel() for p in model.parameters()), "planned_steps": recipe.train.steps,
         "plugins": {p: plugin_source(p) for p in plugins},
     }  # fmt: skip
     fs.write_text(folder / "run.json", json.dumps(record, indent=1))
-    log = RunLog(folder, short_hash(config_text))
-    log.event("start", pid=os.getpid())
+    log = RunLog(folder, config_hash(recipe)[:32])
+    log.event("start", pid=os.getpid(), host=socket.gethostname())
+    return log
+
+
+def reopen_folder(earlier: Earlier, found: dict[str, str], argv: list[str], view: View) -> RunLog:
+    """The log of a run that goes on, cut at the checkpoint.
+
+    Errors: GspoError (exit code 2) when the start model, the tokenizer or the data are not the run's; nothing is cut
+    then.
+    """
+    record = earlier.record
+    for key, value in found.items():
+        if record[key] != value:
+            raise GspoError(
+                f"the {key.removesuffix('_sha256')} of {earlier.folder} is another one now",
+                f"its sha256 is {value[:12]}, run.json has {str(record[key])[:12]}; the KL penalty, the data order and "
+                "every sample depend on it",
+                f"restore what {record['start_model']} or the data held when the run began",
+            )
+    log = RunLog(earlier.folder, record["config_sha256"][:32], earlier.attempt)
+    continue_log(earlier, log)
+    log.event("start", pid=os.getpid(), host=socket.gethostname(), **start_event(earlier))
+    for warning in compare_machine(record, argv, torch.get_num_threads(), log):
+        view.note(f"warning: {warning}")
     return log
 
 
@@ -166,24 +264,11 @@ def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimi
     return torch.optim.AdamW(model.parameters(), betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """An ordinary Hugging Face folder, whole or not at all.
-
-    Errors: GspoError (exit code 6) when the disk refuses.
-    """
-    temporary = folder.with_name(f".tmp-{folder.name}")
-    try:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        temporary.replace(folder)
-    except OSError as error:
-        raise fs.storage_error(folder, error) from error
-
-
 def record_end(log: RunLog, error: BaseException, seconds: float) -> None:
     """Writes the queued lines and how the run ended, as far as the disk allows."""
-    status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-    code = error.code if isinstance(error, GspoError) else 130 if status == "interrupted" else ExitCode.UNEXPECTED
+    code = error.code if isinstance(error, GspoError) else ExitCode.UNEXPECTED
+    code = ExitCode.SIGINT if isinstance(error, KeyboardInterrupt) else code
+    status = "interrupted" if code in CODES.values() else "failed"
     try:
         log.flush()
         log.event(

@@ -18,16 +18,8 @@ from gspo_cli.models.load import weights_hash
 from gspo_cli.runlog.schema import metric
 
 ARMS = ("grpo", "gspo")
-FILES = {
-    "run.json",
-    "config.json",
-    "recipe.toml",
-    "code.diff",
-    "metrics.jsonl",
-    "perf.jsonl",
-    "events.jsonl",
-    "sealed.json",
-}
+LOGS = {"metrics.jsonl", "perf.jsonl", "events.jsonl"}
+FILES = LOGS | {"run.json", "config.json", "recipe.toml", "code.diff", "run.lock", "sealed.json"}
 KINDS = ["eval", *["rollout", "update", "update", "step", "eval"] * 2]  # 2 rollout batches of 2 mini-batches
 COLUMNS = {
     "step", "problem_id", "prompt", "answer", "sample", "seed", "prompt_ids", "token_ids", "log_probs", "text",

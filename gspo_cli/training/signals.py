@@ -1,0 +1,62 @@
+"""The first SIGINT, SIGTERM or SIGHUP asks a run to save and stop; a second one ends the process at once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
+
+from gspo_cli.errors import ExitCode
+
+CODES = {
+    signal.SIGHUP: ExitCode.SIGHUP,
+    signal.SIGINT: ExitCode.SIGINT,
+    signal.SIGTERM: ExitCode.SIGTERM,
+}
+
+
+class Interruption(BaseException):
+    """Abandons work that changes nothing: sampling and evaluating."""
+
+
+class Signals:
+    """While the context lasts, the first signal is noted instead of obeyed.
+
+    Its own handler is removed with it, so that a second one is obeyed by the system even inside a long call into C,
+    where no Python handler would run. A signal that was ignored before (`nohup`) stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._may_abandon = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in CODES:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
+        if self._may_abandon:
+            raise Interruption
+
+    @contextmanager
+    def abandonable(self) -> Iterator[None]:
+        """Within the context a signal raises Interruption where it is."""
+        self._may_abandon = True
+        try:
+            if self.received:
+                raise Interruption
+            yield
+        finally:
+            self._may_abandon = False

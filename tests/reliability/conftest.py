@@ -1,0 +1,50 @@
+"""What the tests of the promises share. Every test in this folder carries the marker `reliability`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # so that a recipe can name `toy:letters`
+
+import toy  # noqa: E402
+
+from gspo_cli.runlog import provenance  # noqa: E402
+
+SOURCE = provenance.SOURCE
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`pytest -m reliability` runs this folder."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("reliability")
+
+
+@pytest.fixture
+def ram() -> Iterator[Path]:
+    """A folder in memory where there is one: forcing hundreds of files to a disk takes minutes."""
+    base = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="gspo-", dir=base if os.access(base, os.W_OK) else None))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy's start model."""
+    return toy.build_start(tmp_path_factory.mktemp("start"))
+
+
+@pytest.fixture(autouse=True)
+def source() -> Iterator[None]:
+    """The toy keeps git out of its runs; other tests want it."""
+    yield
+    provenance.SOURCE = SOURCE

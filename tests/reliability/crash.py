@@ -1,0 +1,103 @@
+"""The harness of the crash points: kills, resumes, compares."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import toy
+
+from gspo_cli.config import Recipe
+
+RUN = "gspo-s0"
+JOBS = 2
+
+
+class Point(NamedTuple):
+    """Where the process is killed."""
+
+    index: int
+    torn: bool
+
+
+def points(recipe: Recipe, folder: Path) -> list[Point]:
+    """All of an uninterrupted run, which is left in `folder/whole`."""
+    disk = toy.Disk()
+
+    def whole() -> None:
+        disk.install()
+        toy.train(recipe, folder / "whole")
+        (folder / "changes.json").write_text(json.dumps(disk.done))
+
+    assert toy.in_child(whole, folder / "said") == 0, (folder / "said").read_text()
+    disk.done = [(name, where) for name, where in json.loads((folder / "changes.json").read_text())]
+    found = [Point(index, False) for index in range(len(disk.done))]
+    return found + [Point(index, True) for index in range(len(disk.done)) if disk.can_tear(index)]
+
+
+def fault(recipe: Recipe, folder: Path, point: Point, breakage: Callable[[], object]) -> str | None:
+    """What differs after the kill and the resume, if anything does."""
+    study, said = folder / f"{point.index}-{point.torn}", folder / f"said-{point.index}-{point.torn}"
+
+    def killed() -> None:
+        breakage()
+        toy.Disk(*point).install()
+        toy.train(recipe, study)
+
+    def resumed() -> None:
+        breakage()
+        toy.train(recipe, study)
+
+    code = toy.in_child(killed, said)
+    if code != -9:
+        return f"not killed but ended with {code}: {said.read_text()}"
+    before = toy.checkpoints(study / RUN)
+    if (code := toy.in_child(resumed, said)) != 0:
+        return f"the resume ended with {code}: {said.read_text()}"
+    return difference(study / RUN, folder / "whole" / RUN, before)
+
+
+def difference(run: Path, whole: Path, before: list[int]) -> str | None:
+    """The first way in which a resumed run is not the uninterrupted one."""
+    if (run / "metrics.jsonl").read_bytes() != (whole / "metrics.jsonl").read_bytes():
+        return "metrics.jsonl differs"
+    for kind in ("checkpoints", "rollouts"):
+        mine, theirs = (
+            {p.relative_to(f).as_posix(): p.read_bytes() for p in sorted((f / kind).rglob("*")) if p.is_file()}
+            for f in (run, whole)
+        )
+        if names := mine.keys() ^ theirs.keys() or {n for n in mine if mine[n] != theirs[n]}:
+            return f"{kind} differ: {sorted(names)[:3]}"
+    if left := [p.name for p in run.rglob("*") if p.name.startswith((".tmp-", ".del-"))]:
+        return f"left behind: {left}"
+    resumed_from = [start["resumed_from"] for start in toy.events(run, "start") if "resumed_from" in start]
+    if before and resumed_from and resumed_from[-1] != before[-1]:
+        return f"resumed from {resumed_from[-1]} although {before[-1]} was whole"
+    if toy.events(run, "resume_diverged"):
+        return "a repeated line differed"
+    return None
+
+
+def faults(
+    recipe: Recipe, folder: Path, some: Iterable[Point], breakage: Callable[[], object] = lambda: None, most: int = 999
+) -> dict[str, str]:
+    """Point -> fault, in `JOBS` processes that each stop after `most` faults."""
+    some, workers = list(some), []
+    for job in range(JOBS):
+        worker = os.fork()
+        if not worker:
+            found: dict[str, str] = {}
+            try:
+                for point in some[job::JOBS]:
+                    if len(found) < most and (why := fault(recipe, folder, point, breakage)):
+                        found[str(tuple(point))] = why
+                (folder / f"faults-{job}.json").write_text(json.dumps(found))
+            finally:
+                os._exit(0)
+        workers.append(worker)
+    for worker in workers:
+        os.waitpid(worker, 0)
+    return {k: v for job in range(JOBS) for k, v in json.loads((folder / f"faults-{job}.json").read_text()).items()}

@@ -1,0 +1,175 @@
+"""A checkpoint with one changed bit or file is refused, said aloud, and the older one used; never loaded in silence."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import toy
+from pydantic import ValidationError
+
+from gspo_cli.checkpoint import protocol
+from gspo_cli.checkpoint.manifest import Damaged, describe, verify
+from gspo_cli.config import CheckpointConfig
+from gspo_cli.errors import GspoError
+
+FLIPS = 200
+
+
+@pytest.fixture(scope="module")
+def whole(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a critic, so that every kind of file is there, that was killed before its end."""
+    recipe = toy.recipe(start, algo={"name": "ppo"})
+    run = toy.train(recipe, tmp_path_factory.mktemp("whole"))
+    events = (run / "events.jsonl").read_text().splitlines()
+    (run / "events.jsonl").write_text("".join(f"{e}\n" for e in events if '"event":"end"' not in e))
+    return run
+
+
+@pytest.fixture
+def newest(whole: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of its newest checkpoint."""
+    yield shutil.copytree(whole / "checkpoints" / "step-000002", tmp_path / "step-000002")
+
+
+def files(checkpoint: Path) -> list[Path]:
+    """All files, the manifest too."""
+    return sorted(p for p in checkpoint.rglob("*") if p.is_file())
+
+
+def test_the_copy_verifies(newest: Path) -> None:
+    assert verify(newest).step == 2
+    assert len(files(newest)) >= 9
+
+
+def test_every_flipped_bit_is_refused(newest: Path) -> None:
+    rng = random.Random(0)
+    everything = files(newest)
+    for number in range(FLIPS):
+        path = everything[number % len(everything)]
+        good = path.read_bytes()
+        bad = bytearray(good)
+        bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
+        path.write_bytes(bad)
+        with pytest.raises(Damaged):
+            verify(newest)
+        path.write_bytes(good)
+    assert verify(newest).step == 2
+
+
+def test_every_missing_file_is_refused(newest: Path) -> None:
+    for path in files(newest):
+        good = path.read_bytes()
+        path.unlink()
+        with pytest.raises(Damaged, match=path.name):
+            verify(newest)
+        path.write_bytes(good)
+
+
+def added(checkpoint: Path) -> None:
+    (checkpoint / "model" / "more.json").write_text("{}")
+
+
+def linked(checkpoint: Path) -> None:
+    path = checkpoint / "state.json"
+    path.rename(checkpoint.parent / "elsewhere.json")
+    path.symlink_to(checkpoint.parent / "elsewhere.json")
+
+
+def longer(checkpoint: Path) -> None:
+    with (checkpoint / "state.json").open("a") as file:
+        file.write("\n")
+
+
+def outside(checkpoint: Path) -> None:
+    path = checkpoint / "MANIFEST.json"
+    path.write_text(path.read_text().replace('"state.json"', '"../state.json"'))
+
+
+def newer_schema(checkpoint: Path) -> None:
+    path = checkpoint / "MANIFEST.json"
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 2'))
+
+
+def of_another_step(checkpoint: Path) -> None:
+    (checkpoint / "MANIFEST.json").write_text(describe(checkpoint, 3).text())
+
+
+@pytest.mark.parametrize("damage", [added, linked, longer, outside, newer_schema, of_another_step])
+def test_other_damage_is_refused(newest: Path, damage: Callable[[Path], None]) -> None:
+    damage(newest)
+    with pytest.raises(Damaged):
+        verify(newest)
+
+
+def test_the_older_one_is_used_and_that_is_said(whole: Path, start: Path, ram: Path) -> None:
+    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+    longer(run / "checkpoints" / "step-000002")
+    said = []
+    recipe = toy.recipe(start, algo={"name": "ppo"})
+    from gspo_cli.training import run as training
+
+    view = toy.View()
+    training.resume(run, lambda _: start, {}, [], [], view)
+    said = view.said
+    assert any("step-000002 was refused: state.json has" in line for line in said)
+    (event,) = toy.events(run, "checkpoint_rejected")
+    assert event["checkpoint"] == "step-000002" and "state.json" in event["reason"]
+    assert toy.events(run, "start")[-1]["resumed_from"] == 1
+    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    # the damaged one was put aside, not overwritten, when its step was saved again
+    assert (run / "checkpoints" / "step-000002.bad-2").is_dir() and toy.checkpoints(run) == [1, 2]
+    assert toy.train(recipe, run.parent) == run
+
+
+def test_none_left_is_an_error_and_no_new_beginning(whole: Path, start: Path, ram: Path) -> None:
+    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+    for path in protocol.checkpoints(run / "checkpoints"):
+        longer(path)
+    log = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(GspoError) as caught:
+        toy.train(toy.recipe(start, algo={"name": "ppo"}), run.parent)
+    assert caught.value.code == 6 and "2 were refused" in caught.value.why
+    assert (run / "metrics.jsonl").read_bytes() == log
+    assert len(toy.events(run, "checkpoint_rejected")) == 2
+
+
+def test_one_checkpoint_alone_cannot_be_asked_for() -> None:
+    with pytest.raises(ValidationError):
+        CheckpointConfig(keep=1)
+
+
+def fill(folder: Path) -> None:
+    (folder / "file").write_text("text")
+
+
+def test_saving_where_a_checkpoint_is_already(tmp_path: Path) -> None:
+    good = protocol.write(tmp_path, 3, 1, fill)
+    before = (tmp_path / "step-000003" / "file").stat().st_ino
+    assert protocol.write(tmp_path, 3, 2, fill) == good
+    assert (tmp_path / "step-000003" / "file").stat().st_ino == before  # kept, not replaced
+    (tmp_path / "step-000003" / "file").write_text("tex!")
+    protocol.write(tmp_path, 3, 2, fill)
+    assert verify(tmp_path / "step-000003") == good
+    assert (tmp_path / "step-000003.bad-2" / "file").read_text() == "tex!"
+    shutil.rmtree(tmp_path / "step-000003")
+    (tmp_path / "step-000003").mkdir()  # a rename would replace an empty folder in silence
+    protocol.write(tmp_path, 3, 2, fill)
+    assert verify(tmp_path / "step-000003") == good and (tmp_path / "step-000003.bad-2.1").is_dir()
+
+
+def test_order_is_by_number_and_rotation_by_what_is_on_disk(tmp_path: Path) -> None:
+    for step in (9, 10, 1_000_000, 999_999):
+        protocol.write(tmp_path, step, 1, fill)
+    (tmp_path / "step-000011.bad-1").mkdir()
+    names = [p.name for p in protocol.checkpoints(tmp_path)]
+    assert names == ["step-000009", "step-000010", "step-999999", "step-1000000"]
+    protocol.rotate(tmp_path, 2, {9})
+    assert [p.name for p in protocol.checkpoints(tmp_path)] == ["step-000009", "step-999999", "step-1000000"]
+    (tmp_path / ".del-step-000010").mkdir()
+    (tmp_path / ".tmp-step-000012-1").mkdir()
+    protocol.sweep(tmp_path)
+    assert not list(tmp_path.glob(".*"))

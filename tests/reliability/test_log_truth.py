@@ -1,0 +1,164 @@
+"""The log tells what happened: torn ends are mended, anything else that is not as it was written is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog.chain import Broken, Position, follow, split_torn
+from gspo_cli.runlog.log import RunLog
+from gspo_cli.runlog.repair import check_to, cut, mend_tails
+from gspo_cli.runlog.strict_json import parse_object
+from gspo_cli.types import StepMetrics
+
+START = "0" * 32
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> RunLog:
+    """Six lines."""
+    log = RunLog(tmp_path, START)
+    for step in (1, 2, 3):
+        log.line("rollout", step, StepMetrics({"reward/mean": 0.1 * step, "reward/std": math.nan}, {"reward/mean": 8}))
+        log.line("update", step, StepMetrics({"loss": -math.inf}), mini_batch=0)
+        log.flush()
+    log.event("start")
+    return log
+
+
+def lines(folder: Path) -> list[bytes]:
+    return (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def position(folder: Path, count: int) -> Position:
+    """After so many lines."""
+    return follow(b"".join(lines(folder)[:count]), START)
+
+
+def test_the_writer_agrees_with_the_check(log: RunLog, tmp_path: Path) -> None:
+    found = position(tmp_path, 6)
+    assert (found.num_bytes, found.num_lines, found.head) == (log.num_bytes, log.seq, log.head)
+
+
+@pytest.mark.usefixtures("log")
+def test_cut_at_every_byte_of_the_last_two_lines(tmp_path: Path) -> None:
+    whole = b"".join(lines(tmp_path))
+    first = len(b"".join(lines(tmp_path)[:4]))
+    path = tmp_path / "metrics.jsonl"
+    for tail in (b"", b"\0" * 5000):
+        for length in range(first, len(whole)):
+            path.write_bytes(whole[:length] + tail)
+            torn = mend_tails(tmp_path)
+            kept = whole[: whole.rfind(b"\n", 0, length) + 1]
+            assert path.read_bytes() == kept
+            assert bool(torn) == (len(kept) < length or bool(tail))
+            follow(kept, START)
+    assert split_torn(whole) == (whole, b"")
+
+
+def edited(text: list[bytes]) -> list[bytes]:
+    return [*text[:2], text[2].replace(b"0.2", b"0.3"), *text[3:]]
+
+
+def last_edited(text: list[bytes]) -> list[bytes]:
+    return [*text[:5], text[5].replace(b'"step":3', b'"step":4')]
+
+
+def bad_middle(text: list[bytes]) -> list[bytes]:
+    return [*text[:2], b"{half a line\n", *text[3:]]
+
+
+def repeated(text: list[bytes]) -> list[bytes]:
+    return [*text[:3], text[2], *text[3:]]
+
+
+def gap(text: list[bytes]) -> list[bytes]:
+    return [*text[:2], *text[3:]]
+
+
+def reordered(text: list[bytes]) -> list[bytes]:
+    return [*text[:2], text[3], text[2], *text[4:]]
+
+
+def shorter(text: list[bytes]) -> list[bytes]:
+    return text[:4]
+
+
+def seq_again(text: list[bytes]) -> list[bytes]:
+    return [*text[:3], text[3].replace(b'"seq":3', b'"seq":0'), *text[4:]]
+
+
+def with_nan(text: list[bytes]) -> list[bytes]:
+    return [*text[:2], text[2].replace(b"0.2", b"NaN"), *text[3:]]
+
+
+@pytest.mark.parametrize(
+    "change", [edited, last_edited, bad_middle, repeated, gap, reordered, shorter, seq_again, with_nan]
+)
+@pytest.mark.usefixtures("log")
+def test_a_changed_log_is_refused(tmp_path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    at, path = position(tmp_path, 6), tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(change(lines(tmp_path))))
+    before = path.read_bytes()
+    with pytest.raises(GspoError) as caught:
+        check_to(path, START, at)
+    assert caught.value.code is ExitCode.STORAGE
+    assert path.read_bytes() == before
+
+
+@pytest.mark.usefixtures("log")
+def test_a_position_within_a_line_is_refused(tmp_path: Path) -> None:
+    at = position(tmp_path, 4)
+    with pytest.raises(GspoError, match="not the log"):
+        check_to(tmp_path / "metrics.jsonl", START, Position(at.num_bytes - 1, 4, at.head))
+    with pytest.raises(GspoError, match="not the log"):
+        check_to(tmp_path / "metrics.jsonl", START, Position(at.num_bytes, 4, "1" * 32))
+    with pytest.raises(GspoError, match="not the log"):
+        check_to(tmp_path / "metrics.jsonl", "1" * 32, at)
+
+
+@pytest.mark.usefixtures("log")
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Broken, match="line 3"):
+        follow(b"".join(bad_middle(lines(tmp_path))), START)
+
+
+@pytest.mark.usefixtures("log")
+def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
+    text, at, path = lines(tmp_path), position(tmp_path, 4), tmp_path / "metrics.jsonl"
+    aside = tmp_path / "dropped" / "attempt-1.jsonl"
+    for _ in range(2):  # a crash in between repeats it
+        dropped = check_to(path, START, at)
+        done = cut(path, at, dropped, aside)
+        assert path.read_bytes() == b"".join(text[:4]) and aside.read_bytes() == b"".join(text[4:])
+        path.write_bytes(b"".join(text))
+    assert done is not None and done["lines"] == 2
+
+
+@pytest.mark.usefixtures("log")
+def test_going_on_writes_the_same_bytes(tmp_path: Path) -> None:
+    whole, at = (tmp_path / "metrics.jsonl").read_bytes(), position(tmp_path, 4)
+    cut(tmp_path / "metrics.jsonl", at, whole[at.num_bytes :], tmp_path / "dropped" / "x")
+    again = RunLog(tmp_path, START, attempt=2)
+    again.go_on(at.num_lines, at.num_bytes, at.head, whole[at.num_bytes :])
+    again.line("rollout", 3, StepMetrics({"reward/mean": 0.1 * 3, "reward/std": math.nan}, {"reward/mean": 8}))
+    again.line("update", 3, StepMetrics({"loss": -math.inf}), mini_batch=0)
+    again.flush()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
+    perf = [json.loads(line) for line in (tmp_path / "perf.jsonl").read_text().splitlines()]
+    assert [p["attempt"] for p in perf] == [1] * 6 + [2] * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a":NaN}', '{"a":1e999}', '{"a":1,"a":2}', '{"a":-Infinity}', "[1]", "[" * 100_000, '{"a":' + "1" * 5000 + "}"],
+    ids=["NaN", "overflow", "key twice", "Infinity", "list", "brackets", "digits"],
+)  # fmt: skip
+def test_strict_json_refuses(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_object(text)

@@ -1,0 +1,170 @@
+"""Resume at every step of two epochs: weights, optimizers, logs, learning rates, prompts and samples are those of the
+run that was never interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import toy
+from crash import difference
+from program import strict_lines
+
+from gspo_cli.checkpoint import protocol
+from gspo_cli.config import Recipe
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog.lock import locked
+
+STEPS = 4  # five problems, two a rollout batch: an epoch ends after batch 2
+KEEP = {"every": 1, "keep": STEPS + 1}
+ARMS: dict[str, dict[str, Any]] = {
+    "grpo": {"name": "grpo", "replay": "r2"},
+    "gspo": {"name": "gspo", "replay": "r2", "kl": {"coef": 0.05}},
+    "ppo": {"name": "ppo", "replay": "r2"},
+}
+
+
+def recipe(start: Path, arm: str) -> Recipe:
+    """With routing replay, evaluation on the way, and for GSPO a reference policy."""
+    return toy.recipe(start, train={"steps": STEPS}, checkpoint=KEEP, algo=ARMS[arm])
+
+
+def cut_after(run: Path, step: int) -> None:
+    """Leaves the run as a kill just before the next checkpoint would: later logs there, later checkpoints not."""
+    for path in protocol.checkpoints(run / "checkpoints")[step + 1 :]:
+        shutil.rmtree(path)
+    events = (run / "events.jsonl").read_text().splitlines()
+    (run / "events.jsonl").write_text("".join(f"{e}\n" for e in events if '"event":"end"' not in e))
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_at_every_step_of_two_epochs(start: Path, ram: Path, arm: str) -> None:
+    whole = toy.train(recipe(start, arm), ram / "whole")
+    assert toy.checkpoints(whole) == list(range(STEPS + 1))
+    files = {p.name for p in (whole / "checkpoints" / "step-000004").iterdir()}
+    assert ("critic.safetensors" in files) == (arm == "ppo")
+    for step in range(STEPS):
+        shutil.copytree(whole, ram / str(step) / whole.name)
+        cut_after(ram / str(step) / whole.name, step)
+        run = toy.train(recipe(start, arm), ram / str(step))
+        assert difference(run, whole, list(range(step + 1))) is None
+        assert toy.events(run, "start")[-1]["resumed_from"] == step
+        (cut_off,) = toy.events(run, "log_truncated")
+        assert (run / "dropped" / cut_off["log"]["kept_as"]).read_bytes().count(b"\n") == cut_off["log"]["lines"]
+        for path in (whole / "rollouts").iterdir():
+            assert pq.read_table(path).equals(pq.read_table(run / "rollouts" / path.name))
+    # the series that resumes elsewhere got wrong: learning rate, KL against the start model, seq
+    lines = strict_lines(whole / "metrics.jsonl")
+    assert [line["seq"] for line in lines] == list(range(len(lines)))
+    rates = [line["metrics"]["lr"] for line in lines if line["kind"] == "update"]
+    assert rates == sorted(rates) and rates[0] < rates[-1] == 0.01
+    if arm == "gspo":
+        assert lines[-1]["metrics"]["kl/ref_k3"] > 0
+
+
+def killed(start: Path, ram: Path, arm: str = "gspo") -> Path:
+    """A run that ends after its second checkpoint."""
+    run = toy.train(recipe(start, arm), ram / "study")
+    cut_after(run, 2)
+    return run
+
+
+def refusal(start: Path, run: Path, *args: Any) -> GspoError:
+    """The error that a resume ends with; not one file is changed but events and torn tails."""
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(GspoError) as caught:
+        toy.train(recipe(start, "gspo"), run.parent, *args)
+    assert (run / "metrics.jsonl").read_bytes() == before
+    return caught.value
+
+
+def test_a_changed_recipe_is_shown_and_refused(start: Path, ram: Path) -> None:
+    run = killed(start, ram)
+    change = {"train": {"steps": 5}}
+    error = refusal(start, run, change)
+    assert error.code == 2 and "train.steps = 4 -> 5" in error.message and "--allow-change train.steps" in error.hint
+    error = refusal(start, run, {"algo": {"lr": 1.0}}, ("algo.lr",))
+    assert error.code == 2 and "part of the experiment" in error.why
+    toy.train(recipe(start, "gspo"), run.parent, change, ("train.steps",))
+    assert toy.events(run, "start")[-1]["changes"] == {"train.steps": 5}
+    assert toy.checkpoints(run)[-1] == 5
+    longer = toy.recipe(start, train={"steps": 5}, checkpoint=KEEP, algo=ARMS["gspo"])
+    whole = toy.train(longer, ram / "longer")
+    strip = [{k: v for k, v in line.items() if k != "prev"} for line in strict_lines(run / "metrics.jsonl")]
+    assert strip == [{k: v for k, v in line.items() if k != "prev"} for line in strict_lines(whole / "metrics.jsonl")]
+
+
+def test_an_edited_config_is_refused(start: Path, ram: Path) -> None:
+    run = killed(start, ram)
+    config = run / "config.json"
+    config.write_text(config.read_text().replace('"lr": 0.01', '"lr": 0.02', 1))
+    error = refusal(start, run)
+    assert error.code == 2 and "config.json" in error.message
+
+
+def test_another_start_model_is_refused(start: Path, ram: Path) -> None:
+    mine = shutil.copytree(start, ram / "start")
+    own = toy.recipe(mine, train={"steps": STEPS}, checkpoint=KEEP)
+    run = toy.train(own, ram / "study")
+    cut_after(run, 2)
+    weights = bytearray((mine / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (mine / "model.safetensors").write_bytes(weights)
+    with pytest.raises(GspoError, match=r"model of .* is another one now"):
+        toy.train(own, ram / "study")
+
+
+def test_other_versions_are_said_and_recorded(start: Path, ram: Path) -> None:
+    run = killed(start, ram)
+    record = json.loads((run / "run.json").read_text())
+    record["packages"]["torch"] = "1.0"
+    (run / "run.json").write_text(json.dumps(record))
+    toy.train(recipe(start, "gspo"), run.parent)
+    (event,) = toy.events(run, "resume_inexact")
+    assert event["differ"]["packages"]["was"]["torch"] == "1.0"
+
+
+def test_a_repeated_line_that_differs_is_an_event(start: Path, ram: Path) -> None:
+    run = killed(start, ram)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[-1] = lines[-1].replace('"step":4', '"step":9')
+    (run / "metrics.jsonl").write_text("".join(lines))
+    toy.train(recipe(start, "gspo"), run.parent)
+    assert len(toy.events(run, "resume_diverged")) == 1
+
+
+def test_a_run_in_use_is_refused_with_its_holder(start: Path, ram: Path) -> None:
+    run = killed(start, ram)
+    with locked(run):
+        error = toy.in_child(lambda: toy.train(recipe(start, "gspo"), run.parent), ram / "said")
+    assert error == 2 and f"process {__import__('os').getpid()} on " in (ram / "said").read_text()
+
+
+def test_fewer_updates_than_planned_is_an_error(start: Path, ram: Path) -> None:
+    run = killed(start, ram)
+    newest = run / "checkpoints" / "step-000002"
+    state = json.loads((newest / "state.json").read_text())
+    (newest / "state.json").write_text(json.dumps(state | {"updates": state["updates"] - 1}, indent=1))
+    (newest / "MANIFEST.json").unlink()
+    (newest / "MANIFEST.json").write_text(protocol.describe(newest, 2).text())
+    error = refusal_without_log(start, run)
+    assert error.code is ExitCode.UNEXPECTED and "planned" in error.message
+
+
+def refusal_without_log(start: Path, run: Path) -> GspoError:
+    """The error of a resume that does train."""
+    with pytest.raises(GspoError) as caught:
+        toy.train(recipe(start, "gspo"), run.parent)
+    return caught.value
+
+
+def test_the_best_checkpoint_is_kept_too(start: Path, ram: Path) -> None:
+    best = toy.recipe(start, train={"steps": 6}, checkpoint={"every": 1, "best": "reward/mean"})
+    run = toy.train(best, ram / "study")
+    lines = [line for line in strict_lines(run / "metrics.jsonl") if line["kind"] == "rollout"]
+    rewards = {line["step"]: line["metrics"]["reward/mean"] for line in lines}
+    assert toy.checkpoints(run) == sorted({5, 6} | {max(rewards, key=lambda k: rewards[k])})

@@ -1,0 +1,188 @@
+"""A signal in any phase: the run is saved, says how to go on, and ends equal to one that was not interrupted."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy
+from crash import difference
+from program import GSPO, Gspo, strict_lines
+
+from gspo_cli.config import Recipe
+from gspo_cli.training import checkpoints, loop, run
+from gspo_cli.training.signals import CODES, Interruption, Signals
+
+STEPS = 3
+
+
+def recipe(start: Path) -> Recipe:
+    """With an evaluation after each batch, to be interrupted in."""
+    evaluated = {"every": 1, "bench": ["arithmetic"], "samples": 1}
+    return toy.recipe(start, train={"steps": STEPS}, checkpoint={"every": 2}, eval=evaluated)
+
+
+def quick_evaluation() -> None:
+    """The benchmark's place, without its 200 problems."""
+    from gspo_cli.types import StepMetrics
+
+    run.measure_all = lambda *_: StepMetrics({"eval/arithmetic/avg@1": 0.5})  # type: ignore[assignment]
+
+
+def send_within(owner: Any, name: str, call: int, number: signal.Signals) -> None:
+    """Sends the signal in the given call of a function."""
+    real, calls = getattr(owner, name), list[int]()
+
+    def spied(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), number)
+        return real(*args, **kwargs)
+
+    setattr(owner, name, spied)
+
+
+PHASES: dict[str, tuple[Any, str, int]] = {
+    "sampling": (loop, "collect", 2),
+    "updating": (loop, "update", 3),
+    "saving": (checkpoints, "generator_tensors", 2),
+    "evaluating": (run, "measure_all", 2),
+}
+
+
+def test_the_codes() -> None:
+    assert {number.name: int(code) for number, code in CODES.items()} == {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143}
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda n: n.name)
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_signal_in_any_phase(start: Path, ram: Path, phase: str, number: signal.Signals) -> None:
+    def whole() -> None:
+        quick_evaluation()
+        toy.train(recipe(start), ram / "whole")
+
+    def interrupted() -> None:
+        quick_evaluation()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        send_within(*PHASES[phase], number)
+        toy.train(recipe(start), ram / "cut")
+
+    def resumed() -> None:
+        quick_evaluation()
+        toy.train(recipe(start), ram / "cut")
+
+    said = ram / "said"
+    assert toy.in_child(whole, said) == 0, said.read_text()
+    assert toy.in_child(interrupted, said) == 128 + number, said.read_text()
+    study = ram / "cut" / "gspo-s0"
+    (event,) = toy.events(study, "interrupted")
+    assert event["signal"] == number.name and toy.checkpoints(study)[-1] == event["step"]
+    assert toy.events(study, "end")[-1]["exit"] == 128 + number
+    assert f"gspo train --resume {study}" in said.read_text() or "GspoError" in said.read_text()
+    assert toy.in_child(resumed, said) == 0, said.read_text()
+    assert (study / "metrics.jsonl").read_bytes() == (ram / "whole" / "gspo-s0" / "metrics.jsonl").read_bytes()
+    for kind in ("model/model.safetensors", "optimizer.safetensors"):
+        mine, theirs = (f / "checkpoints" / f"step-{STEPS:06d}" / kind for f in (study, ram / "whole" / "gspo-s0"))
+        assert mine.read_bytes() == theirs.read_bytes()
+
+
+def test_a_second_signal_ends_the_process_at_once(start: Path, ram: Path) -> None:
+    def stubborn() -> None:
+        send_within(loop, "update", 1, signal.SIGTERM)
+        send_within(loop, "record_batch", 1, signal.SIGTERM)
+        toy.train(recipe(start), ram / "study")
+
+    assert toy.in_child(stubborn, ram / "said") == -signal.SIGTERM
+    assert toy.checkpoints(ram / "study" / "gspo-s0") == [0]
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.received is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_only_what_changes_nothing_is_abandoned() -> None:
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        with pytest.raises(Interruption), signals.abandonable():
+            pass
+
+
+# The program itself
+
+
+def started(*args: str | Path) -> subprocess.Popen[str]:
+    """The program in a process group of its own, with signals as a terminal gives them."""
+    prepare = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    return subprocess.Popen(
+        [sys.executable, "-c", prepare, str(GSPO), *map(str, args)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+ARGUMENTS = ("--steps", "8", "--set", "eval.bench=[]", "--set", "checkpoint.every=1")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program's run to compare with."""
+    out = tmp_path_factory.mktemp("program")
+    done = gspo("train", smoke, *ARGUMENTS, "--out", out, "--name", "whole")
+    assert done.code == 0, done.err
+    return out / "whole" / "gspo-s0"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it holds; at most a minute and a half."""
+    end = time.monotonic() + 90
+    while not condition():
+        assert time.monotonic() < end, "the program did not get so far"
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", CODES, ids=lambda n: n.name)
+def test_the_program_saves_and_names_the_command_to_go_on(
+    gspo: Gspo, smoke: Path, uninterrupted: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "cut" / "gspo-s0"
+    with started("train", smoke, *ARGUMENTS, "--out", tmp_path, "--name", "cut") as process:
+        wait_for(lambda: (run / "metrics.jsonl").exists())
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=90)
+    assert process.returncode == 128 + number, err
+    assert out == "" and "Traceback" not in err and f"gspo train --resume {run}" in err
+    done = gspo("train", "--resume", run)
+    assert done.code == 0, done.err
+    assert (run / "metrics.jsonl").read_bytes() == (uninterrupted / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(5))
+def test_the_program_killed_at_random(gspo: Gspo, smoke: Path, uninterrupted: Path, tmp_path: Path, trial: int) -> None:
+    run, rng = tmp_path / "cut" / "gspo-s0", random.Random(trial)
+    with started("train", smoke, *ARGUMENTS, "--out", tmp_path, "--name", "cut") as process:
+        wait_for(lambda: (run / "events.jsonl").exists())
+        time.sleep(rng.uniform(0.0, 2.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=90)
+    before = toy.checkpoints(run)
+    done = gspo("train", "--resume", tmp_path / "cut")
+    assert done.code == 0, done.err
+    assert difference(run, uninterrupted, [k for k in before if k < 8]) is None
+    assert strict_lines(run / "events.jsonl")[-1]["status"] == "completed"

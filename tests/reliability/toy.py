@@ -1,0 +1,175 @@
+"""A whole run in a tenth of a second: the real loop, checkpoints and logs on a very small model, in a forked process
+that can be killed at any change of a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gspo_cli.checkpoint import protocol
+from gspo_cli.checkpoint.manifest import Damaged, verify
+from gspo_cli.config import Recipe, TinyModel
+from gspo_cli.models.tiny import build_tiny
+from gspo_cli.models.torch_setup import prepare_torch
+from gspo_cli.runlog import fs, provenance
+from gspo_cli.training import run as training
+from gspo_cli.training.plans import Plan
+from gspo_cli.training.resume import has_begun, is_complete
+from gspo_cli.training.study import plan
+from gspo_cli.types import Problem, Score
+
+CHANGES = ("write", "fsync", "replace", "rename", "truncate", "ftruncate", "unlink", "rmdir", "mkdir")
+"""The calls of `os` that change what is on disk, or make it last."""
+
+
+class Letters:
+    """A task with five problems, so that two rollout batches are an epoch; it pays for the letters of a response."""
+
+    def problems(self, _split: str) -> list[Problem]:
+        """Always the same."""
+        return [Problem(str(i), f"{i}+{i}=", str(2 * i)) for i in range(5)]
+
+    def reward(self, _problem: Problem, text: str) -> Score:
+        """Almost every group has a spread. It draws from the global generators, as a task of a user's may."""
+        noise = random.random() + float(np.random.rand()) + float(torch.rand(()))
+        return Score(float(sum(map(ord, text)) % 17) + noise, "letters")
+
+
+def letters(_config: Any = None) -> Letters:
+    """What a recipe names."""
+    return Letters()
+
+
+def build_start(folder: Path) -> Path:
+    """A start model whose routers and logits are far from even."""
+    model, tokenizer = build_tiny(TinyModel(hidden=8, layers=1, experts=4, top_k=2), seed=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def recipe(start: Path, **tables: dict[str, Any]) -> Recipe:
+    """Small enough for hundreds of runs, and with every part that has a state."""
+    table: dict[str, Any] = {
+        "name": "toy",
+        "model": {"path": str(start), "threads": 1, "device": "cpu"},
+        "task": {"name": "toy:letters"},
+        "rollout": {"prompts": 2, "samples": 4, "max_new_tokens": 4, "store": 1},
+        "train": {"steps": 2, "minibatches": 2, "lr": 0.01, "warmup": 1},
+        "algo": {"name": "gspo"},
+        "eval": {"bench": []},
+        "checkpoint": {"every": 1},
+    }
+    for name, values in tables.items():
+        table[name] = table.get(name, {}) | values
+    return Recipe.model_validate(table)
+
+
+class View(training.View):
+    """Shows nothing; keeps what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        super().__init__(lambda *_: None, lambda *_: None, self.said.append)
+
+
+def train(recipe: Recipe, study: Path, changes: dict[str, Any] | None = None, allowed: tuple[str, ...] = ()) -> Path:
+    """What `gspo train` does with a recipe of one arm; goes on where there is something to go on with."""
+    prepare_torch(1)
+    provenance.SOURCE = study  # not a source tree: git need not be asked
+    arm = recipe.algo.name
+    (run,) = plan(recipe, [arm], [recipe.seed])
+    start, folder = Path(str(recipe.model.path)), study / run.name
+    if not has_begun(folder):
+        return training.execute(run, start, study, Plan(recipe, [arm], [recipe.seed], ""), [], View())
+    if is_complete(folder) and not changes:
+        return folder
+    return training.resume(folder, lambda _: start, changes or {}, list(allowed), [], View())
+
+
+def in_child(work: Callable[[], object], output: Path) -> int:
+    """Exit code of the work done in a fork (negative for a signal); what it says goes to `output`."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        work()
+        code = 0
+    except BaseException as error:
+        os.write(2, traceback.format_exc().encode())
+        code = int(getattr(error, "code", 1))
+    finally:
+        os._exit(code)
+
+
+class Disk:
+    """Stands in for `os` where files are changed: counts each change, and kills the process at one of them."""
+
+    def __init__(self, kill_at: int | None = None, torn: bool = False) -> None:
+        self.kill_at, self.torn = kill_at, torn
+        self.done: list[tuple[str, str]] = []
+        """Each change: the call, and the path or the file's path."""
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in CHANGES:
+            return real
+
+        def change(*args: Any, **kwargs: Any) -> Any:
+            where = args[0] if not isinstance(args[0], int) else os.readlink(f"/proc/self/fd/{args[0]}")
+            self.done.append((name, str(where)))
+            if len(self.done) - 1 == self.kill_at:
+                self.tear(name, args, str(where))
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        return change
+
+    def tear(self, name: str, args: tuple[Any, ...], where: str) -> None:
+        """Half of a write gets through; half of a file that was about to be forced to the disk is there."""
+        if self.torn and name == "write":
+            os.write(args[0], args[1][: len(args[1]) // 2])
+        if self.torn and name == "fsync" and os.path.isfile(where):
+            os.truncate(where, os.path.getsize(where) // 2)
+
+    def can_tear(self, index: int) -> bool:
+        """Whether a change can be left half done: a write, or the first forcing of a file that has no name yet."""
+        name, where = self.done[index]
+        return name == "write" or (name == "fsync" and ".tmp-" in where and os.path.splitext(where)[1] != "")
+
+    def install(self) -> None:
+        """From now on, in this process."""
+        fs.os = protocol.os = self  # type: ignore[assignment]
+
+
+def checkpoints(run: Path) -> list[int]:
+    """Steps of the checkpoints that verify."""
+    found = []
+    for path in protocol.checkpoints(run / "checkpoints"):
+        try:
+            found.append(verify(path).step)
+        except Damaged:
+            continue
+    return found
+
+
+def events(run: Path, name: str) -> list[dict[str, Any]]:
+    """The run's events of one name."""
+    lines = (run / "events.jsonl").read_text().splitlines()
+    return [record for line in lines if (record := json.loads(line))["event"] == name]
