@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -149,10 +149,12 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_help_answers_in_a_blink() -> None:
     seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([GSPO, "--help"], check=True, capture_output=True, text=True)
-        seconds.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # of the processor: on a busy machine the clock on the wall tells of the others
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert "train" in done.stdout
     assert min(seconds) < 0.3
 

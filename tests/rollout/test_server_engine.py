@@ -51,8 +51,8 @@ class Server(ThreadingHTTPServer):
                 token_ids, log_probs = [4], [-2.0 if self.raw else 0.0]
             else:
                 [[drawn]] = sample(
-                    self.model, [tuple(body["token_ids"])], [[wanted["seed"]]], wanted["temperature"],
-                    wanted["max_tokens"], frozenset(wanted["stop_token_ids"]), 1e12,
+                    self.model, [tuple(body["token_ids"])], [[wanted["seed"]]],
+                    Sampling(wanted["temperature"], wanted["max_tokens"]), frozenset(wanted["stop_token_ids"]), 1e12,
                 )  # fmt: skip
                 token_ids, log_probs = list(drawn.token_ids), list(drawn.log_probs)
         content = [{"token_id": t, "logprob": lp} for t, lp in zip(token_ids, log_probs, strict=True)]
@@ -124,7 +124,7 @@ def test_token_ids_and_log_probs_are_carried(
     drawn = generate_checked(engine, PROMPTS, SAMPLING, SEEDS, 0)
     ids = {p.problem_id: p.token_ids for p in PROMPTS}
     for (problem, index), found in drawn.items():
-        [[expected]] = sample(tiny_moe, [ids[problem]], [[SEEDS[problem, index]]], 0.7, 12, frozenset({1}), 1e12)
+        [[expected]] = sample(tiny_moe, [ids[problem]], [[SEEDS[problem, index]]], SAMPLING, frozenset({1}), 1e12)
         assert found.token_ids == tuple(expected.token_ids)
         assert found.log_probs == pytest.approx(expected.log_probs)
         assert found.finish == ("stop" if found.token_ids[-1] == 1 else "length")  # whatever the server calls it
