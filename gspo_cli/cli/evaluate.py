@@ -83,7 +83,7 @@ def benchmarks(
         raise GspoError(f"--greedy and --temperature {temperature}", "greedy is temperature 0", "use one of them")
 
     from gspo_cli.evals.code_grader import grader_choice
-    from gspo_cli.evals.command import Request, jobs, parse_data
+    from gspo_cli.evals.loading import Loading, parse_data
     from gspo_cli.sandbox.choose import SandboxChoice
 
     named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests}
@@ -101,12 +101,17 @@ def benchmarks(
         _end([graded], [ExitCode.ENGINE if graded["incomplete"] else ExitCode.OK], json_)
         return
 
+    loading = Loading(choices, console.note)
+    if len(chosen) == 1:  # of several, one may be missing
+        loading.problems(chosen[0])
+
+    from gspo_cli.evals.command import Request, jobs
     from gspo_cli.evals.targets import find_targets
 
     targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
     given = Overrides(samples, 0.0 if greedy else temperature, top_p, top_k, min_p, max_tokens, limit)
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
-    request = Request(chosen, targets, choices, given, seed, mode, grading)
+    request = Request(chosen, targets, loading, given, seed, mode, grading)
     results, codes = [], [ExitCode.OK]
     with closing(jobs(request, console.note)) as planned:
         for job in planned:

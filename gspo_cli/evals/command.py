@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet
+from gspo_cli.evals.benchmark import Benchmark, GraderChoice
 from gspo_cli.evals.code_grader import check_sandbox
+from gspo_cli.evals.loading import Loading
 from gspo_cli.evals.runner import Progress, evaluate, make_plan
 from gspo_cli.evals.settings import Overrides, check_ranges, settle
 from gspo_cli.evals.store import Mode
@@ -30,7 +31,7 @@ class Request:
 
     benchmarks: list[Benchmark]
     targets: list[Target]
-    data: Mapping[str, DataChoice]
+    loading: Loading
     overrides: Overrides
     seed: int | None
     """None = each target's own."""
@@ -41,11 +42,8 @@ class Request:
 class Job:
     """One benchmark with one model."""
 
-    def __init__(
-        self, request: Request, target: Target, opening: Opening, benchmark: Benchmark, loading: Loading
-    ) -> None:
-        self.request, self.target, self.opening = request, target, opening
-        self.benchmark, self.loading = benchmark, loading
+    def __init__(self, request: Request, target: Target, opening: Opening, benchmark: Benchmark) -> None:
+        self.request, self.target, self.opening, self.benchmark = request, target, opening, benchmark
 
     @property
     def folder(self) -> Path:
@@ -60,7 +58,7 @@ class Job:
         """
         request = self.request
         self.opening.drawing = drawing
-        problems = self.loading.problems(self.benchmark)
+        problems = request.loading.problems(self.benchmark)
         subject = self.opening.subject()
         seed = self.target.seed if request.seed is None else request.seed
         plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grading)
@@ -74,22 +72,6 @@ class Job:
         if (run / "run.json").is_file():
             seal_files(run, (path for path in self.folder.iterdir() if path.is_file()))
         return summary
-
-
-class Loading:
-    """Problem sets, each read once."""
-
-    def __init__(self, data: Mapping[str, DataChoice], warn: Callable[[str], None]) -> None:
-        self.data, self.warn = data, warn
-        self.sets: dict[str, ProblemSet] = {}
-
-    def problems(self, benchmark: Benchmark) -> ProblemSet:
-        """Those of a benchmark; its warnings are given once."""
-        if benchmark.name not in self.sets:
-            found = self.sets[benchmark.name] = benchmark.load(self.data.get(benchmark.name, DataChoice()))
-            for warning in found.warnings:
-                self.warn(f"warning: {warning}")
-        return self.sets[benchmark.name]
 
 
 class Opening:
@@ -127,43 +109,10 @@ def jobs(request: Request, warn: Callable[[str], None]) -> Generator[Job]:
         settle(benchmark, request.overrides, 0)
     for lack in check_sandbox(request.benchmarks, request.grading):
         warn(f"warning: {lack}")
-    loading = Loading(request.data, warn)
     for target in request.targets:
         opening = Opening(target)
         try:
             for benchmark in request.benchmarks:
-                yield Job(request, target, opening, benchmark, loading)
+                yield Job(request, target, opening, benchmark)
         finally:
             opening.close()
-
-
-def parse_data(options: Mapping[str, list[str]], benchmarks: list[Benchmark]) -> dict[str, DataChoice]:
-    """From the texts `NAME=VALUE` of `--data`, `--revision`, `--release`, `--window`, `--contests`, `--ratings`.
-
-    Several files for one name are joined.
-    Errors: GspoError for another form, or a name that is not evaluated.
-    """
-    given: dict[str, dict[str, list[str]]] = {}
-    for option, texts in options.items():
-        for text in texts:
-            name, equals, value = text.partition("=")
-            if not equals or not value:
-                raise GspoError(f"--{option} {text} has no name and value", "the form is NAME=VALUE", "mend it")
-            if name not in {b.name for b in benchmarks}:
-                chosen = ", ".join(b.name for b in benchmarks)
-                raise GspoError(f"--{option} {text}", f"{name!r} is not among --bench {chosen}", "mend the name")
-            if option not in ("data", "revision", *next(b.takes for b in benchmarks if b.name == name)):
-                raise GspoError(f"--{option} {text}", f"{name} has nothing of that kind", "leave it out")
-            given.setdefault(name, {}).setdefault(option, []).append(value)
-    return {name: _choice(name, values) for name, values in given.items()}
-
-
-def _choice(name: str, values: dict[str, list[str]]) -> DataChoice:
-    twice = next((option for option, texts in values.items() if option != "data" and len(texts) > 1), None)
-    if twice:
-        raise GspoError(f"--{twice} for {name} stands twice", "it has one value", "leave out the others")
-    if "data" in values and "revision" in values:
-        raise GspoError(f"--data and --revision for {name}", "a local file has no revision", "use one of them")
-    one = {option: texts[0] for option, texts in values.items() if option != "data"}
-    contests, ratings = (Path(one.pop(k)) if k in one else None for k in ("contests", "ratings"))
-    return DataChoice(tuple(map(Path, values.get("data", ()))), contests=contests, ratings=ratings, **one)
