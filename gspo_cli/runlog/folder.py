@@ -14,6 +14,8 @@ from gspo_cli.runlog.fs import remove_tree, storage_error
 from gspo_cli.runlog.lock import NAME as LOCK
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+DEVICES = {"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))}
+"""Names that mean a device on some systems."""
 
 
 def study_folder(out: Path, name: str | None, recipe: str) -> Path:
@@ -23,7 +25,7 @@ def study_folder(out: Path, name: str | None, recipe: str) -> Path:
     """
     if name is None:
         name = f"{recipe[:48]}-{datetime.now():%Y%m%d-%H%M%S}"
-    if not NAME.fullmatch(name) or name.endswith("."):
+    if not NAME.fullmatch(name) or name.endswith(".") or name.split(".")[0].lower() in DEVICES:
         raise GspoError(
             f"{name!r} cannot name a study",
             "a name has up to 64 letters, digits, '.', '_' and '-', and starts with a letter or digit",

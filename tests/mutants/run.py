@@ -28,10 +28,11 @@ import torch
 from hypothesis import settings
 from loss_mutants import LOSS
 from mutant import Mutant
+from reliability_mutants import RELIABILITY
 from signal_mutants import SIGNAL
 from training_mutants import TRAINING
 
-MUTANTS = (*LOSS, *SIGNAL, *TRAINING)
+MUTANTS = (*LOSS, *SIGNAL, *RELIABILITY, *TRAINING)
 TESTS = Path(__file__).resolve().parents[1]
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"  # that hypothesis is there already is the point
 NONE = Mutant("no mutant", "__init__.py", "__version__", "__version__", "")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,11 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def ram() -> Iterator[Path]:
-    """A folder in memory where there is one: forcing hundreds of files to a disk takes minutes."""
-    base = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="gspo-", dir=base if os.access(base, os.W_OK) else None))
-    yield folder
-    shutil.rmtree(folder)
+    """A folder in memory."""
+    yield from toy.in_memory()
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +41,8 @@ def points(recipe: Recipe, folder: Path) -> list[Point]:
 
 def fault(recipe: Recipe, folder: Path, point: Point, breakage: Callable[[], object]) -> str | None:
     """What differs after the kill and the resume, if anything does."""
-    study, said = folder / f"{point.index}-{point.torn}", folder / f"said-{point.index}-{point.torn}"
+    study, said = (folder / f"{what}-{point.index}-{point.torn}" for what in ("study", "said"))
+    shutil.rmtree(study, ignore_errors=True)
 
     def killed() -> None:
         breakage()
@@ -84,16 +86,19 @@ def difference(run: Path, whole: Path, before: list[int]) -> str | None:
 def faults(
     recipe: Recipe, folder: Path, some: Iterable[Point], breakage: Callable[[], object] = lambda: None, most: int = 999
 ) -> dict[str, str]:
-    """Point -> fault, in `JOBS` processes that each stop after `most` faults."""
-    some, workers = list(some), []
+    """Point -> fault, in `JOBS` processes that stop after `most` faults of one of them."""
+    some, workers, enough = list(some), [], folder / "enough"
+    enough.unlink(missing_ok=True)
     for job in range(JOBS):
         worker = os.fork()
         if not worker:
             found: dict[str, str] = {}
             try:
                 for point in some[job::JOBS]:
-                    if len(found) < most and (why := fault(recipe, folder, point, breakage)):
+                    if not enough.exists() and (why := fault(recipe, folder, point, breakage)):
                         found[str(tuple(point))] = why
+                        if len(found) >= most:
+                            enough.touch()
                 (folder / f"faults-{job}.json").write_text(json.dumps(found))
             finally:
                 os._exit(0)

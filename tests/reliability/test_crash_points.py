@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import toy
-from crash import RUN, faults, points
+from crash import RUN, Point, faults, points
 
 from gspo_cli.checkpoint import protocol
 from gspo_cli.runlog import fs, log, repair
 from gspo_cli.training import checkpoints
 
 
-def test_killed_at_every_change_of_a_file(start: Path, ram: Path) -> None:
-    recipe = toy.recipe(start)
-    some = points(recipe, ram)
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Path]:
+    """A folder in memory for all tests here."""
+    yield from toy.in_memory()
+
+
+@pytest.fixture(scope="module")
+def some(start: Path, shared: Path) -> list[Point]:
+    """Every point of an uninterrupted run, which is kept to compare with."""
+    return points(toy.recipe(start), shared)
+
+
+def test_killed_at_every_change_of_a_file(start: Path, shared: Path, some: list[Point]) -> None:
     assert len(some) > 100
-    assert faults(recipe, ram, some) == {}
+    assert faults(toy.recipe(start), shared, some) == {}
 
 
 # Negative controls: each breaks one rule, and the same harness must see it
@@ -81,18 +91,17 @@ def numbers_again() -> None:
 @pytest.mark.parametrize(
     "breakage", [in_place, no_cut, old_one_first, no_generators, no_optimizer, numbers_again], ids=lambda f: f.__name__
 )
-def test_a_broken_variant_is_seen(start: Path, ram: Path, breakage: Callable[[], object]) -> None:
-    recipe = toy.recipe(start)
-    some = points(recipe, ram)
-    half = [point for point in some if point.index > len(some) // 4]
-    assert faults(recipe, ram, half[::2], breakage, most=1)
+def test_a_broken_variant_is_seen(start: Path, shared: Path, some: list[Point], breakage: Callable[[], object]) -> None:
+    late = max(point.index for point in some) * 0.75  # a checkpoint with moments to lose is there, one more is to come
+    nearest = sorted(some, key=lambda point: abs(point.index - late))
+    assert faults(toy.recipe(start), shared, nearest[::3], breakage, most=1)
 
 
-def test_the_order_of_writing_and_forcing(start: Path, ram: Path) -> None:
+@pytest.mark.usefixtures("some")
+def test_the_order_of_writing_and_forcing(shared: Path) -> None:
     """What a kill cannot show: data, then manifest, then folder are forced to the disk before the name exists."""
-    points(toy.recipe(start), ram)
-    done = [(name, where.removeprefix(str(ram / "whole" / RUN) + "/")) for name, where in
-            json.loads((ram / "changes.json").read_text())]  # fmt: skip
+    done = [(name, where.removeprefix(str(shared / "whole" / RUN) + "/")) for name, where in
+            json.loads((shared / "changes.json").read_text())]  # fmt: skip
     temporary = "checkpoints/.tmp-step-000002-1"
     order = [index for index, (_, where) in enumerate(done) if where.startswith(temporary)]
     named = [done[index] for index in order]

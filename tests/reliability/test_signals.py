@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,22 @@ def test_the_codes() -> None:
     assert {number.name: int(code) for number, code in CODES.items()} == {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143}
 
 
+@pytest.fixture(scope="module")
+def whole(start: Path) -> Iterator[Path]:
+    """The run that nobody interrupted."""
+
+    def train() -> None:
+        quick_evaluation()
+        toy.train(recipe(start), folder / "whole")
+
+    for folder in toy.in_memory():
+        assert toy.in_child(train, folder / "said") == 0, (folder / "said").read_text()
+        yield folder / "whole" / "gspo-s0"
+
+
 @pytest.mark.parametrize("number", CODES, ids=lambda n: n.name)
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_signal_in_any_phase(start: Path, ram: Path, phase: str, number: signal.Signals) -> None:
-    def whole() -> None:
-        quick_evaluation()
-        toy.train(recipe(start), ram / "whole")
-
+def test_a_signal_in_any_phase(start: Path, whole: Path, ram: Path, phase: str, number: signal.Signals) -> None:
     def interrupted() -> None:
         quick_evaluation()
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -80,7 +89,6 @@ def test_a_signal_in_any_phase(start: Path, ram: Path, phase: str, number: signa
         toy.train(recipe(start), ram / "cut")
 
     said = ram / "said"
-    assert toy.in_child(whole, said) == 0, said.read_text()
     assert toy.in_child(interrupted, said) == 128 + number, said.read_text()
     study = ram / "cut" / "gspo-s0"
     (event,) = toy.events(study, "interrupted")
@@ -88,9 +96,9 @@ def test_a_signal_in_any_phase(start: Path, ram: Path, phase: str, number: signa
     assert toy.events(study, "end")[-1]["exit"] == 128 + number
     assert f"gspo train --resume {study}" in said.read_text() or "GspoError" in said.read_text()
     assert toy.in_child(resumed, said) == 0, said.read_text()
-    assert (study / "metrics.jsonl").read_bytes() == (ram / "whole" / "gspo-s0" / "metrics.jsonl").read_bytes()
+    assert (study / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     for kind in ("model/model.safetensors", "optimizer.safetensors"):
-        mine, theirs = (f / "checkpoints" / f"step-{STEPS:06d}" / kind for f in (study, ram / "whole" / "gspo-s0"))
+        mine, theirs = (f / "checkpoints" / f"step-{STEPS:06d}" / kind for f in (study, whole))
         assert mine.read_bytes() == theirs.read_bytes()
 
 

@@ -1,0 +1,118 @@
+"""Errors in checkpoints, the log's chain, resume and guards."""
+
+from mutant import Mutant
+
+CORRUPTION = "reliability/test_corruption.py"
+LOG = "reliability/test_log_truth.py"
+RESUME = "reliability/test_resume.py"
+GUARDS = "reliability/test_guards.py"
+POINTS = "reliability/test_crash_points.py"
+ORDER = f"{POINTS}::test_the_order_of_writing_and_forcing"
+EVERY_STEP = f"{RESUME}::test_at_every_step_of_two_epochs"
+PROTOCOL = "checkpoint/protocol.py"
+CHECKPOINTS = "training/checkpoints.py"
+
+RELIABILITY = (
+    Mutant(
+        "M17 the log not cut at resume", "runlog/repair.py",
+        "fs.truncate(path, position.num_bytes)", "fs.fsync(path)", f"{LOG}::test_what_is_cut_off_is_kept",
+    ),
+    Mutant(
+        "M18 the cut a byte off", "runlog/repair.py",
+        "fs.truncate(path, position.num_bytes)", "fs.truncate(path, position.num_bytes - 1)",
+        f"{LOG}::test_what_is_cut_off_is_kept",
+    ),
+    Mutant(
+        "M19 prev unchecked", "runlog/chain.py",
+        'if record["prev"] != head:', 'if record["prev"] is None:', f"{LOG}::test_a_changed_log_is_refused",
+        "edited or reordered",
+    ),
+    Mutant(
+        "M20 NaN allowed in the log", "runlog/log.py",
+        "ensure_ascii=True, allow_nan=False)", "ensure_ascii=True, allow_nan=True)",
+        "runlog/test_log.py",
+    ),
+    Mutant(
+        "M21 seq restarts", "runlog/log.py",
+        "self.seq, self.num_bytes, self.head = seq, num_bytes, head",
+        "self.seq, self.num_bytes, self.head = 0, num_bytes, head", f"{LOG}::test_going_on_writes_the_same_bytes",
+    ),
+    Mutant(
+        "M22 a bad whole line taken for a torn one", "runlog/chain.py",
+        "raise Broken(number, str(error)) from error", "return head",
+        f"{LOG}::test_a_changed_log_is_refused", "bad_middle or nan",
+    ),
+    Mutant(
+        "a NUL tail left", "runlog/chain.py", 'len(data.rstrip(b"\\0"))', "len(data)",
+        f"{LOG}::test_cut_at_every_byte_of_the_last_two_lines",
+    ),
+    Mutant(
+        "M23 data not forced to the disk", PROTOCOL,
+        "            fs.fsync(path)\n        manifest", "            pass\n        manifest", ORDER,
+    ),
+    Mutant("M23 the manifest not forced", PROTOCOL, "fs.fsync(temporary / NAME)", "pass", ORDER),
+    Mutant("M23 the folder not forced", PROTOCOL, "        fs.fsync(temporary)\n", "", ORDER),
+    Mutant("M23 the new name not forced", "runlog/fs.py", "    fsync(target.parent)\n", "", ORDER),
+    Mutant(
+        "M25 sha256 unchecked", "checkpoint/manifest.py",
+        'if sha256(path) != manifest.files[name]["sha256"]:', "if False:",
+        f"{CORRUPTION}::test_every_flipped_bit_is_refused",
+    ),
+    Mutant(
+        "additional files accepted", "checkpoint/manifest.py", '(found.keys() - manifest.files, "not in it")', "",
+        f"{CORRUPTION}::test_other_damage_is_refused", "added",
+    ),
+    Mutant(
+        "an empty folder replaced in silence", PROTOCOL, "if os.path.lexists(target):\n            if is_equal",
+        "if False:\n            if is_equal", f"{CORRUPTION}::test_saving_where_a_checkpoint_is_already",
+    ),
+    Mutant(
+        "M26 files deleted under the checkpoint's name", PROTOCOL,
+        "            fs.rename(path, doomed)\n            fs.remove_tree(doomed)", "            fs.remove_tree(path)", ORDER,
+    ),
+    Mutant(
+        "M27 generators not restored", CHECKPOINTS, "restore_generators(load_file(folder / GENERATORS))", "pass",
+        EVERY_STEP, "gspo",
+    ),
+    Mutant(
+        "M28 optimizer not restored", "checkpoint/tensors.py",
+        "optimizer.state[known[name]] = {", "optimizer.state.get(known[name]) or {", EVERY_STEP, "gspo",
+    ),
+    Mutant(
+        "the critic not restored", CHECKPOINTS, "learner.critic.restore(load_file(folder / CRITIC))", "pass",
+        EVERY_STEP, "ppo",
+    ),
+    Mutant(
+        "portions of the data forgotten", CHECKPOINTS, "session.chunks, session.updates = state.step, state.portions,",
+        "session.chunks, session.updates = state.step, 0,", EVERY_STEP, "gspo",
+    ),
+    Mutant(
+        "M29 a silent fall-back", "training/resume.py",
+        'note(f"warning: {path} was refused: {why}")', "pass", f"{CORRUPTION}::test_the_older_one_is_used_and_that_is_said",
+    ),
+    Mutant(
+        "M32 the count of refused updates not restored", CHECKPOINTS,
+        "session.guards.counts.update(state.guards)", "pass", f"{GUARDS}::test_the_limit_holds_across_a_resume",
+    ),
+    Mutant(
+        "a changed recipe accepted", "training/changes.py",
+        "if k not in allowed or not k.startswith(MAY_CHANGE)]", "if False]",
+        f"{RESUME}::test_a_changed_recipe_is_shown_and_refused",
+    ),
+    Mutant(
+        "another start model accepted", "training/run.py", "if record[key] != value:", "if False:",
+        f"{RESUME}::test_another_start_model_is_refused",
+    ),
+    Mutant(
+        "a state that is not finite saved", CHECKPOINTS, "if bad := first_nonfinite(everything):",
+        "if (bad := first_nonfinite(everything)) and False:", f"{GUARDS}::test_a_state_that_is_not_finite_is_never_saved",
+    ),
+    Mutant(
+        "a failed reward counted as wrong", "rollout/collect.py", "return Score(None, f\"the task failed:",
+        "return Score(0.0, f\"the task failed:", f"{GUARDS}::test_a_reward_that_fails_is_left_out_and_counted", "raises",
+    ),
+    Mutant(
+        "a full disk ends the run", CHECKPOINTS, "except (OSError, SafetensorError, Damaged) as error:",
+        "except ZeroDivisionError as error:", f"{GUARDS}::test_a_full_disk_lets_training_go_on_and_is_told_at_the_end",
+    ),
+)  # fmt: skip

@@ -1,0 +1,58 @@
+"""Same seed, same bytes, whatever Python's hash seed; and the golden run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import golden
+import pytest
+import toy
+from program import strict_lines
+
+
+def test_the_same_bytes_for_any_hash_seed(start: Path, ram: Path) -> None:
+    program = (
+        "import sys, toy; from pathlib import Path; start, study = map(Path, sys.argv[1:])\n"
+        "toy.train(toy.recipe(start, train={'steps': 4}), study)"
+    )
+    path = os.pathsep.join([str(Path(toy.__file__).parent), *sys.path])
+    seeds = ("0", "1", "random")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(start), str(ram / hash_seed)],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
+        )
+        for hash_seed in seeds
+    ]
+    assert [process.wait(timeout=110) for process in processes] == [0, 0, 0]
+    logs = [(ram / hash_seed / "gspo-s0" / "metrics.jsonl").read_bytes() for hash_seed in seeds]
+    assert logs[0] == logs[1] == logs[2]
+
+
+def test_another_seed_is_another_run(start: Path, ram: Path) -> None:
+    logs = [
+        strict_lines(toy.train(toy.recipe(start).model_copy(update={"seed": s}), ram / str(s)) / "metrics.jsonl")
+        for s in (0, 1)
+    ]
+    assert logs[0][0]["metrics"] != logs[1][0]["metrics"]
+
+
+def test_the_golden_run(ram: Path) -> None:
+    made = golden.make(ram / "study")
+    known = golden.FOLDER / "metrics.jsonl"
+    if golden.fingerprint() == json.loads((golden.FOLDER / "made_with.json").read_text()):
+        assert made.read_bytes() == known.read_bytes(), golden.HELP
+    golden.compare(strict_lines(known), strict_lines(made), golden.steps_to_compare())
+
+
+def test_the_golden_comparison_sees_a_difference() -> None:
+    known = strict_lines(golden.FOLDER / "metrics.jsonl")
+    assert len({line["step"] for line in known}) == 20
+    changed = json.loads(json.dumps(known))
+    changed[1]["metrics"]["loss"] += 1e-3
+    with pytest.raises(AssertionError, match="loss"):
+        golden.compare(known, changed, 1)

@@ -1,0 +1,98 @@
+"""What is not to be trusted: names, links, recipes, secrets in the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import toy
+from program import Gspo, tree
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog import fs
+from gspo_cli.runlog.folder import study_folder
+
+CANARY = "hf_CANARY0123456789abcdefghijklmnop"
+SECRETS = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "GSPO_SOMETHING_NEW")
+BAD_NAMES = [
+    "../x", "/abs", "a/b", "a\\b", "..", ".", "", "a\0b", "a\n", "a" * 300, "-x", ".hidden", "end.", "\u0430bc", "a b",
+    "con", "NUL", "lpt1.txt",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_a_name_that_could_lead_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(GspoError) as caught:
+        study_folder(tmp_path, name, "recipe")
+    assert caught.value.code is ExitCode.USER_ERROR
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["study", "a.b_c-1", "0", "console"])
+def test_an_ordinary_name_is_taken(tmp_path: Path, name: str) -> None:
+    assert study_folder(tmp_path, name, "recipe") == tmp_path / name
+
+
+@pytest.mark.parametrize("where", ["metrics.jsonl", "checkpoints/step-000009", "rollouts/step_000009.parquet"])
+def test_a_link_in_a_run_folder_is_refused(start: Path, ram: Path, where: str) -> None:
+    run = toy.train(toy.recipe(start), ram / "study")
+    victim = ram / "victim"
+    victim.write_text("precious")
+    (run / where).unlink(missing_ok=True)
+    (run / where).symlink_to(victim)
+    with pytest.raises(GspoError, match="symbolic link") as caught:
+        toy.train(toy.recipe(start), ram / "study", {"train": {"steps": 3}}, ("train.steps",))
+    assert caught.value.code is ExitCode.STORAGE
+    assert victim.read_text() == "precious"
+
+
+def test_a_line_is_never_appended_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "log").symlink_to(tmp_path / "victim")
+    with pytest.raises(GspoError):
+        fs.append_lines(tmp_path / "log", ["line"])
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_deleting_never_follows_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").write_text("precious")
+    (tmp_path / "doomed").mkdir()
+    (tmp_path / "doomed" / "link").symlink_to(tmp_path / "victim")
+    fs.remove_tree(tmp_path / "doomed")
+    assert (tmp_path / "victim" / "file").read_text() == "precious" and not (tmp_path / "doomed").exists()
+
+
+@pytest.mark.parametrize(
+    "key", ["model.trust_remote_code=true", "model.code_revision='main'", "trust_remote_code=true"]
+)
+def test_a_recipe_cannot_allow_foreign_code(gspo_here: Gspo, smoke: Path, tmp_path: Path, key: str) -> None:
+    done = gspo_here("train", smoke, "--out", tmp_path / "out", "--name", "x", "--set", key)
+    assert done.code == 2 and "error: " in done.err and "Traceback" not in done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("end", ["whole", "crash"])
+def test_secrets_of_the_environment_are_nowhere(gspo: Gspo, smoke: Path, tmp_path: Path, end: str) -> None:
+    (tmp_path / "spoiled.py").write_text(
+        "import os\n"
+        "from gspo_cli.types import Score\n"
+        "def reward(problem, text):\n"
+        "    secret = os.environ['HF_TOKEN']\n"
+        f"    if {end == 'crash'}: raise ValueError('broken')\n"
+        "    return Score(float(len(text)), 'length')\n"
+    )
+    done = gspo(
+        "train", smoke, "--out", tmp_path / "out", "--name", "x", "--set", "task.reward='spoiled:reward'", "--set",
+        "eval.bench=[]", PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        **dict.fromkeys(SECRETS, CANARY),
+    )  # fmt: skip
+    assert done.code == (0 if end == "whole" else 5), done.err
+    written = tree(tmp_path / "out")
+    assert written.keys() >= {"x/gspo-s0/run.json", "x/gspo-s0/events.jsonl"}
+    assert [name for name, data in written.items() if CANARY.encode() in data] == []
+    assert CANARY not in done.out + done.err
+    recorded = json.loads(written["x/gspo-s0/run.json"])["environment"]
+    assert not set(SECRETS) & set(recorded)
