@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import toy
-from crash import RUN, Point, faults, points
+from crashes import RUN, Point, faults, points
 
 from gspo_cli.checkpoint import protocol
 from gspo_cli.runlog import fs, log, repair

@@ -11,11 +11,11 @@ import pytest
 from compare_studies import change, cube, end, put, write_answers, write_run, write_study
 from program import Done, Gspo
 
+from gspo_cli.config import GuardConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.report.folders import read_study
 from gspo_cli.report.run_facts import command_for, read_facts
-from gspo_cli.training.loop import stop_if_not_finite
-from gspo_cli.types import StepMetrics
+from gspo_cli.training.guards import Guards
 
 Break = Callable[[Path], object]
 
@@ -244,8 +244,10 @@ def test_the_command_that_trains_what_is_missing(whole: Path) -> None:
 
 
 def test_training_that_stops_on_values_that_are_not_finite_is_known_by_its_reason(tmp_path: Path) -> None:
+    guards = Guards(GuardConfig())
+    guards.counts["nonfinite"] = 1
     with pytest.raises(GspoError) as caught:
-        stop_if_not_finite([StepMetrics({"update/applied": 0.0, "grad/norm": None, "loss": None})], 3)
+        guards.stop_at_limit(3, 0, {"loss": "nan"})
     folder = write_run(tmp_path / "demo", "grpo", 0, [0.5] * 3)
     end(folder, "failed", exit=int(caught.value.code), reason=str(caught.value))
     assert read_facts(read_study(tmp_path / "demo").runs[0]).not_finite

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import toy
-from crash import difference
+from crashes import difference
 from program import strict_lines
 
 from gspo_cli.checkpoint import protocol

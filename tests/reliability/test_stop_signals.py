@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import toy
-from crash import difference
+from crashes import difference
 from program import GSPO, Gspo, strict_lines
 
 from gspo_cli.config import Recipe
