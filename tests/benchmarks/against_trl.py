@@ -40,7 +40,7 @@ def run_side(side: str, python: str, arguments: list[str]) -> Result:
         return result
 
 
-def differences(ours: Result, peer: Result) -> list[str]:
+def differences(ours: Result, peer: Result, threads_too: bool) -> list[str]:
     """Settings, what was found in the model and versions of the common packages, where the two sides disagree."""
     keys = {part: ours[part].keys() | peer[part].keys() for part in ("settings", "found")}
     keys["versions"] = {"python", "torch", "transformers"}
@@ -48,7 +48,7 @@ def differences(ours: Result, peer: Result) -> list[str]:
         f"{part}.{key}: ours {ours[part].get(key)}, peer {peer[part].get(key)}"
         for part, names in keys.items()
         for key in sorted(names)
-        if ours[part].get(key) != peer[part].get(key)
+        if ours[part].get(key) != peer[part].get(key) and (threads_too or key != "threads")
     ]
 
 
@@ -100,15 +100,19 @@ def main() -> None:
     )
     parser.add_argument("--ours-python", required=True, help="interpreter of this project's environment")
     parser.add_argument("--peer-python", required=True, help="interpreter of TRL's environment")
+    for side in SCRIPTS:
+        parser.add_argument(f"--{side}-threads", type=int, help="CPU threads of this side alone: its own best number")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each side (default %(default)s)")
     parser.add_argument("--json", type=Path, required=True, metavar="OUT", help="where all runs are written")
     args, arguments = parser.parse_known_args()
     pythons = {"ours": args.ours_python, "peer": args.peer_python}
+    own = {side: vars(args)[f"{side}_threads"] for side in SCRIPTS}
+    more = {side: ["--threads", str(threads)] if threads else [] for side, threads in own.items()}
     runs: list[dict[str, Result]] = []
     for repeat in range(args.repeats):
         order = list(SCRIPTS) if repeat % 2 == 0 else list(reversed(SCRIPTS))
-        run = {side: run_side(side, pythons[side], [*arguments, "--seed", str(repeat)]) for side in order}
-        if unequal := differences(run["ours"], run["peer"]):
+        run = {side: run_side(side, pythons[side], [*arguments, *more[side], "--seed", str(repeat)]) for side in order}
+        if unequal := differences(run["ours"], run["peer"], threads_too=not any(own.values())):
             sys.exit("not the same workload:\n" + "\n".join(unequal))
         runs.append(run)
         ours, peer = (run[side]["seconds_median"]["batch"] for side in SCRIPTS)
