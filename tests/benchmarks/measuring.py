@@ -42,7 +42,12 @@ def run_self(script: str, arguments: list[str], timeout: float = 600) -> dict[st
 def write(path: Path | None, result: dict[str, Any]) -> None:
     """The result with the versions and the machine, to a file if one is given."""
     result["versions"] = {"python": sys.version.split()[0]} | {n: version(n) for n in ("torch", "transformers")}
-    result["machine"] = {"cores": os.cpu_count(), "system": platform.system(), "processor": processor()}
+    result["machine"] = {
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "processor": processor(),
+        "load": os.getloadavg(),
+    }
     if path:
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -13,6 +13,7 @@ the start of the process, and of processor time, which other programs on the mac
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
@@ -30,16 +31,19 @@ LIMITS = {"help": 0.3, "first_rollout": 8.0}
 """Seconds that a median may reach."""
 
 
+CLOCKS = ("clock", "processor")
 Seconds = dict[str, float]
 """By clock: of the clock on the wall, and of the processor."""
 
 
-def timed(command: list[str]) -> Seconds:
-    """What a command takes."""
+def timed(name: str) -> dict[str, Seconds]:
+    """What a variant takes; for the first rollout also the evaluation before it."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
+    done = subprocess.run(VARIANTS[name], check=True, capture_output=True, text=True)
     end, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {"clock": end - begin, "processor": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    found = {name: dict(zip(CLOCKS, (end - begin, spent), strict=True))}
+    return found | ({"its evaluation": json.loads(done.stdout)} if name == "first_rollout" else {})
 
 
 def until_first_rollout() -> None:
@@ -49,12 +53,19 @@ def until_first_rollout() -> None:
         from gspo_cli.cli.main import run
         from gspo_cli.training import loop
 
+        inner, spent = loop.evaluate, [0.0, 0.0]
+
+        def evaluate(*args: Any, **kwargs: Any) -> None:
+            begin = time.perf_counter(), time.process_time()
+            inner(*args, **kwargs)
+            spent[:] = time.perf_counter() - begin[0], time.process_time() - begin[1]
+
         def begins(*_: Any) -> None:
-            sys.stdout.flush()
+            print(json.dumps(dict(zip(CLOCKS, spent, strict=True))), flush=True)
             shutil.rmtree(folder)
             os._exit(0)
 
-        loop.train_batch = begins
+        loop.evaluate, loop.train_batch = evaluate, begins
         run()
 
 
@@ -75,13 +86,16 @@ def main() -> None:
     args = parser.parse_args()
     if args.until_first_rollout:
         until_first_rollout()
-    timed(VARIANTS["first_rollout"])
+    timed("first_rollout")
     runs: list[dict[str, Seconds]] = []
     for repeat in range(args.repeats):
-        runs.append({name: timed(VARIANTS[name]) for name in in_turn(list(VARIANTS), repeat)})
+        run: dict[str, Seconds] = {}
+        for name in in_turn(list(VARIANTS), repeat):
+            run |= timed(name)
+        runs.append(run)
     found: dict[str, Any] = {}
-    for clock in ("clock", "processor"):
-        part: dict[str, Any] = {name: spread([run[name][clock] for run in runs]) for name in VARIANTS}
+    for clock in CLOCKS:
+        part: dict[str, Any] = {name: spread([run[name][clock] for run in runs]) for name in runs[0]}
         for name, bare in (("help", "interpreter"), ("first_rollout", "libraries")):
             part[f"{name} over {bare}"] = spread([run[name][clock] / run[bare][clock] for run in runs])
         for name, value in part.items():
