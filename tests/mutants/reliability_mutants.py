@@ -68,7 +68,8 @@ RELIABILITY = (
     ),
     Mutant(
         "M26 files deleted under the checkpoint's name", PROTOCOL,
-        "            fs.rename(path, doomed)\n            fs.remove_tree(doomed)", "            fs.remove_tree(path)", ORDER,
+        "            fs.rename(path, doomed)\n            fs.remove_tree(doomed)", "            fs.remove_tree(path)",
+        ORDER,
     ),
     Mutant(
         "M27 generators not restored", CHECKPOINTS, "restore_generators(load_file(folder / GENERATORS))", "pass",
@@ -88,7 +89,8 @@ RELIABILITY = (
     ),
     Mutant(
         "M29 a silent fall-back", "training/resume.py",
-        'note(f"warning: {path} was refused: {why}")', "pass", f"{CORRUPTION}::test_the_older_one_is_used_and_that_is_said",
+        'note(f"warning: {path} was refused: {why}")', "pass",
+        f"{CORRUPTION}::test_the_older_one_is_used_and_that_is_said",
     ),
     Mutant(
         "M32 the count of refused updates not restored", CHECKPOINTS,
@@ -105,11 +107,14 @@ RELIABILITY = (
     ),
     Mutant(
         "a state that is not finite saved", CHECKPOINTS, "if bad := first_nonfinite(everything):",
-        "if (bad := first_nonfinite(everything)) and False:", f"{GUARDS}::test_a_state_that_is_not_finite_is_never_saved",
+        "if (bad := first_nonfinite(everything)) and False:",
+        f"{GUARDS}::test_a_state_that_is_not_finite_is_never_saved",
     ),
     Mutant(
-        "a failed reward counted as wrong", "rollout/collect.py", "return Score(None, f\"the task failed:",
-        "return Score(0.0, f\"the task failed:", f"{GUARDS}::test_a_reward_that_fails_is_left_out_and_counted", "raises",
+        "a failed reward counted as wrong", "rollout/collect.py",
+        "return Score(None, f\"the task failed:",
+        "return Score(0.0, f\"the task failed:",
+        f"{GUARDS}::test_a_reward_that_fails_is_left_out_and_counted", "raises",
     ),
     Mutant(
         "a full disk ends the run", CHECKPOINTS, "except (OSError, SafetensorError, Damaged) as error:",
