@@ -33,8 +33,7 @@ class Position:
 def split_torn(data: bytes) -> tuple[bytes, bytes]:
     """The whole lines, and what is torn: a last line without its newline, and a run of NUL bytes at the end, which a
     file system leaves after a loss of power."""
-    end = len(data.rstrip(b"\0"))
-    whole = data.rfind(b"\n", 0, end) + 1
+    whole = data.rfind(b"\n") + 1
     return data[:whole], data[whole:]
 
 

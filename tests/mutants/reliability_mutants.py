@@ -30,7 +30,7 @@ RELIABILITY = (
     Mutant(
         "M20 NaN allowed in the log", "runlog/log.py",
         "ensure_ascii=True, allow_nan=False)", "ensure_ascii=True, allow_nan=True)",
-        "runlog/test_log.py",
+        f"{LOG}::test_what_is_hashed_holds_no_nan",
     ),
     Mutant(
         "M21 seq restarts", "runlog/log.py",
@@ -40,10 +40,10 @@ RELIABILITY = (
     Mutant(
         "M22 a bad whole line taken for a torn one", "runlog/chain.py",
         "raise Broken(number, str(error)) from error", "return head",
-        f"{LOG}::test_a_changed_log_is_refused", "bad_middle or nan",
+        f"{LOG}::test_a_broken_line_is_named",
     ),
     Mutant(
-        "a NUL tail left", "runlog/chain.py", 'len(data.rstrip(b"\\0"))', "len(data)",
+        "a torn end kept", "runlog/chain.py", 'whole = data.rfind(b"\\n") + 1', "whole = len(data)",
         f"{LOG}::test_cut_at_every_byte_of_the_last_two_lines",
     ),
     Mutant(
@@ -111,9 +111,10 @@ RELIABILITY = (
         f"{GUARDS}::test_a_state_that_is_not_finite_is_never_saved",
     ),
     Mutant(
-        "a failed reward counted as wrong", "rollout/collect.py", "return Score(None, f\"the task failed:",
-        "return Score(0.0, f\"the task failed:", f"{GUARDS}::test_a_reward_that_fails_is_left_out_and_counted",
-        "raises",
+        "a failed reward counted as wrong", "rollout/collect.py",
+        "return Score(None, f\"the task failed:",
+        "return Score(0.0, f\"the task failed:",
+        f"{GUARDS}::test_a_reward_that_fails_is_left_out_and_counted", "raises",
     ),
     Mutant(
         "a full disk ends the run", CHECKPOINTS, "except (OSError, SafetensorError, Damaged) as error:",

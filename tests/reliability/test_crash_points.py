@@ -27,6 +27,7 @@ def some(start: Path, shared: Path) -> list[Point]:
     return points(toy.recipe(start), shared)
 
 
+@pytest.mark.slow
 def test_killed_at_every_change_of_a_file(start: Path, shared: Path, some: list[Point]) -> None:
     assert len(some) > 100
     assert faults(toy.recipe(start), shared, some) == {}
@@ -88,6 +89,7 @@ def numbers_again() -> None:
     log.RunLog.go_on = go_on  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "breakage", [in_place, no_cut, old_one_first, no_generators, no_optimizer, numbers_again], ids=lambda f: f.__name__
 )

@@ -11,7 +11,7 @@ import pytest
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.chain import Broken, Position, follow, split_torn
-from gspo_cli.runlog.log import RunLog
+from gspo_cli.runlog.log import RunLog, canonical
 from gspo_cli.runlog.repair import check_to, cut, mend_tails
 from gspo_cli.runlog.strict_json import parse_object
 from gspo_cli.types import StepMetrics
@@ -126,6 +126,13 @@ def test_a_position_within_a_line_is_refused(tmp_path: Path) -> None:
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(Broken, match="line 3"):
         follow(b"".join(bad_middle(lines(tmp_path))), START)
+    with pytest.raises(Broken, match="line 6"):  # a whole line is never taken for a torn one, the last one neither
+        follow(b"".join([*lines(tmp_path)[:5], b"{half a line\n"]), START)
+
+
+def test_what_is_hashed_holds_no_nan() -> None:
+    with pytest.raises(ValueError):
+        canonical({"a": math.nan})
 
 
 @pytest.mark.usefixtures("log")

@@ -41,7 +41,7 @@ def cut_after(run: Path, step: int) -> None:
     (run / "events.jsonl").write_text("".join(f"{e}\n" for e in events if '"event":"end"' not in e))
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", ["gspo", *(pytest.param(arm, marks=pytest.mark.slow) for arm in ("grpo", "ppo"))])
 def test_at_every_step_of_two_epochs(start: Path, ram: Path, arm: str) -> None:
     whole = toy.train(recipe(start, arm), ram / "whole")
     assert toy.checkpoints(whole) == list(range(STEPS + 1))

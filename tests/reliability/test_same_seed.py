@@ -14,6 +14,7 @@ import toy
 from program import strict_lines
 
 
+@pytest.mark.slow
 def test_the_same_bytes_for_any_hash_seed(start: Path, ram: Path) -> None:
     program = (
         "import sys, toy; from pathlib import Path; start, study = map(Path, sys.argv[1:])\n"

@@ -75,6 +75,7 @@ def whole(start: Path) -> Iterator[Path]:
         yield folder / "whole" / "gspo-s0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", CODES, ids=lambda n: n.name)
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_signal_in_any_phase(start: Path, whole: Path, ram: Path, phase: str, number: signal.Signals) -> None:

@@ -74,7 +74,7 @@ def test_a_recipe_cannot_allow_foreign_code(gspo_here: Gspo, smoke: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("end", ["whole", "crash"])
+@pytest.mark.parametrize("end", ["crash", pytest.param("whole", marks=pytest.mark.slow)])
 def test_secrets_of_the_environment_are_nowhere(gspo: Gspo, smoke: Path, tmp_path: Path, end: str) -> None:
     (tmp_path / "spoiled.py").write_text(
         "import os\n"

@@ -96,7 +96,7 @@ def test_frequencies_match_the_truncated_distribution() -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
     sampling = Sampling(0.6, 1, top_p=0.9)
     uniform = torch.from_numpy(uniforms(np.arange(100_000, dtype="uint64"), 0, 1)[:, 0])
-    token, log_prob = draw(logits.expand(100_000, 5), uniform, sampling)
+    token, log_prob = draw(logits[None], torch.zeros(100_000, dtype=torch.long), uniform, sampling)
     expected = truncate(torch.log_softmax(logits[None] / 0.6, -1), sampling)[0].double().exp()
     counts = torch.bincount(token, minlength=5)
     assert counts[expected == 0].sum() == 0 and (expected == 0).any()
@@ -108,5 +108,5 @@ def test_frequencies_match_the_truncated_distribution() -> None:
 def test_the_extremes_never_draw_a_dropped_token() -> None:
     logits = torch.tensor([[0.0, 3.0, 2.9, 0.1]] * 2)
     edges = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
-    token, _ = draw(logits, edges, Sampling(1.0, 1, top_k=2))
+    token, _ = draw(logits, torch.arange(2), edges, Sampling(1.0, 1, top_k=2))
     assert token.tolist() == [1, 2]
