@@ -52,7 +52,7 @@ THIRD_PARTY = {
     "rewards": {"math_verify"}, "sandbox": set(),
     "tasks": {"datasets"},
     "runlog": {"pydantic"},
-    "models": {"torch", "transformers", "tokenizers", "safetensors"},
+    "models": {"torch", "transformers", "tokenizers", "safetensors", "peft"},
     "moe": {"torch", "transformers"},
     "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2"},

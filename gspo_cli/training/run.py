@@ -20,6 +20,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals import find_benchmark
 from gspo_cli.evals.runner import evaluate
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
+from gspo_cli.models.lora import add_lora
 from gspo_cli.models.torch_setup import determinism
 from gspo_cli.moe.routers import find_routing, replayable
 from gspo_cli.plugins import is_plugin, plugin_source
@@ -31,6 +32,7 @@ from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import fresh
 from gspo_cli.runlog.log import RunLog, canonical, short_hash
 from gspo_cli.runlog.provenance import code_diff, provenance
+from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
 from gspo_cli.training.critic import Critic
 from gspo_cli.training.loop import Hooks, Session, train
@@ -56,12 +58,14 @@ def execute(run: Run, start: Path, study: Path, recipe_text: str, argv: list[str
     model, tokenizer = load_policy(recipe.model, start)
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
-    engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes)
     hashes = {
         "model_sha256": weights_hash(model),
         "tokenizer_sha256": tokenizer_hash(tokenizer),
         "data_sha256": problems_hash(stream.problems),
     }
+    if recipe.model.lora is not None:
+        add_lora(model, recipe.model.lora, start, recipe.model.revision, derive_seed(recipe.seed, "lora"))
+    engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes)
     log = open_folder(run, folder, start, recipe_text, argv, hashes | {"engine": engine.info.as_dict()}, model)
     learner = make_learner(run, model)
     hooks = Hooks(
@@ -119,6 +123,7 @@ def open_folder(
         "config_sha256": hashlib.sha256(config_text.encode()).hexdigest(),
         "device": device_name(model.device), "threads": torch.get_num_threads(), "determinism": determinism(),
         "num_parameters": sum(p.numel() for p in model.parameters()), "planned_steps": recipe.train.steps,
+        "num_trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "plugins": {p: plugin_source(p) for p in plugins},
     }  # fmt: skip
     fs.write_text(folder / "run.json", json.dumps(record, indent=1))
@@ -130,7 +135,9 @@ def open_folder(
 def make_learner(run: Run, model: PreTrainedModel) -> Learner:
     """The policy with its optimizer, and the critic and reference that the arm asks for."""
     recipe = run.recipe
-    reference = copy.deepcopy(model).requires_grad_(False) if recipe.algo.kl.coef > 0 else None
+    reference = None
+    if recipe.algo.kl.coef > 0:  # with adapters the start model is still there, beneath them
+        reference = copy.deepcopy(model).requires_grad_(False) if recipe.model.lora is None else model
     critic = (
         Critic(model, run.params.critic_lr, recipe.train.grad_clip) if getattr(run.algorithm, "CRITIC", False) else None
     )
@@ -155,12 +162,12 @@ def evaluate_all(recipe: Recipe, engine: Engine, tokenizer: PreTrainedTokenizerB
 
 def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """AdamW with the recipe's settings; the learning rate is set at each step."""
-    settings = recipe.train.optimizer
-    return torch.optim.AdamW(model.parameters(), betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+    settings, trained = recipe.train.optimizer, [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.AdamW(trained, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """An ordinary Hugging Face folder, whole or not at all.
+    """An ordinary Hugging Face folder (with adapters: peft's, of the adapters alone), whole or not at all.
 
     Errors: GspoError (exit code 6) when the disk refuses.
     """
