@@ -20,7 +20,7 @@ LORA = ["--set", "model.lora.rank=4", "--set", "model.lora.experts=true", "--set
 
 
 def test_a_run_with_adapters_from_its_start_to_its_evaluation(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    done = gspo_here("train", smoke, *LORA, "--out", tmp_path, "--name", "small")
+    done = gspo_here("train", smoke, *LORA, "--set", "eval.every=0", "--out", tmp_path, "--name", "small")
     assert done.code == 0, done.err
     full = gspo_here("train", smoke, "--out", tmp_path, "--name", "full", "--set", "eval.bench=[]", "--steps", "1")
     assert full.code == 0, full.err
