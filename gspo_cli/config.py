@@ -44,6 +44,18 @@ class TinyModel(Table):
         return self
 
 
+class Lora(Table):
+    """Train small matrices beside the frozen weights instead of the weights themselves."""
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    """Adapters count alpha / rank times."""
+    targets: tuple[str, ...] | None = None
+    """Names of linear layers, such as `q_proj`; absent = all, outside of the experts and the head."""
+    experts: bool = False
+    """The experts' weights too."""
+
+
 class ModelConfig(Table):
     """Which model to train."""
 
@@ -55,6 +67,8 @@ class ModelConfig(Table):
     """Of the parameters; log-probabilities and ratios are float32 whatever this says."""
     device: str = "auto"
     """`auto` = cuda where there is one, else cpu."""
+    lora: Lora | None = None
+    """Present = train with LoRA; absent = train all weights."""
     threads: PositiveInt | None = None
     """CPU threads of torch, part of what makes a run repeatable; absent = all cores."""
 

@@ -56,7 +56,7 @@ THIRD_PARTY = {
     "tasks": {"datasets"},
     "runlog": {"pydantic"},
     "checkpoint": {"torch", "numpy", "pydantic"},
-    "models": {"torch", "transformers", "tokenizers", "safetensors"},
+    "models": {"torch", "transformers", "tokenizers", "safetensors", "peft"},
     "moe": {"torch", "transformers"},
     "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},

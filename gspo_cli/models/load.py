@@ -12,6 +12,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from gspo_cli.errors import GspoError
+from gspo_cli.models.adapter_folder import adapter_base, attach, is_adapter
 from gspo_cli.models.packing import enable_packing
 
 if TYPE_CHECKING:
@@ -39,11 +40,15 @@ def pick_device(name: str) -> torch.device:
 
 
 def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and tokenizer in `path`, ready to train.
+    """The model and tokenizer in `path`, ready to train; of a folder of adapters, their base model with them in it.
 
     Errors: GspoError when the folder holds no model, no tokenizer, or a model without an end-of-sequence token.
     """
     source, local = str(path), Path(path).is_dir()
+    if is_adapter(path):
+        base, revision = adapter_base(Path(path))
+        model, _ = load_policy(config.model_copy(update={"revision": revision}), base)
+        return attach(model, Path(path)), load_tokenizer(source, None, local)
     if (looks_local(source) or local) and not (Path(path) / "config.json").is_file():
         raise GspoError(
             f"no model in {source}",

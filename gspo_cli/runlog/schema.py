@@ -84,7 +84,7 @@ METRICS: dict[str, Metric] = {
     "compute/train_tokens": Metric("tokens", "response tokens trained on so far", "step", reduction="sum"),
     "compute/flops": Metric(
         "FLOP",
-        "2 P a forward token (sampling, old policy, reference) + 6 P a trained one, critic alike; P = active parameters",
+        "2 P a forward token (sampling, old policy, reference) + 6 P a trained one (frozen weights 4 P), critic alike; P = active parameters",
         "step", reduction="sum",
     ),
     "compute/updates": Metric("updates", "optimizer steps made so far", "step", reduction="sum"),

@@ -11,7 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gspo_cli.algorithms import Algorithm
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.models.adapter_folder import refuse_adapter
 from gspo_cli.models.load import pick_device
+from gspo_cli.models.lora import require_peft
 from gspo_cli.moe.routers import needed_routing
 from gspo_cli.rollout.capabilities import check_engine
 
@@ -79,6 +81,10 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
     ):
         if broken:
             raise GspoError(message, why, hint)
+    if recipe.model.lora is not None:
+        require_peft("[model.lora]")
+    if recipe.model.path is not None:
+        refuse_adapter(recipe.model.path, "training")
     check_recipe_engine(recipe, trains=True)
 
 

@@ -27,6 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gspo_cli.config import ColdStart, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.models import tiny
+from gspo_cli.models.adapter_folder import refuse_adapter
 from gspo_cli.models.load import load_policy, pick_device
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
@@ -76,6 +77,7 @@ def base_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
     """The model before its cold start."""
     if recipe.model.tiny is None:
         assert recipe.model.path is not None
+        refuse_adapter(recipe.model.path, "a cold start")
         return load_policy(recipe.model, recipe.model.path)
     seed = recipe.cold_start.seed if recipe.cold_start else 0
     model, tokenizer = tiny.build_tiny(recipe.model.tiny, derive_seed(seed, "weights"))
@@ -153,7 +155,7 @@ def cache_key(recipe: Recipe) -> str:
     sources = [Path(__file__), Path(tiny.__file__), Path(inspect.getfile(type(task)))]
     data = [Path(cold.path)] if cold and cold.path and Path(cold.path).is_file() else []
     parts = {
-        "model": recipe.model.model_dump(mode="json"),
+        "model": recipe.model.model_dump(mode="json", exclude={"lora"}),
         "cold_start": cold.model_dump(mode="json") if cold else None,
         "task": recipe.task.model_dump(mode="json"),
         "files": [hashlib.sha256(p.read_bytes()).hexdigest() for p in sources + data],

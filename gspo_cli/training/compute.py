@@ -1,6 +1,6 @@
 """How much arithmetic a rollout batch took, from token counts: 2 P a forward token, 6 P a trained one.
 
-P = parameters that take part in a token's matrix products.
+P = parameters that take part in a token's matrix products; frozen ones need no gradient, so 4 P of a trained token.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from gspo_cli.training.update import Learner
 from gspo_cli.types import MicroBatch, MiniBatch, RolloutBatch
 
 
-def active_parameters(model: PreTrainedModel) -> int:
+def active_parameters(model: PreTrainedModel, trained: bool = False) -> int:
     """Parameters in the matrix products of one token: the chosen experts' share of all experts; an embedding counts
-    only where it is the head as well."""
+    only where it is the head as well. `trained` = of these, the ones that are trained."""
     routing = find_routing(model)
     experts = {id(p) for block in routing.experts for p in block.parameters()} if routing else set()
     share = routing.top_k / routing.num_experts if routing else 1.0
-    total = sum(p.numel() * (share if id(p) in experts else 1.0) for p in model.parameters())
     embedding = model.get_input_embeddings().weight
     tied = model.get_output_embeddings().weight is embedding
-    return int(total if tied else total - embedding.numel())
+    counted = [p for p in model.parameters() if (tied or p is not embedding) and (p.requires_grad or not trained)]
+    return int(sum(p.numel() * (share if id(p) in experts else 1.0) for p in counted))
 
 
 def real_positions(micro_batches: list[MicroBatch]) -> int:
@@ -50,9 +50,11 @@ def batch_flops(learner: Learner, batch: RolloutBatch, mini_batches: list[MiniBa
         forward += sum(passes[1:])
     if learner.reference is not None:
         forward += trained
-    flops = active_parameters(learner.model) * (2 * forward + 6 * trained)
+    flops = active_parameters(learner.model) * (2 * forward + 4 * trained)
+    flops += active_parameters(learner.model, trained=True) * 2 * trained
     if learner.critic is not None:
-        flops += sum(p.numel() for p in unembedded(learner.critic.trunk)) * (2 + 6) * trained
+        trunk = unembedded(learner.critic.trunk)
+        flops += sum(p.numel() * (8 if p.requires_grad else 6) for p in trunk) * trained
     return flops
 
 

@@ -1,4 +1,5 @@
-"""PPO's critic: a copy of the start model with a scalar head, trained beside the policy.
+"""PPO's critic: a copy of the start model with a scalar head, trained beside the policy (with LoRA, by adapters of
+its own).
 
 B = responses, T = token positions, R = tokens fed
 """
@@ -28,7 +29,7 @@ class Critic:
         self.head = nn.Linear(policy.config.hidden_size, 1).to(policy.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.parameters = [*self.trunk.parameters(), *self.head.parameters()]
+        self.parameters = [p for part in (self.trunk, self.head) for p in part.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         self.grad_clip = grad_clip
 

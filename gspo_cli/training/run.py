@@ -21,6 +21,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.during_training import BenchmarkSet, load_benchmarks, measure_all
 from gspo_cli.evals.subject import Subject
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
+from gspo_cli.models.lora import add_lora
 from gspo_cli.models.torch_setup import determinism
 from gspo_cli.moe.routers import find_routing, replayable
 from gspo_cli.plugins import is_plugin, plugin_source
@@ -71,6 +72,8 @@ class Parts:
     stream: PromptStream
     benchmarks: BenchmarkSet
     engine: Engine
+    start_sha256: str
+    """Of the weights as loaded."""
 
 
 def load_parts(recipe: Recipe, start: Path) -> Parts:
@@ -82,8 +85,11 @@ def load_parts(recipe: Recipe, start: Path) -> Parts:
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
+    start_sha256 = weights_hash(model)
+    if recipe.model.lora is not None:
+        add_lora(model, recipe.model.lora, start, recipe.model.revision, derive_seed(recipe.seed, "lora"))
     engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes)
-    return Parts(model, tokenizer, task, stream, benchmarks, engine)
+    return Parts(model, tokenizer, task, stream, benchmarks, engine, start_sha256)
 
 
 def execute(run: Run, start: Path, study: Path, plan: Plan, argv: list[str], view: View) -> Path:
@@ -124,7 +130,7 @@ def train_held(
     """
     recipe, model, tokenizer, engine = run.recipe, parts.model, parts.tokenizer, parts.engine
     hashes = {
-        "model_sha256": weights_hash(model),
+        "model_sha256": parts.start_sha256,
         "tokenizer_sha256": tokenizer_hash(tokenizer),
         "data_sha256": problems_hash(parts.stream.problems),
     }
@@ -211,6 +217,7 @@ def open_folder(
         "config_sha256": config_hash(recipe),
         "device": device_name(model.device), "threads": torch.get_num_threads(), "determinism": determinism(),
         "num_parameters": sum(p.numel() for p in model.parameters()), "planned_steps": recipe.train.steps,
+        "num_trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "plugins": {p: plugin_source(p) for p in plugins},
     }  # fmt: skip
     fs.write_text(folder / "run.json", json.dumps(record, indent=1))
@@ -245,7 +252,9 @@ def reopen_folder(earlier: Earlier, found: dict[str, str], argv: list[str], view
 def make_learner(run: Run, model: PreTrainedModel) -> Learner:
     """The policy with its optimizer, and the critic and reference that the arm asks for."""
     recipe = run.recipe
-    reference = copy.deepcopy(model).requires_grad_(False) if recipe.algo.kl.coef > 0 else None
+    reference = None
+    if recipe.algo.kl.coef > 0:  # with adapters the start model is still there, beneath them
+        reference = copy.deepcopy(model).requires_grad_(False) if recipe.model.lora is None else model
     critic = (
         Critic(model, run.params.critic_lr, recipe.train.grad_clip) if getattr(run.algorithm, "CRITIC", False) else None
     )
@@ -260,8 +269,8 @@ def make_learner(run: Run, model: PreTrainedModel) -> Learner:
 
 def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """AdamW with the recipe's settings; the learning rate is set at each step."""
-    settings = recipe.train.optimizer
-    return torch.optim.AdamW(model.parameters(), betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+    settings, trained = recipe.train.optimizer, [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.AdamW(trained, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
 
 
 def record_end(log: RunLog, error: BaseException, seconds: float) -> None:

@@ -19,6 +19,7 @@ from gspo_cli.algorithms.kl import kl_metrics, kl_terms
 from gspo_cli.algorithms.ratio_metrics import ratio_metrics
 from gspo_cli.config import AlgoConfig
 from gspo_cli.models.log_probs import TokenScores, token_scores
+from gspo_cli.models.lora import adapters_off
 from gspo_cli.moe.routers import Routing
 from gspo_cli.moe.tap import tapped
 from gspo_cli.training.accumulate import Accumulator
@@ -42,7 +43,7 @@ class Learner:
     grad_clip: float
     critic: Critic | None = None
     reference: PreTrainedModel | None = None
-    """The start model, frozen, for the KL penalty."""
+    """The start model, frozen, for the KL penalty; or the model itself, whose adapters are then switched off."""
     routing: Routing | None = None
     """The model's routers; None for a dense model."""
 
@@ -68,7 +69,8 @@ def record_old_policy(learner: Learner, mini_batches: list[MiniBatch]) -> None:
         for index, mini_batch in enumerate(mini_batches):
             for micro in mini_batch.micro_batches:
                 if learner.reference is not None:
-                    scores = scored(learner.reference, micro, learner.temperature)
+                    with adapters_off(learner.reference):
+                        scores = scored(learner.reference, micro, learner.temperature)
                     micro.ref_log_probs_BT = scores.log_probs_BT
                 if learner.algo.old_log_probs == "sampler":
                     micro.old_log_probs_BT = micro.sampler_log_probs_BT
