@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -32,6 +33,21 @@ class CollapseWatch:
         self.first: dict[str, float] = {}
         self.norms: deque[float] = deque(maxlen=MEDIAN_OVER)
         self.told: set[str] = set()
+        if (log.folder / "metrics.jsonl").exists():
+            self._recall((log.folder / "metrics.jsonl").read_text(encoding="ascii"))
+
+    def _recall(self, lines: str) -> None:
+        """The rollout batches of earlier attempts, whose findings were told then."""
+        for record in map(json.loads, lines.splitlines()):
+            values = record["metrics"]
+            if record["kind"] == "rollout" and values.get("reward/mean") is not None:
+                self.rewards.append(values["reward/mean"])
+                if has_collapsed(self.rewards, self.window, self.rule.below, self.rule.least):
+                    self.told.add("collapsed")
+            if record["kind"] in ("rollout", "step"):
+                self.first = {n: values[n] for n in STARTED if values.get(n) is not None} | self.first
+            if record["kind"] == "step" and values.get(NORM) is not None:
+                self.norms.append(values[NORM])
 
     def see(self, step: int, values: Values) -> None:
         """One rollout batch.

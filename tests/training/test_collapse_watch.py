@@ -12,6 +12,7 @@ from gspo_cli import recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.training.collapse_watch import CollapseWatch
+from gspo_cli.types import StepMetrics
 
 
 def watch(folder: Path, stop: bool = False, steps: int = 20) -> tuple[CollapseWatch, list[str]]:
@@ -61,3 +62,16 @@ def test_signs_are_warnings(tmp_path: Path) -> None:
     found = [(e["event"], e["metric"], e["step"]) for e in events(tmp_path)]
     assert found == [("sign_of_collapse", name, 8) for name in ("entropy/mean", "kl/sampler_trainer_k3", "grad/norm")]
     assert len(said) == 3
+
+
+def test_a_run_taken_up_again_remembers(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, "0")
+    for step, reward in enumerate([0.9, 0.9, 0.9, 0.0], start=1):
+        log.line("rollout", step, StepMetrics({"reward/mean": reward}))
+        log.line("step", step, StepMetrics({"grad/norm": 1.0, "entropy/mean": 1.0}))
+    log.flush()
+    seen, said = watch(tmp_path)
+    seen.see(5, {"reward/mean": 0.0, "entropy/mean": 0.05, "grad/norm": 1.0})
+    assert [event["event"] for event in events(tmp_path)] == ["sign_of_collapse", "collapsed"] and len(said) == 2
+    again, said = watch(tmp_path)
+    assert again.rewards == [0.9, 0.9, 0.9, 0.0] and said == []
