@@ -76,9 +76,12 @@ class Checkpoints:
             self.stop(session)
 
     def go_on(self, state: State) -> None:
-        """Continues after this state's checkpoint."""
+        """Continues after this state's checkpoint, and with the rotation that a crash may have prevented; a damaged
+        newer one is left until its step is saved again."""
         self.position, self.saved, self.score = state.log, state.step, state.score
         self.generators = generator_tensors()
+        if checkpoints(self.run / "checkpoints")[-1].name == f"step-{state.step:06d}":
+            self.rotate()
 
     def end(self, session: Session) -> dict[str, Any]:
         """The end of the log, for the last event: the chain alone would not show that the file was cut."""
@@ -133,6 +136,11 @@ class Checkpoints:
             "checkpoint", step=session.step, bytes=manifest.num_bytes, seconds=round(self.saved_at - started, 3),
             log=self.position.model_dump() if self.position else None,
         )  # fmt: skip
+        self.rotate()
+
+    def rotate(self) -> None:
+        """Removes the checkpoints that are not to be kept."""
+        folder = self.run / "checkpoints"
         rotate(folder, self.config.keep, best_step(folder) if self.config.best else set())
 
     def storage_error(self) -> GspoError:

@@ -4,7 +4,7 @@ from mutant import Mutant
 
 CORRUPTION = "reliability/test_corruption.py"
 LOG = "reliability/test_log_truth.py"
-RESUME = "reliability/test_resumed_runs.py"
+RESUME = "reliability/test_exact_resume.py"
 GUARDS = "reliability/test_guards.py"
 POINTS = "reliability/test_crash_points.py"
 ORDER = f"{POINTS}::test_the_order_of_writing_and_forcing"

@@ -33,8 +33,10 @@ def ram() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy's start model."""
-    return toy.build_start(tmp_path_factory.mktemp("start"))
+    """The toy's start model. One run is made with it here, so that forks find all imports and caches done."""
+    folder = toy.build_start(tmp_path_factory.mktemp("start"))
+    toy.train(toy.recipe(folder), tmp_path_factory.mktemp("warm"))
+    return folder
 
 
 @pytest.fixture(autouse=True)
