@@ -14,7 +14,6 @@ from typing import Any
 
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
-from gspo_cli.runlog.folder import fresh
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.log import RunLog, canonical, now, short_hash
 from gspo_cli.runlog.seal import seal_run, sha256_of
@@ -93,7 +92,7 @@ def import_run(path: Path, study: Path, algorithm: str, arm: str, seed: int) -> 
         "name": study.name, "seed": seed, "algo": {"name": algorithm, "replay": "none"},
         "train": {"steps": source.steps[-1][0]},
     }  # fmt: skip
-    fresh(run)
+    run.mkdir(parents=True)
     text = canonical({key: value for key, value in config.items() if key != "name"})
     write_text(run / "config.json", json.dumps(config, indent=1))
     about = {

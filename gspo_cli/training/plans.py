@@ -11,6 +11,7 @@ from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.read import read_object
+from gspo_cli.runlog.seal import seal_files
 from gspo_cli.training.resume import has_begun
 from gspo_cli.training.study import Run
 from gspo_cli.training.study import plan as plan_runs
@@ -55,6 +56,7 @@ def record_plan(study: Path, plan: Plan) -> None:
     entry = plan.as_table()
     if entry not in plans:
         write_text(study / NAME, json.dumps({"schema": 1, "plans": [*plans, entry]}, indent=1))
+        seal_files(study, [study / NAME])
 
 
 def read_plans(study: Path) -> list[dict[str, Any]]:
