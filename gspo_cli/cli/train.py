@@ -165,7 +165,7 @@ def go_on(path: Path, steps: int | None, sets: list[str], allowed: list[str], js
     from gspo_cli.training.changes import overrides, read_config
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.plans import to_resume
-    from gspo_cli.training.resume import has_begun, is_complete
+    from gspo_cli.training.resume import finish, has_begun, is_complete
 
     changes = overrides(steps, sets)
     planned = to_resume(path)
@@ -173,6 +173,7 @@ def go_on(path: Path, steps: int | None, sets: list[str], allowed: list[str], js
         for one in planned:
             begun = has_begun(one.folder)
             if begun and is_complete(one.folder) and not changes:
+                finish(one.folder)
                 console.note(f"run {one.folder} is complete")
                 continue
             recipe = read_config(one.folder) if begun or one.run is None else one.run.recipe

@@ -31,6 +31,13 @@ def mend_tails(folder: Path) -> list[dict[str, Any]]:
     return mended
 
 
+def sweep_files(folder: Path) -> None:
+    """Removes files that a crash left unfinished; checkpoints have a sweep of their own."""
+    for path in sorted(folder.rglob(".tmp-*")):
+        if path.is_file() or path.is_symlink():
+            os.unlink(path)
+
+
 def check_to(path: Path, start: str, position: Position) -> bytes:
     """The lines after a checkpoint's position in the log, those before it having been checked one by one.
 

@@ -19,7 +19,8 @@ from gspo_cli.runlog.lock import locked
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.runlog.provenance import provenance
 from gspo_cli.runlog.read import read_object
-from gspo_cli.runlog.repair import check_to, cut, mend_tails, put_aside
+from gspo_cli.runlog.repair import check_to, cut, mend_tails, put_aside, sweep_files
+from gspo_cli.runlog.seal import read_seal, seal_run
 from gspo_cli.training.changes import changed
 from gspo_cli.training.checkpoints import STATE
 from gspo_cli.training.study import Run, find_algorithm
@@ -68,6 +69,7 @@ def reopened(
         record, config = (read_object(folder / name) for name in ("run.json", "config.json"))
         mended, rejected = mend_tails(folder), list[dict[str, str]]()
         sweep(folder / "checkpoints")
+        sweep_files(folder)
 
         def reject(path: Path, why: str) -> None:
             note(f"warning: {path} was refused: {why}")
@@ -145,6 +147,15 @@ def has_begun(folder: Path) -> bool:
 def is_complete(folder: Path) -> bool:
     """Whether a run's last attempt reached its end."""
     return '"status":"completed"' in last_line(folder / "events.jsonl")
+
+
+def finish(folder: Path) -> None:
+    """Seals a complete run that was killed between its end and its seal; nothing is changed in a sealed one."""
+    events = folder / "events.jsonl"
+    if read_seal(folder).get(events.name, {}).get("sha256") != sha256(events):
+        with locked(folder):
+            sweep_files(folder)
+            seal_run(folder)
 
 
 def last_line(path: Path) -> str:

@@ -25,7 +25,7 @@ from gspo_cli.models.torch_setup import prepare_torch
 from gspo_cli.runlog import fs, provenance
 from gspo_cli.training import run as training
 from gspo_cli.training.plans import Plan
-from gspo_cli.training.resume import has_begun, is_complete
+from gspo_cli.training.resume import finish, has_begun, is_complete
 from gspo_cli.training.study import plan
 from gspo_cli.types import Problem, Score
 
@@ -110,6 +110,7 @@ def train(recipe: Recipe, study: Path, changes: dict[str, Any] | None = None, al
     if not has_begun(folder):
         return training.execute(run, start, study, Plan(recipe, [arm], [recipe.seed], ""), [], View())
     if is_complete(folder) and not changes:
+        finish(folder)
         return folder
     return training.resume(folder, lambda _: start, changes or {}, list(allowed), [], View())
 
