@@ -57,6 +57,8 @@ class Store:
             self._clear()
         elif self.finished or (self.folder / "answers.parquet").is_file():
             self._read_table()
+            if self.finished:  # the attempt that finished it may have died before it cleared these away
+                shutil.rmtree(self.folder / "parts", ignore_errors=True)
         else:
             self._read_parts(mode)
 
