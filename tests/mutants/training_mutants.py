@@ -9,12 +9,12 @@ STEP = "training/test_step.py"
 EQUAL_CUTS = f"{BATCHES}::test_gradient_and_metrics_do_not_depend_on_the_cut"
 UPDATE = "training/update.py"
 BACKWARD = "(numerator / denominator).backward()"
-MASK = "mask_BT[i, start : row.length] = True"
+MASK = "mask_BT = (positions_T >= starts_B1) & (positions_T < lengths_B1)"
 
 TRAINING = (
     Mutant(
         "M12 scores shifted by one token", "models/log_probs.py",
-        "hidden_BTH[:, :-1][predicts_BT]", "hidden_BTH[:, 1:][predicts_BT]",
+        "index_BT[:, :-1][mask_BT[:, 1:]]", "index_BT[:, 1:][mask_BT[:, 1:]]",
         f"{LOG_PROBS}::test_equals_log_softmax_of_the_logits_before",
     ),
     Mutant(
@@ -29,16 +29,18 @@ TRAINING = (
     ),
     Mutant(
         "M14 the last token, EOS, masked", "training/batches.py", MASK,
-        "mask_BT[i, start : row.length - 1] = True", f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
+        "mask_BT = (positions_T >= starts_B1) & (positions_T < lengths_B1 - 1)",
+        f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
     ),
     Mutant(
         "the prompt's last token trained", "training/batches.py", MASK,
-        "mask_BT[i, start - 1 : row.length] = True", f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
+        "mask_BT = (positions_T >= starts_B1 - 1) & (positions_T < lengths_B1)",
+        f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
     ),
     Mutant(
         "sampler's log-probabilities off by one", "training/batches.py",
-        "sampled_BT[i, start : row.length] = torch.tensor(row.sample.log_probs)",
-        "sampled_BT[i, start - 1 : row.length - 1] = torch.tensor(row.sample.log_probs)",
+        "(0.0,) * len(row.prompt_ids) + row.sample.log_probs, width)",
+        "(0.0,) * (len(row.prompt_ids) - 1) + row.sample.log_probs, width)",
         f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
     ),
     Mutant(
@@ -117,9 +119,9 @@ TRAINING = (
     ),
     Mutant(
         "M13 old log-probabilities taken before each mini-batch", "training/loop.py",
-        '    for index, mini_batch in enumerate(mini_batches):\n        with clock("update_s"):\n',
-        "    for index, mini_batch in enumerate(mini_batches):\n"
-        '        with clock("update_s"):\n            record_old_policy(learner, [mini_batches[0], mini_batch])\n',
+        'with clock("update_s"), enough_memory("training", LESS_TO_TRAIN):\n            updates',
+        'with clock("update_s"), enough_memory("training", LESS_TO_TRAIN):\n'
+        "            record_old_policy(learner, [mini_batches[0], mini_batch])\n            updates",
         f"{LOOP}::test_all_mini_batches_share_the_old_policy_of_the_batch",
     ),
     Mutant(

@@ -72,19 +72,21 @@ def test_official_verdicts_on_all_programs_of_our_own(sandbox: Sandbox) -> None:
     assert differences(sandbox, read(OWN), "verdict", "official") == {}
 
 
-def core(shared_data: Path) -> list[dict[str, Any]]:
-    return [r for r in read(shared_data / CASES) if not r["timing_sensitive"] and not r["reward_hack"]]
+def core(shared_data: Path, grader: str) -> list[dict[str, Any]]:
+    rows = [r for r in read(shared_data / CASES) if not r["timing_sensitive"] and not r["reward_hack"]]
+    # a race as a script: its two processes read one input (the official grader takes os.fork away)
+    return [r for r in rows if (r["id"], grader) != ("s-os-fork", "script")]
 
 
 @pytest.mark.parametrize("grader", ["official", "script"])
 def test_a_sample_of_real_programs(sandbox: Sandbox, shared_data: Path, grader: str) -> None:
-    assert differences(sandbox, core(shared_data)[::20], f"{grader}_verdict", grader) == {}
+    assert differences(sandbox, core(shared_data, grader)[::20], f"{grader}_verdict", grader) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grader", ["official", "script"])
 def test_all_real_programs(sandbox: Sandbox, shared_data: Path, grader: str) -> None:
-    assert differences(sandbox, core(shared_data), f"{grader}_verdict", grader) == {}
+    assert differences(sandbox, core(shared_data, grader), f"{grader}_verdict", grader) == {}
 
 
 @pytest.mark.parametrize("grader", ["official", "script"])

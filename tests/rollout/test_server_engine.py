@@ -156,11 +156,11 @@ def test_one_that_does_not_ends_the_batch(
 def test_a_silent_server_ends_within_the_deadline(server: Server, tiny_moe: PreTrainedModel) -> None:
     engine = connected(server, tiny_moe)
     engine.deadline_s = 0.5  # type: ignore[attr-defined]
-    server.delay_s = 2.0
+    server.delay_s = 6.0
     start = time.monotonic()
     with pytest.raises(GspoError, match="did not answer"):
         generate_checked(engine, PROMPTS, SAMPLING, SEEDS, 0)
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < 5
 
 
 def test_a_server_that_is_not_there_is_named(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
