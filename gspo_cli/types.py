@@ -146,6 +146,8 @@ class MicroBatch:
     """The engine's expert choices there; None where they are not wanted."""
     old_routes_LNK: Tensor | None = None
     """The trainer's own before the first update; None until computed."""
+    filler: bool = False
+    """Only there because other ranks have more passes: gathering weights takes all of them. Adds nothing anywhere."""
 
 
 @dataclass(slots=True)
@@ -157,7 +159,14 @@ class MiniBatch:
     mask_BT: Tensor
     """... but stay here: the loss tokens of all responses, for denominators."""
     num_skipped: int
-    """Rows left out of the micro-batches."""
+    """Rows left out of the micro-batches, of all ranks."""
+    skipped_tokens: int = 0
+    """The loss tokens of these rows."""
+
+    @property
+    def own(self) -> list[MicroBatch]:
+        """The micro-batches that this rank trains on."""
+        return [micro for micro in self.micro_batches if not micro.filler]
 
 
 class Mean(NamedTuple):

@@ -25,9 +25,9 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name.removeprefix("step-")))
 
 
-def sweep(folder: Path) -> None:
-    """Removes what a crash left behind: unfinished and half-deleted checkpoints."""
-    for pattern in (".tmp-*", ".del-*"):
+def sweep(folder: Path, patterns: tuple[str, ...] = (".tmp-*", ".del-*", ".part-*")) -> None:
+    """Removes what a crash left behind: unfinished and half-deleted checkpoints, and what ranks gave towards one."""
+    for pattern in patterns:
         for path in sorted(folder.glob(pattern)):
             fs.remove_tree(path)
 
@@ -40,7 +40,7 @@ def write(folder: Path, step: int, attempt: int, fill: Callable[[Path], None]) -
     are untouched then.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    sweep(folder)
+    sweep(folder, (".tmp-*", ".del-*"))
     require_room(folder)
     name = f"step-{step:06d}"
     temporary, target = folder / f".tmp-{name}-{attempt}", folder / name

@@ -10,18 +10,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gspo_cli.models.sharding import like, whole
+from gspo_cli.ranks import ALONE, Ranks
+
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What AdamW holds for a parameter, once that has had a gradient."""
 
 Named = Iterable[tuple[str, nn.Parameter]]
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Named) -> dict[str, Tensor]:
-    """AdamW's state under `<parameter>|<moment>`: by name, since an index means nothing to another version's model."""
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Named, ranks: Ranks = ALONE
+) -> dict[str, Tensor]:
+    """AdamW's state under `<parameter>|<moment>`: by name, since an index means nothing to another version's model.
+
+    Whole tensors, whatever they are divided over; with several ranks each gets those of every `size`-th parameter.
+    """
     found = {}
-    for name, parameter in parameters:
-        state = optimizer.state.get(parameter, {})
-        found.update({f"{name}|{moment}": value.detach().cpu().contiguous() for moment, value in state.items()})
+    for number, (name, parameter) in enumerate(parameters):
+        for moment, value in optimizer.state.get(parameter, {}).items():
+            rows = whole(value.detach())
+            if number % ranks.size == ranks.rank:
+                found[f"{name}|{moment}"] = rows.cpu().contiguous()
     return found
 
 
@@ -41,7 +51,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, parameters: Named, saved
         if state["exp_avg"].shape != known[name].shape:
             raise ValueError(f"the optimizer's state of {name} has another shape")
         # a fused step reads its count beside the parameter
-        optimizer.state[known[name]] = {m: v.to(known[name].device).clone() for m, v in state.items()}
+        on_device = {m: v.to(known[name].device).clone() for m, v in state.items()}
+        optimizer.state[known[name]] = {m: v if m == "step" else like(known[name], v) for m, v in on_device.items()}
 
 
 def restore_parameters(parameters: Named, saved: dict[str, Tensor]) -> None:

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from gspo_cli.errors import GspoError
 from gspo_cli.models.adapter_folder import adapter_base, attach, is_adapter
 from gspo_cli.models.packing import enable_packing
+from gspo_cli.models.sharding import whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -104,11 +105,11 @@ def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
 
 
 def weights_hash(model: PreTrainedModel) -> str:
-    """sha256 over the names and bytes of all parameters, in name order."""
+    """sha256 over the names and bytes of all parameters, in name order; all ranks of a divided model must call it."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(whole(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

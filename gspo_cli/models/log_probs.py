@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gspo_cli.models.packing import Packing, last_hidden, take_rows
+from gspo_cli.models.sharding import inside
 
 CHUNK_LOGITS = 1 << 24  # logits held at a time; more tokens than that are done in chunks and recomputed in backward
 
@@ -35,6 +36,12 @@ def token_scores(
     never on prompt or padding. With `packing` (of the same rows) the model is fed packed rows instead of padded ones:
     the same values to rounding.
     """
+    return inside(model, _token_scores, input_ids_BT, mask_BT, temperature, packing)
+
+
+def _token_scores(
+    model: PreTrainedModel, input_ids_BT: Tensor, mask_BT: Tensor, temperature: float, packing: Packing | None
+) -> TokenScores:
     hidden_RH = last_hidden(model.base_model, input_ids_BT, packing)
     index_BT = torch.arange(mask_BT.numel(), device=mask_BT.device).view(mask_BT.shape)
     index_BT = index_BT if packing is None else packing.index_BT

@@ -9,6 +9,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from gspo_cli.models.sharding import copy_whole
 from gspo_cli.moe.routers import Routing
 from gspo_cli.rollout.engine import EngineInfo, SampleKey
 from gspo_cli.rollout.sampler import Drawn, sample
@@ -81,8 +82,9 @@ class TransformersEngine:
         )
 
     def sync(self, weights: PreTrainedModel, version: int) -> None:
-        """The model is the trainer's own: only the version moves."""
-        assert weights is self.model
+        """The model is the trainer's own, so only the version moves; or a whole copy of one divided over ranks."""
+        if weights is not self.model:
+            copy_whole(weights, self.model)
         self.weight_version = version
 
     def rest(self) -> None:

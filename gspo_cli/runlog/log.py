@@ -89,3 +89,14 @@ class RunLog:
         """Something that happened: starts, ends, interruptions, errors."""
         record = {"event": name, "time": now(), "attempt": self.attempt} | details
         append_lines(self.folder / "events.jsonl", [canonical(record)])
+
+
+class SilentLog(RunLog):
+    """The log of a rank that is not the first: it takes the same lines and writes none."""
+
+    def flush(self) -> None:
+        """Forgets what is queued."""
+        self._metrics, self._perf = [], []
+
+    def event(self, name: str, **details: Any) -> None:
+        """Nothing."""

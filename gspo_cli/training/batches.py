@@ -15,6 +15,7 @@ from torch import Tensor
 from gspo_cli.algorithms import Algorithm
 from gspo_cli.models.packing import pack
 from gspo_cli.moe.routers import Routing
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.types import Group, MicroBatch, MiniBatch, RolloutBatch, Sample
 
 
@@ -48,6 +49,8 @@ class Cut:
     """The model's routers, where the engine's expert choices are to be carried along."""
     packed: bool = False
     """Feed the model rows without padding, each prompt once."""
+    ranks: Ranks = ALONE
+    """Over which the rows are divided."""
 
 
 def rewards_and_groups(batch: RolloutBatch, overlong_from: float | None = None) -> tuple[Tensor, Tensor]:
@@ -91,15 +94,41 @@ def make_mini_batches(batch: RolloutBatch, advantages_B: Tensor, plan: Cut, devi
         known = [r for i in part for r, is_scored in zip(rows[i], scored[i], strict=True) if is_scored]
         counted = [r for r in known if not (plan.mask_truncated and r.sample.finish == "length")]
         trained = [r for r in counted if r.advantage != 0 or plan.keep_rows_without_advantage]
-        chunks = (cut_packed if plan.packed else cut_padded)(trained, plan.micro_batch_tokens)
         mini_batches.append(
             MiniBatch(
-                micro_batches=[lay_out(chunk, device, plan.packed, plan.routing) for chunk in chunks],
+                micro_batches=own_passes(trained, plan, device),
                 mask_BT=length_mask([len(r.sample.token_ids) for r in counted]),
                 num_skipped=len(counted) - len(trained),
+                skipped_tokens=sum(len(r.sample.token_ids) for r in counted)
+                - sum(len(r.sample.token_ids) for r in trained),
             )
         )
     return mini_batches
+
+
+def own_passes(rows: list[Row], plan: Cut, device: torch.device) -> list[MicroBatch]:
+    """This rank's passes over a mini-batch, as many as any rank has."""
+    cut = cut_packed if plan.packed else cut_padded
+    chunks = [cut(part, plan.micro_batch_tokens) for part in balanced(rows, plan.ranks.size)]
+    mine = [lay_out(chunk, device, plan.packed, plan.routing) for chunk in chunks[plan.ranks.rank]]
+    for _ in range(max(map(len, chunks)) - len(mine)):
+        mine.append(lay_out([min(rows, key=lambda r: r.length)], device, plan.packed, plan.routing))
+        mine[-1].filler = True
+    return mine
+
+
+def balanced(rows: list[Row], parts: int) -> list[list[Row]]:
+    """Rows dealt out so that the parts have about equally many tokens: the longest first, each to the least filled.
+
+    Within a part they stay in order, so that responses to one prompt stay together.
+    """
+    if parts == 1:
+        return [rows]
+    filled, where = [0] * parts, [0] * len(rows)
+    for i in sorted(range(len(rows)), key=lambda i: -rows[i].length):
+        where[i] = min(range(parts), key=filled.__getitem__)
+        filled[where[i]] += rows[i].length
+    return [[row for row, there in zip(rows, where, strict=True) if there == part] for part in range(parts)]
 
 
 def cut_padded(rows: list[Row], budget: int) -> list[list[Row]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from gspo_cli.checkpoint.manifest import Damaged
 from gspo_cli.checkpoint.protocol import checkpoints, rotate, write
@@ -26,6 +27,8 @@ from gspo_cli.checkpoint.tensors import (
 from gspo_cli.config import CheckpointConfig
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.load import load_policy, weights_hash
+from gspo_cli.models.sharding import copy_from_first, is_sharded, whole
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.schema import metric
 from gspo_cli.training.signals import CODES
@@ -46,6 +49,7 @@ class Checkpoints:
     identity: dict[str, Any]
     """`start_sha256`, `config_sha256` and `changes` of the state."""
     note: Callable[[str], None]
+    ranks: Ranks = ALONE
     position: LogPosition | None = None
     """The end of the log at the last boundary; an evaluation after it is repeated by a resume."""
     generators: dict[str, Tensor] = field(default_factory=dict)
@@ -63,12 +67,13 @@ class Checkpoints:
         Errors: GspoError when a signal asked for the end (129, 130, 143), or after too many failed saves (6).
         """
         log, best = session.log, self.config.best
+        session.signals.agree()
         if best is not None and (value := values.get(best)) is not None:
             self.score = -value if metric(best).better == "lower" else value
         self.position = LogPosition(num_bytes=log.num_bytes, num_lines=log.seq, head=log.head)
         self.generators = generator_tensors()
         last = session.step == session.run.recipe.train.steps
-        if self.is_due(session.step) or last or session.signals.received:
+        if any(self.ranks.everywhere(lambda: self.is_due(session.step))) or last or session.signals.received:
             self.save(session)
             if self.missed and last:
                 raise self.storage_error()
@@ -80,7 +85,7 @@ class Checkpoints:
         newer one is left until its step is saved again."""
         self.position, self.saved, self.score = state.log, state.step, state.score
         self.generators = generator_tensors()
-        if checkpoints(self.run / "checkpoints")[-1].name == f"step-{state.step:06d}":
+        if self.ranks.first and checkpoints(self.run / "checkpoints")[-1].name == f"step-{state.step:06d}":
             self.rotate()
 
     def end(self, session: Session) -> dict[str, Any]:
@@ -119,11 +124,9 @@ class Checkpoints:
         """
         if self.saved == session.step:
             return
-        folder, started = self.run / "checkpoints", time.monotonic()
+        started = time.monotonic()
         try:
-            if session.log.num_bytes:
-                fs.fsync(self.run / "metrics.jsonl")
-            manifest = write(folder, session.step, self.attempt, lambda at: self.fill(session, at))
+            num_bytes = self.write(session, self.collect(session))
         except (OSError, SafetensorError, Damaged) as error:
             self.missed += 1
             session.log.event("checkpoint_failed", step=session.step, reason=str(error), in_a_row=self.missed)
@@ -133,10 +136,11 @@ class Checkpoints:
             return
         self.saved, self.missed, self.saved_at = session.step, 0, time.monotonic()
         session.log.event(
-            "checkpoint", step=session.step, bytes=manifest.num_bytes, seconds=round(self.saved_at - started, 3),
+            "checkpoint", step=session.step, bytes=num_bytes, seconds=round(self.saved_at - started, 3),
             log=self.position.model_dump() if self.position else None,
         )  # fmt: skip
-        self.rotate()
+        if self.ranks.first:
+            self.rotate()
 
     def rotate(self) -> None:
         """Removes the checkpoints that are not to be kept."""
@@ -152,30 +156,64 @@ class Checkpoints:
             ExitCode.STORAGE,
         )
 
-    def fill(self, session: Session, folder: Path) -> None:
-        """Writes the files of a checkpoint.
+    def collect(self, session: Session) -> Saved:
+        """What this rank writes: of a divided model rank 0 takes the weights, each its share of the moments.
 
         Errors: GspoError (exit code 4) for a weight or moment that is not finite; such a state is never saved.
         """
-        assert self.position is not None
-        learner = session.learner
-        files = {OPTIMIZER: optimizer_tensors(learner.optimizer, learner.model.named_parameters())}
+        learner, ranks = session.learner, self.ranks
+        weights = whole_weights(learner.model, ranks)
+        files = {optimizer_file(ranks): optimizer_tensors(learner.optimizer, learner.model.named_parameters(), ranks)}
         if learner.critic is not None:
             files[CRITIC] = learner.critic.tensors()
-        everything: dict[str, Tensor] = dict(learner.model.named_parameters())
+        everything: dict[str, Tensor] = dict(weights)
         for tensors in files.values():
             everything |= tensors
-        if bad := first_nonfinite(everything):
-            raise GspoError(
-                f"{bad} is not finite after rollout batch {session.step}",
-                "a state like that is never saved",
-                f"gspo train --resume {self.run} goes back to the last checkpoint, with another recipe if need be",
-                ExitCode.GUARD,
-            )
-        learner.model.save_pretrained(folder / "model")
+
+        def refuse_nonfinite() -> None:
+            if bad := first_nonfinite(everything):
+                raise GspoError(
+                    f"{bad} is not finite after rollout batch {session.step}",
+                    "a state like that is never saved",
+                    f"gspo train --resume {self.run} goes back to the last checkpoint, with another recipe if need be",
+                    ExitCode.GUARD,
+                )
+
+        ranks.everywhere(refuse_nonfinite)
+        return Saved(weights, files, weights_hash(learner.model))
+
+    def write(self, session: Session, saved: Saved) -> int:
+        """Writes a checkpoint and gives its size: each rank its own files, rank 0 the rest and the checkpoint's name.
+
+        Errors: OSError, SafetensorError or Damaged when the disk refuses, on all ranks.
+        """
+        ranks, folder = self.ranks, self.run / "checkpoints"
+        parts = [folder / f".part-{session.step}-{rank}" for rank in range(1, ranks.size)]
+
+        def write_own() -> None:
+            if not ranks.first:
+                parts[ranks.rank - 1].mkdir(parents=True, exist_ok=True)
+                save_all(saved.files, parts[ranks.rank - 1])
+
+        def write_all() -> int:
+            if session.log.num_bytes:
+                fs.fsync(self.run / "metrics.jsonl")
+            return write(folder, session.step, self.attempt, lambda at: self.fill(session, saved, at, parts)).num_bytes
+
+        together(ranks, write_own)
+        return int(together(ranks, lambda: write_all() if ranks.first else 0)[0])
+
+    def fill(self, session: Session, saved: Saved, folder: Path, parts: list[Path]) -> None:
+        """Writes the files of a checkpoint; those in `parts` are there already and are moved."""
+        assert self.position is not None
+        model = session.learner.model
+        model.save_pretrained(folder / "model", **({"state_dict": saved.weights} if is_sharded(model) else {}))
         session.tokenizer.save_pretrained(folder / "model")
-        for name, tensors in (files | {GENERATORS: self.generators}).items():
-            save_file(tensors, folder / name)
+        save_all(saved.files | {GENERATORS: self.generators}, folder)
+        for part in parts:
+            for file in sorted(part.iterdir()):
+                fs.rename(file, folder / file.name)
+            fs.remove_tree(part)
         state = State(
             step=session.step,
             portions=session.chunks,
@@ -186,10 +224,68 @@ class Checkpoints:
             outside=session.outside,
             score=self.score,
             log=self.position,
-            weights_sha256=weights_hash(learner.model),
+            weights_sha256=saved.weights_sha256,
             **self.identity,
         )
         (folder / STATE).write_text(state.model_dump_json(indent=1), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What goes into a checkpoint, as far as it lies in the memory of this rank."""
+
+    weights: dict[str, Tensor]
+    """Whole; empty on all ranks but the first."""
+    files: dict[str, dict[str, Tensor]]
+    weights_sha256: str
+
+
+def whole_weights(model: PreTrainedModel, ranks: Ranks) -> dict[str, Tensor]:
+    """The weights by name, those of a divided model gathered into the memory of rank 0's host."""
+    if not is_sharded(model):
+        return {name: p.detach() for name, p in model.named_parameters()}
+    gathered = ((name, whole(p.detach())) for name, p in model.named_parameters())
+    return {name: rows.cpu() for name, rows in gathered if ranks.first}
+
+
+def optimizer_file(ranks: Ranks) -> str:
+    """Where this rank's share of the moments goes."""
+    return OPTIMIZER if ranks.size == 1 else f"optimizer-{ranks.rank + 1:05d}-of-{ranks.size:05d}.safetensors"
+
+
+def load_optimizer(folder: Path) -> dict[str, Tensor]:
+    """All moments, whichever number of ranks saved them.
+
+    Errors: OSError when there are none.
+    """
+    files = sorted(folder.glob("optimizer*.safetensors")) or [folder / OPTIMIZER]
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def save_all(files: dict[str, dict[str, Tensor]], folder: Path) -> None:
+    """Each as a safetensors file."""
+    for name, tensors in files.items():
+        save_file(tensors, folder / name)
+
+
+def together(ranks: Ranks, work: Callable[[], Any]) -> list[Any]:
+    """`work` of all ranks, or the refusal of a disk on all of them.
+
+    Errors: OSError, SafetensorError or Damaged; with several ranks always OSError.
+    """
+    if ranks.size == 1:
+        return [work()]
+
+    def attempt() -> list[Any]:
+        try:
+            return [work(), None]
+        except (OSError, SafetensorError, Damaged) as error:
+            return [None, str(error)]
+
+    said = ranks.everywhere(attempt)
+    if refused := [why for _, why in said if why]:
+        raise OSError(refused[0])
+    return [found for found, _ in said]
 
 
 def best_step(folder: Path) -> set[int]:
@@ -208,7 +304,7 @@ def restore(session: Session, folder: Path, state: State) -> None:
     learner = session.learner
     try:
         load_weights(session, folder / "model", state)
-        restore_optimizer(learner.optimizer, learner.model.named_parameters(), load_file(folder / OPTIMIZER))
+        restore_optimizer(learner.optimizer, learner.model.named_parameters(), load_optimizer(folder))
         if learner.critic is not None:
             learner.critic.restore(load_file(folder / CRITIC))
         restore_generators(load_file(folder / GENERATORS))
@@ -229,7 +325,11 @@ def load_weights(session: Session, folder: Path, state: State) -> None:
     Errors: ValueError unless the model then has the very weights that were saved.
     """
     model, config = session.learner.model, session.run.recipe.model
-    loaded, _ = load_policy(config.model_copy(update={"device": "cpu", "revision": None}), folder)
-    restore_parameters(model.named_parameters(), dict(loaded.named_parameters()))
+    config, ranks = config.model_copy(update={"device": "cpu", "revision": None}), session.learner.ranks
+    loaded = load_policy(config, folder)[0] if ranks.first else None
+    if is_sharded(model):
+        copy_from_first(loaded, model)
+    elif loaded is not None:
+        restore_parameters(model.named_parameters(), dict(loaded.named_parameters()))
     if (found := weights_hash(model)) != state.weights_sha256:
         raise ValueError(f"the loaded weights have sha256 {found[:12]}, the saved ones {state.weights_sha256[:12]}")

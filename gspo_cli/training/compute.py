@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from gspo_cli.moe.routers import find_routing
 from gspo_cli.training.update import Learner
-from gspo_cli.types import MicroBatch, MiniBatch, RolloutBatch
+from gspo_cli.types import MicroBatch, RolloutBatch
 
 
 def active_parameters(model: PreTrainedModel, trained: bool = False) -> int:
@@ -37,14 +37,14 @@ def real_tokens(micro: MicroBatch) -> int:
     return int((micro.mask_BT.long().cumsum(-1).argmax(-1) + 1).sum())
 
 
-def batch_flops(learner: Learner, batch: RolloutBatch, mini_batches: list[MiniBatch]) -> int:
+def batch_flops(learner: Learner, batch: RolloutBatch, passes: list[int]) -> int:
     """Floating-point operations of sampling, the old-policy and reference passes, training and the critic.
 
+    `passes` = the tokens trained on in each mini-batch, without padding, over all ranks.
     Attention's own products are left out; dropped groups count, and so do only the passes that were made.
     """
     groups = (*batch.groups, *batch.dropped)
     sampled = sum(len(g.prompt.token_ids) + sum(len(s.token_ids) for s in g.samples) for g in groups)
-    passes = [real_positions(mini.micro_batches) for mini in mini_batches]
     forward, trained = sampled, sum(passes)
     if learner.needs_old_pass:
         forward += sum(passes[1:])

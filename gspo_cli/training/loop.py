@@ -134,7 +134,7 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
             learner.critic.set_advantages(run.algorithm, run.params, mini_batches)
     checked = check_first_batch(session, batch, mini_batches) if step == 1 else {}
     with clock("probe_s"):
-        probe = Probe(learner.model, learner.routing, batch)
+        probe = Probe(learner.model, learner.routing, batch, learner.ranks)
     with clock("old_policy_s"):
         record_old_policy(learner, mini_batches)
 
@@ -209,6 +209,7 @@ def cut_plan(run: Run, learner: Learner) -> Cut:
         keep_rows_without_advantage=learner.reference is not None or learner.critic is not None,
         mask_truncated=run.recipe.algo.truncation == "mask",
         routing=learner.routing if run.recipe.records_routes else None,
+        ranks=learner.ranks,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,8 @@ def preflight(
     for micro in micro_batches:
         with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
             first, second = (scored(learner.model, micro, learner.temperature).log_probs_BT for _ in range(2))
+        if micro.filler:
+            continue
         sampled_BT = micro.sampler_log_probs_BT
         again = again + sequence_log_ratio(second, first, micro.mask_BT).double().cpu().square().sum()
         squares = squares + sequence_log_ratio(first, sampled_BT, micro.mask_BT).double().cpu().square().sum()
@@ -57,13 +60,16 @@ def preflight(
         tokens_squared = tokens_squared + gap_N.square().sum()
         k1, k3 = k1 - gap_N.sum(), k3 + (gap_N.expm1() - gap_N).sum()
         rows, tokens = rows + len(micro.mask_BT), tokens + int(micro.mask_BT.sum())
-    found.metrics["mismatch/self_floor"] = RootMean(again, rows)
-    self_floor, floor = float((again / rows).sqrt()), float((squares / rows).sqrt())
-    token_floor = float((tokens_squared / tokens).sqrt())
+    sums = [float(x) for x in (again, squares, tokens_squared, k1, k3, rows, tokens)]
+    again_sum, squares_sum, tokens_sum, k1_sum, k3_sum, num_rows, num_tokens = learner.ranks.total(sums)
+    found.metrics["mismatch/self_floor"] = RootMean(torch.tensor(again_sum, dtype=torch.float64), int(num_rows))
     found.values = {
-        "self_floor": self_floor, "floor": floor, "token_floor": token_floor,
-        "kl_k1": float(k1 / tokens), "kl_k3": float(k3 / tokens),
-    } | ({"band": band} if band else {})  # fmt: skip
+        "self_floor": math.sqrt(again_sum / num_rows),
+        "floor": math.sqrt(squares_sum / num_rows),
+        "token_floor": math.sqrt(tokens_sum / num_tokens),
+        "kl_k1": k1_sum / num_tokens,
+        "kl_k3": k3_sum / num_tokens,
+    } | ({"band": band} if band else {})
     judge(learner, found, band)
     return found
 

@@ -10,11 +10,12 @@ from gspo_cli.runlog.log import RunLog
 from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.compute import batch_flops, real_positions
+from gspo_cli.training.merge import merged
 from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
 from gspo_cli.training.routes import fed, sampler_route_metrics
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.update import Learner, log_bounds
-from gspo_cli.types import MicroBatch, MiniBatch, Reduced, RolloutBatch, StepMetrics
+from gspo_cli.types import MiniBatch, Reduced, RolloutBatch, StepMetrics
 
 
 class Totals:
@@ -43,9 +44,11 @@ def record_batch(
     """Writes the lines and gives the pooled values with the times, for display, and the `update` lines."""
     sampled = Accumulator()
     sampled.add(rollout_metrics(batch, advantages_B))
-    sampled.add(mismatch_metrics(mini_batches, log_bounds(learner.params)))
+    own = Accumulator()
+    own.add(mismatch_metrics(mini_batches, log_bounds(learner.params)))
     if learner.routing is not None:
-        sampled.add(sampler_route_metrics(mini_batches, learner.routing.missing))
+        own.add(sampler_route_metrics(mini_batches, learner.routing.missing))
+    sampled.add(merged(own, learner.ranks).values)
     sampled.add(extra)
     pooled = Accumulator()
     for metrics in updates:
@@ -56,29 +59,28 @@ def record_batch(
     samples = [s for g in (*batch.groups, *batch.dropped) for s in g.samples]
     num_tokens, num_groups = sum(len(s.token_ids) for s in samples), len(batch.groups) + len(batch.dropped)
     rollout_line.update(totals.add(queries=num_groups, responses=len(samples), gen_tokens=num_tokens))
-    micro_batches = [m for mini in mini_batches for m in mini.micro_batches]
+    micro_batches = [m for mini in mini_batches for m in mini.own]
+    passes = [float(real_positions(mini.own)) for mini in mini_batches]
+    trained, held, *passes = learner.ranks.total(
+        [float(sum(int(m.mask_BT.sum()) for m in micro_batches)), float(sum(map(fed, micro_batches))), *passes]
+    )
     update_lines = [complete(metrics.result()) for metrics in updates]
     step_line.update(
         totals.add(
-            train_tokens=sum(int(m.mask_BT.sum()) for m in micro_batches),
+            train_tokens=int(trained),
             updates=sum(int(line.values["update/applied"] or 0) for line in update_lines),
-            flops=batch_flops(learner, batch, mini_batches),
+            flops=batch_flops(learner, batch, [int(positions) for positions in passes]),
         )
     )
     times = clock.reset()
-    times |= {"gen_tokens_per_s": num_tokens / times["rollout_s"], "padding_frac": padding_share(micro_batches)}
+    padding = 1 - sum(passes) / held if held else 0.0
+    times |= {"gen_tokens_per_s": num_tokens / times["rollout_s"], "padding_frac": padding}
     log.line("rollout", batch.step, rollout_line, perf=times)
     for index, line in enumerate(update_lines):
         log.line("update", batch.step, line, mini_batch=index)
     log.line("step", batch.step, step_line)
     log.flush()
     return rollout_line.values | step_line.values | times, update_lines
-
-
-def padding_share(micro_batches: list[MicroBatch]) -> float:
-    """The share of positions in the training passes that hold neither prompt nor response."""
-    positions = sum(map(fed, micro_batches))
-    return 1 - real_positions(micro_batches) / positions if positions else 0.0
 
 
 def complete(line: StepMetrics) -> StepMetrics:

@@ -13,6 +13,7 @@ from gspo_cli.checkpoint.protocol import checkpoints, newest, sweep
 from gspo_cli.checkpoint.state import State, parse_state
 from gspo_cli.config import Recipe, check_params
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.chain import Position
 from gspo_cli.runlog.lock import locked
@@ -51,13 +52,17 @@ class Earlier:
 
 @contextmanager
 def reopened(
-    folder: Path, overrides: dict[str, Any], allowed: list[str], note: Callable[[str], None]
+    folder: Path, overrides: dict[str, Any], allowed: list[str], note: Callable[[str], None], ranks: Ranks = ALONE
 ) -> Iterator[Earlier]:
-    """Holds a run's folder and gives its newest checkpoint that verifies; each one refused is said aloud.
+    """Holds a run's folder and gives its newest checkpoint that verifies; each one refused is said aloud. Of several
+    ranks the first one does, and tells the others.
 
     Errors: GspoError when there is nothing to resume (2), a recipe that may not change (2), another process (2), or
     no checkpoint that can be trusted (6); the logs are as they were, but for torn ends.
     """
+    if not ranks.first:
+        yield as_told(folder, overrides, allowed, ranks.from_first(lambda: None))
+        return
     if not (folder / "run.json").is_file():
         raise GspoError(
             f"no run in {folder}",
@@ -66,7 +71,6 @@ def reopened(
         )
     fs.refuse_links(folder)
     with locked(folder):
-        record, config = (read_object(folder / name) for name in ("run.json", "config.json"))
         mended, rejected = mend_tails(folder), list[dict[str, str]]()
         sweep(folder / "checkpoints")
         sweep_files(folder)
@@ -84,12 +88,30 @@ def reopened(
                 "restore one from a copy; or train anew under another --name, or with --overwrite",
                 ExitCode.STORAGE,
             )
-        state = parse_state((found[0] / STATE).read_text(encoding="utf-8"))
-        recipe, changes = changed(config, state.changes, overrides, allowed, str(record["config_sha256"]))
-        yield Earlier(
-            folder, as_run(str(record["arm"]), recipe), record, found[0], state.model_copy(update={"changes": changes}),
-            num_attempts(folder) + 1, mended, rejected,
-        )  # fmt: skip
+        earlier = read_earlier(folder, found[0], overrides, allowed, num_attempts(folder) + 1, mended, rejected)
+        ranks.from_first(lambda: {"checkpoint": str(found[0]), "attempt": earlier.attempt})
+        yield earlier
+
+
+def as_told(folder: Path, overrides: dict[str, Any], allowed: list[str], told: dict[str, Any]) -> Earlier:
+    """What rank 0 found, on another rank."""
+    return read_earlier(folder, Path(told["checkpoint"]), overrides, allowed, told["attempt"], [], [])
+
+
+def read_earlier(
+    folder: Path, checkpoint: Path, overrides: dict[str, Any], allowed: list[str], attempt: int,
+    mended: list[dict[str, Any]], rejected: list[dict[str, str]],
+) -> Earlier:  # fmt: skip
+    """What there is of a run, from its files.
+
+    Errors: GspoError for a recipe that may not change.
+    """
+    record, config = (read_object(folder / name) for name in ("run.json", "config.json"))
+    state = parse_state((checkpoint / STATE).read_text(encoding="utf-8"))
+    recipe, changes = changed(config, state.changes, overrides, allowed, str(record["config_sha256"]))
+    run = as_run(str(record["arm"]), recipe)
+    state = state.model_copy(update={"changes": changes})
+    return Earlier(folder, run, record, checkpoint, state, attempt, mended, rejected)
 
 
 def as_run(arm: str, recipe: Recipe) -> Run:

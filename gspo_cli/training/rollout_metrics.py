@@ -79,7 +79,7 @@ def mismatch_metrics(mini_batches: list[MiniBatch], bounds: tuple[float, float] 
 
     `bounds` = the algorithm's clip range for a log-ratio, if it has one.
     """
-    micro_batches = [m for mini in mini_batches for m in mini.micro_batches if m.trainer_log_probs_BT is not None]
+    micro_batches = [m for mini in mini_batches for m in mini.own if m.trainer_log_probs_BT is not None]
     if not micro_batches:
         return {}
     token_gaps, row_gaps, probabilities = [], [], []

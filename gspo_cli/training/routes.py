@@ -93,7 +93,7 @@ def compared(prefix: str, before_LNK: Tensor, after_LNK: Tensor, suffix: str = "
 def sampler_route_metrics(mini_batches: list[MiniBatch], missing: int) -> dict[str, Reduced]:
     """The engine's choices against the trainer's under the same weights, where both are known."""
     from_engine, from_trainer = [], []
-    for micro in (m for mini in mini_batches for m in mini.micro_batches):
+    for micro in (m for mini in mini_batches for m in mini.own):
         if micro.sampler_routes_LNK is not None and micro.old_routes_LNK is not None:
             theirs_LNK, ours_LNK = (r[:, micro.predicts_M] for r in (micro.sampler_routes_LNK, micro.old_routes_LNK))
             known_N = theirs_LNK[0, :, 0] != missing

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,23 @@ from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.during_training import BenchmarkSet, load_benchmarks, measure_all
 from gspo_cli.evals.subject import Subject
+from gspo_cli.models.divided import load_divided, replica
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.lora import add_lora
 from gspo_cli.models.torch_setup import determinism
 from gspo_cli.moe.routers import find_routing, replayable
 from gspo_cli.plugins import is_plugin, plugin_source
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.rollout.collect import PromptStream, problems_hash
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.hosted_engine import HostedEngine
+from gspo_cli.rollout.shared import SharedEngine, SharedTask
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import fresh
 from gspo_cli.runlog.lock import locked
-from gspo_cli.runlog.log import RunLog
+from gspo_cli.runlog.log import RunLog, SilentLog
 from gspo_cli.runlog.provenance import code_diff, provenance
 from gspo_cli.runlog.seal import seal_run
 from gspo_cli.seeds import derive_seed
@@ -47,9 +51,10 @@ from gspo_cli.training.guards import Guards
 from gspo_cli.training.loop import Hooks, Session, train
 from gspo_cli.training.plans import Plan, record_plan
 from gspo_cli.training.resume import Earlier, compare_machine, continue_log, reopened, start_event
-from gspo_cli.training.signals import CODES
+from gspo_cli.training.signals import CODES, Signals
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner
+from gspo_cli.types import RolloutBatch
 
 
 @dataclass(frozen=True)
@@ -74,13 +79,18 @@ class Parts:
     engine: Engine
     start_sha256: str
     """Of the weights as loaded."""
+    reference: PreTrainedModel | None = None
+    """The start model, divided, where the KL penalty needs one; None for one rank, which copies it."""
+    ranks: Ranks = ALONE
 
 
-def load_parts(recipe: Recipe, start: Path) -> Parts:
+def load_parts(recipe: Recipe, start: Path, ranks: Ranks = ALONE) -> Parts:
     """Start model, task and engine.
 
     Errors: GspoError for what cannot be loaded.
     """
+    if ranks.size > 1:
+        return load_shared_parts(recipe, start, ranks)
     model, tokenizer = load_policy(recipe.model, start)
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
@@ -92,25 +102,47 @@ def load_parts(recipe: Recipe, start: Path) -> Parts:
     return Parts(model, tokenizer, task, stream, benchmarks, engine, start_sha256)
 
 
-def execute(run: Run, start: Path, study: Path, plan: Plan, argv: list[str], view: View) -> Path:
-    """Trains one run from its beginning and returns its folder, which no other process may hold."""
-    parts = load_parts(run.recipe, start)
-    with locked(study / run.name):
-        record_plan(study, plan)
+def load_shared_parts(recipe: Recipe, start: Path, ranks: Ranks) -> Parts:
+    """The same with weights divided over the ranks, and a whole copy of them on each to sample from.
+
+    Errors: GspoError for what cannot be loaded.
+    """
+    model, tokenizer, start_sha256 = load_divided(recipe.model, start, ranks)
+    task = make_task(recipe.task)
+    stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
+    benchmarks = load_benchmarks(recipe.eval)
+    engine = open_engine(recipe.rollout, replica(recipe.model, start, model), tokenizer, recipe.records_routes)
+    reference = None
+    if recipe.algo.kl.coef > 0:
+        reference = load_divided(recipe.model, start, ranks).model.requires_grad_(False)
+    return Parts(
+        model, tokenizer, SharedTask(task, ranks), stream, benchmarks, SharedEngine(engine, ranks), start_sha256,
+        reference, ranks,
+    )  # fmt: skip
+
+
+def execute(
+    run: Run, start: Path, study: Path, plan: Plan, argv: list[str], view: View, ranks: Ranks = ALONE
+) -> Path:
+    """Trains one run from its beginning and returns its folder, which no other process may hold but its ranks."""
+    parts = load_parts(run.recipe, start, ranks)
+    with locked(study / run.name) if ranks.first else nullcontext():
+        if ranks.first:
+            record_plan(study, plan)
         return train_held(run, parts, study / run.name, view, lambda h: open_folder(run, study / run.name, start,
                           plan.text, argv, h | {"engine": parts.engine.info.as_dict()}, parts.model))  # fmt: skip
 
 
 def resume(folder: Path, start: Callable[[Recipe], Path], overrides: dict[str, Any], allowed: list[str],
-           argv: list[str], view: View) -> Path:  # fmt: skip
+           argv: list[str], view: View, ranks: Ranks = ALONE) -> Path:  # fmt: skip
     """Goes on with a run from its newest whole checkpoint and returns its folder.
 
     `start` gives the start model of a recipe; `overrides` are changes to the recipe, `allowed` the keys that they may
     change.
     """
-    with reopened(folder, overrides, allowed, view.note) as earlier:
+    with reopened(folder, overrides, allowed, view.note, ranks) as earlier:
         view.note(f"{folder}: going on after rollout batch {earlier.state.step}")
-        parts = load_parts(earlier.run.recipe, start(earlier.run.recipe))
+        parts = load_parts(earlier.run.recipe, start(earlier.run.recipe), ranks)
         return train_held(
             earlier.run, parts, folder, view, lambda hashes: reopen_folder(earlier, hashes, argv, view), earlier
         )
@@ -134,30 +166,28 @@ def train_held(
         "tokenizer_sha256": tokenizer_hash(tokenizer),
         "data_sha256": problems_hash(parts.stream.problems),
     }
-    log = open_log(hashes)
+    log = open_log(hashes) if parts.ranks.first else SilentLog(folder, "")
     if isinstance(engine, HostedEngine):
         engine.on_restart = lambda reason: log.event("engine_restarted", reason=reason)
-    learner = make_learner(run, model)
+    learner = make_learner(run, model, parts.reference, parts.ranks)
     hooks = Hooks(
         evaluate=lambda: measure_all(
             parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed
         ),
-        store=lambda batch: write_rollout(
-            batch,
-            folder / "rollouts" / f"step_{batch.step:06d}.parquet",
-            rollout_metadata(model, tokenizer, recipe),
-        ),
+        store=lambda batch: store(batch, folder, rollout_metadata(model, tokenizer, recipe), parts.ranks),
         on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),
         on_preflight=view.on_preflight,
     )
     guards = Guards(recipe.guards)
-    session = Session(run, learner, engine, tokenizer, parts.task, parts.stream, log, hooks, guards=guards)
+    session = Session(
+        run, learner, engine, tokenizer, parts.task, parts.stream, log, hooks, Signals(parts.ranks), guards
+    )
     identity = {
         "start_sha256": hashes["model_sha256"],
         "config_sha256": earlier.record["config_sha256"] if earlier else config_hash(recipe),
         "changes": earlier.state.changes if earlier else {},
     }
-    checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, view.note)
+    checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, view.note, parts.ranks)
     seed_generators(derive_seed(recipe.seed, "global"))
     started = time.monotonic()
     try:
@@ -172,8 +202,15 @@ def train_held(
         raise
     finally:
         engine.close()
-    seal_run(folder)
+    if parts.ranks.first:
+        seal_run(folder)
     return folder
+
+
+def store(batch: RolloutBatch, folder: Path, metadata: dict[str, str], ranks: Ranks) -> None:
+    """Keeps a rollout batch in the run's folder."""
+    if ranks.first:
+        write_rollout(batch, folder / "rollouts" / f"step_{batch.step:06d}.parquet", metadata)
 
 
 def watched(view: View, watch: CollapseWatch) -> Callable[[int, dict[str, float | None]], None]:
@@ -249,11 +286,13 @@ def reopen_folder(earlier: Earlier, found: dict[str, str], argv: list[str], view
     return log
 
 
-def make_learner(run: Run, model: PreTrainedModel) -> Learner:
-    """The policy with its optimizer, and the critic and reference that the arm asks for."""
+def make_learner(
+    run: Run, model: PreTrainedModel, reference: PreTrainedModel | None = None, ranks: Ranks = ALONE
+) -> Learner:
+    """The policy with its optimizer, and the critic and reference that the arm asks for (a reference of a divided model
+    must be given)."""
     recipe = run.recipe
-    reference = None
-    if recipe.algo.kl.coef > 0:  # with adapters the start model is still there, beneath them
+    if recipe.algo.kl.coef > 0 and reference is None:  # with adapters the start model is still there, beneath them
         reference = copy.deepcopy(model).requires_grad_(False) if recipe.model.lora is None else model
     critic = (
         Critic(model, run.params.critic_lr, recipe.train.grad_clip) if getattr(run.algorithm, "CRITIC", False) else None
@@ -262,7 +301,7 @@ def make_learner(run: Run, model: PreTrainedModel) -> Learner:
     return Learner(
         model=model, optimizer=make_optimizer(model, recipe), algorithm=run.algorithm, params=run.params,
         algo=recipe.algo, temperature=recipe.rollout.temperature, grad_clip=recipe.train.grad_clip,
-        critic=critic, reference=reference,
+        critic=critic, reference=reference, ranks=ranks,
         routing=find_routing(model) if replay == "none" else replayable(model, f"algo.replay = {replay!r}"),
     )  # fmt: skip
 
@@ -283,7 +322,8 @@ def record_end(log: RunLog, error: BaseException, seconds: float) -> None:
         log.event(
             "end", status=status, reason=str(error) or type(error).__name__, exit=int(code), seconds=round(seconds, 3)
         )
-        seal_run(log.folder)
+        if not isinstance(log, SilentLog):
+            seal_run(log.folder)
     except GspoError:
         return  # the disk that ended the run refuses this too; the error itself reaches the user
 

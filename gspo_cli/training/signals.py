@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any, Self
 
 from gspo_cli.errors import ExitCode
+from gspo_cli.ranks import ALONE, Ranks
 
 CODES = {
     signal.SIGHUP: ExitCode.SIGHUP,
@@ -28,7 +29,8 @@ class Signals:
     where no Python handler would run. A signal that was ignored before (`nohup`) stays ignored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
         self.received: signal.Signals | None = None
         self._may_abandon = False
         self._before: dict[signal.Signals, Any] = {}
@@ -50,9 +52,18 @@ class Signals:
         if self._may_abandon:
             raise Interruption
 
+    def agree(self) -> None:
+        """Makes a signal that one rank got known to all: they stop after the same rollout batch."""
+        got = self.ranks.everywhere(lambda: self.received and int(self.received))
+        self.received = next((signal.Signals(number) for number in got if number), None)
+
     @contextmanager
     def abandonable(self) -> Iterator[None]:
-        """Within the context a signal raises Interruption where it is."""
+        """Within the context a signal raises Interruption where it is; with several ranks none does, since the others
+        wait for this one's answer."""
+        if self.ranks.size > 1:
+            yield
+            return
         self._may_abandon = True
         try:
             if self.received:

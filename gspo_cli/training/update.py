@@ -20,11 +20,14 @@ from gspo_cli.algorithms.ratio_metrics import ratio_metrics
 from gspo_cli.config import AlgoConfig
 from gspo_cli.models.log_probs import TokenScores, token_scores
 from gspo_cli.models.lora import adapters_off
+from gspo_cli.models.sharding import whole
 from gspo_cli.moe.routers import Routing
 from gspo_cli.moe.tap import tapped
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.batches import global_denominator
 from gspo_cli.training.critic import Critic
+from gspo_cli.training.merge import merged
 from gspo_cli.training.routes import natural_routes, record_to_replay, route_metrics, routed
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
 
@@ -46,6 +49,7 @@ class Learner:
     """The start model, frozen, for the KL penalty; or the model itself, whose adapters are then switched off."""
     routing: Routing | None = None
     """The model's routers; None for a dense model."""
+    ranks: Ranks = ALONE
 
     @property
     def needs_old_pass(self) -> bool:
@@ -102,6 +106,9 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> A
                 scores = scored(learner.model, micro, learner.temperature)
                 if first:
                     adopt_as_old(micro, scores, natural_routes(tap, micro))
+                if micro.filler:
+                    (0.0 * scores.log_probs_BT.sum()).backward()
+                    continue
                 output, numerator = objective(learner, micro, scores, metrics)
                 (numerator / denominator).backward()
             loss += numerator.detach() / denominator
@@ -110,6 +117,7 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> A
                 ratio_metrics(scores.log_probs_BT, micro.old_log_probs_BT, scores.entropy_BT, micro.mask_BT, output)
             )
             metrics.add(route_metrics(learner.algo, tap, micro, record_LNK))
+    metrics = merged(metrics, learner.ranks)
     if mini_batch.micro_batches:
         metrics.add(step(learner, loss, lr))
         if learner.critic is not None and was_applied(metrics):
@@ -164,7 +172,9 @@ def step(learner: Learner, loss: Tensor, lr: float) -> dict[str, Reduced]:
     """Clips the gradient to the global norm and steps, unless loss or norm is not finite: checked before clipping,
     which would turn an infinite norm into zeros and NaN."""
     parameters = [p for p in learner.model.parameters() if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    norm = whole(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    if learner.ranks.size > 1:
+        loss = loss.new_tensor(learner.ranks.total([float(loss)])[0])
     applied = math.isfinite(float(loss)) and math.isfinite(float(norm))
     if applied:
         nn.utils.clip_grads_with_norm_(parameters, learner.grad_clip, norm)
@@ -187,9 +197,9 @@ RESPONSE_SHARES = ("clip/seq_frac", "clip/seq_any_frac")
 
 def skipped_rows(mini_batch: MiniBatch, metrics: Accumulator) -> dict[str, Reduced]:
     """Clip fractions count all responses; those left out of the passes are added to the denominators here."""
-    trained = sum(int(m.mask_BT.sum()) for m in mini_batch.micro_batches)
-    tokens, zero = int(mini_batch.mask_BT.sum()) - trained, torch.zeros(())
-    shares = dict.fromkeys(TOKEN_SHARES, tokens) | dict.fromkeys(RESPONSE_SHARES, mini_batch.num_skipped)
+    zero = torch.zeros(())
+    shares = dict.fromkeys(TOKEN_SHARES, mini_batch.skipped_tokens)
+    shares |= dict.fromkeys(RESPONSE_SHARES, mini_batch.num_skipped)
     added: dict[str, Reduced] = {n: Mean(zero, count) for n, count in shares.items() if n in metrics.values}
     rows = len(mini_batch.mask_BT)
     return added | {"update/skipped_rows_frac": Mean(torch.tensor(float(mini_batch.num_skipped)), rows)}

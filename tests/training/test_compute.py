@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from gspo_cli.config import AlgoConfig
 from gspo_cli.training.batches import Cut, make_mini_batches
-from gspo_cli.training.compute import active_parameters, batch_flops
+from gspo_cli.training.compute import active_parameters, batch_flops, real_positions
 
 
 def test_active_parameters(tiny_moe: PreTrainedModel, tiny_dense: PreTrainedModel) -> None:
@@ -25,16 +25,17 @@ def test_flops_count_the_passes_that_are_made(tiny_dense: PreTrainedModel) -> No
     batch, who = rollout_batch(2), learner(tiny_dense, "grpo")
     advantages = torch.tensor([1.0, -1, 0, 0, 1, -1, 1, -1])
     parts = make_mini_batches(batch, advantages, Cut(2, 20), CPU)
+    passes = [real_positions(part.own) for part in parts]
     rows = [len(g.prompt.token_ids) + len(s.token_ids) for g in batch.groups for s in g.samples]
     sampled = sum(len(g.prompt.token_ids) + sum(len(s.token_ids) for s in g.samples) for g in batch.groups)
     trained = sum(n for n, a in zip(rows, advantages, strict=True) if a != 0)
     old = sum(rows[4:])
     size = active_parameters(who.model)
-    assert batch_flops(who, batch, parts) == size * (2 * (sampled + old) + 6 * trained)
+    assert batch_flops(who, batch, passes) == size * (2 * (sampled + old) + 6 * trained)
     cheaper = replace(who, algo=AlgoConfig(old_log_probs="sampler"))
-    assert batch_flops(cheaper, batch, parts) == size * (2 * sampled + 6 * trained)
+    assert batch_flops(cheaper, batch, passes) == size * (2 * sampled + 6 * trained)
     watched = replace(who, reference=copy.deepcopy(who.model))
-    assert batch_flops(watched, batch, parts) == size * (2 * (sampled + old + trained) + 6 * trained)
+    assert batch_flops(watched, batch, passes) == size * (2 * (sampled + old + trained) + 6 * trained)
     dropped = replace(batch, dropped=batch.groups[:1])
     extra = len(batch.groups[0].prompt.token_ids) + sum(len(s.token_ids) for s in batch.groups[0].samples)
-    assert batch_flops(who, dropped, parts) - batch_flops(who, batch, parts) == 2 * size * extra
+    assert batch_flops(who, dropped, passes) - batch_flops(who, batch, passes) == 2 * size * extra

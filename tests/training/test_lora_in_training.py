@@ -141,8 +141,9 @@ def test_frozen_weights_cost_no_gradient_of_their_own(tiny_moe: PreTrainedModel)
     assert active_parameters(lora.model, trained=True) == small
     assert active_parameters(lora.model) == active_parameters(full.model) + small
     parts, batch, cheap = mini_batches(budget=1000), rollout_batch(), AlgoConfig(old_log_probs="sampler")
-    trained = sum(real_positions(part.micro_batches) for part in parts)
+    passes = [real_positions(part.own) for part in parts]
+    trained = sum(passes)
     sampled = sum(len(g.prompt.token_ids) + sum(len(s.token_ids) for s in g.samples) for g in batch.groups)
-    more, fewer = (batch_flops(replace(who, algo=cheap), batch, parts) for who in (full, lora))
+    more, fewer = (batch_flops(replace(who, algo=cheap), batch, passes) for who in (full, lora))
     assert more == active_parameters(full.model) * (2 * sampled + 6 * trained)
     assert fewer == active_parameters(lora.model) * (2 * sampled + 4 * trained) + small * 2 * trained
