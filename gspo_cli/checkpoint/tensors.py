@@ -19,9 +19,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 Named = Iterable[tuple[str, nn.Parameter]]
 
 
-def optimizer_tensors(
-    optimizer: torch.optim.Optimizer, parameters: Named, ranks: Ranks = ALONE
-) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Named, ranks: Ranks = ALONE) -> dict[str, Tensor]:
     """AdamW's state under `<parameter>|<moment>`: by name, since an index means nothing to another version's model.
 
     Whole tensors, whatever they are divided over; with several ranks each gets those of every `size`-th parameter.

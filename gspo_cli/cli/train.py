@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ from gspo_cli.cli.options import RECIPE, Model, Name, Out, Set, parse_seeds
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
+    from gspo_cli.config import Recipe
+    from gspo_cli.ranks import Ranks
     from gspo_cli.training.plans import Plan
     from gspo_cli.training.study import Run
 
@@ -35,6 +38,10 @@ def train(
     ] = None,
     tuned: Annotated[Path | None, typer.Option(help="The study that --grid made: train with what it chose.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once; they share cores or GPUs.")] = 1,
+    launcher: Annotated[
+        str, typer.Option(help="local, or torchrun: --nproc processes that train each run together.")
+    ] = "local",
+    nproc: Annotated[int, typer.Option(min=1, help="With --launcher torchrun: processes on this machine.")] = 1,
     overwrite: Annotated[bool, typer.Option(help="Delete runs of the same name first.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with a run or a study where it stopped.")] = None,
     allow_change: Annotated[
@@ -54,12 +61,21 @@ def train(
 
         gspo train --algo grpo,gspo --tuned results/tuning --seeds 0-7
 
+        gspo train --launcher torchrun --nproc 8 --model Qwen/Qwen3-4B
+
         gspo train --resume results/my-study
     """
+    from gspo_cli.cli.ranks import check_launcher, launch, must_launch, ranks_of_this_program
+
+    check_launcher(launcher, nproc, jobs)
+    if must_launch(launcher):
+        launch(nproc)
+        return
+    ranks = ranks_of_this_program()
     if resume is not None:
         refuse_with_resume({"--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name})
         refuse_with_resume({"--overwrite": overwrite})
-        return go_on(resume, steps, set_ or [], allow_change or [], json_)
+        return go_on(resume, steps, set_ or [], allow_change or [], json_, ranks)
     if allow_change:
         raise GspoError("--allow-change without --resume", "it is about a run that goes on", "add --resume PATH")
     from gspo_cli import recipe as recipes
@@ -81,7 +97,7 @@ def train(
     from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.tasks import make_task
     from gspo_cli.tasks.contract import Noting
-    from gspo_cli.training.checks import check_routers
+    from gspo_cli.training.checks import check_ranks, check_routers
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.plans import Plan
     from gspo_cli.training.study import plan
@@ -101,10 +117,15 @@ def train(
         console.note(f"warning: {note}")
     PromptStream(problems, loaded.rollout.prompts, seed=0)  # refuses too few problems before anything is built
     load_benchmarks(loaded.eval)
-    check_free(folder, [r.name for r in runs], overwrite)
-    make_writable(out)
+    check_ranks(runs, ranks)
     prepare_torch(loaded.model.threads)
-    start = start_model(loaded, ColdStartBar())
+
+    def prepare() -> str:
+        check_free(folder, [r.name for r in runs], overwrite)
+        make_writable(out)
+        return str(start_model(loaded, ColdStartBar()))
+
+    start = Path(ranks.from_first(prepare))
     check_routers([run.recipe for run in runs], start)
     asked = Plan(loaded, arms, chosen, recipes.find(recipe).read_text(encoding="utf-8"))
     console.note(
@@ -113,7 +134,9 @@ def train(
     if jobs > 1:
         stopped = train_at_once(runs, jobs, asked, start, folder, json_)
     else:
-        stopped = train_in_turn(runs, asked, start, folder, json_)
+        stopped = train_in_turn(runs, asked, start, folder, json_, ranks)
+    if not ranks.first:
+        return
     if trials:
         finish_tuning(folder, loaded.report.metric, trials, json_)
     if not json_:
@@ -123,7 +146,7 @@ def train(
         raise typer.Exit(ExitCode.GUARD)
 
 
-def train_in_turn(runs: list[Run], asked: Plan, start: Path, study: Path, json_: bool) -> int:
+def train_in_turn(runs: list[Run], asked: Plan, start: Path, study: Path, json_: bool, ranks: Ranks) -> int:
     """Trains the runs one after the other; how many of several a training guard stopped: a result, which counts."""
     from gspo_cli.cli.live import TrainView
     from gspo_cli.training.run import View, execute
@@ -134,14 +157,14 @@ def train_in_turn(runs: list[Run], asked: Plan, start: Path, study: Path, json_:
             view.start_run(run.name)
             try:
                 with saying_where(study / run.name):
-                    execute(run, start, study, asked, sys.argv, View(view.step, view.preflight, console.note))
+                    execute(run, start, study, asked, sys.argv, View(view.step, view.preflight, console.note), ranks)
             except GspoError as error:
                 if error.code != ExitCode.GUARD or len(runs) == 1:
                     raise
                 console.note(str(error))
                 stopped += 1
                 continue
-            finished(view, study / run.name, run.arm, run.recipe.seed, json_)
+            finished(view, study / run.name, run.arm, run.recipe.seed, json_ and ranks.first)
     return stopped
 
 
@@ -156,7 +179,7 @@ def refuse_with_resume(given: dict[str, Any]) -> None:
         )
 
 
-def go_on(path: Path, steps: int | None, sets: list[str], allowed: list[str], json_: bool) -> None:
+def go_on(path: Path, steps: int | None, sets: list[str], allowed: list[str], json_: bool, ranks: Ranks) -> None:
     """Finishes the runs of a study or one run; those that are complete are left alone."""
     from gspo_cli.cli.live import ColdStartBar, TrainView
     from gspo_cli.models.torch_setup import prepare_torch
@@ -167,13 +190,20 @@ def go_on(path: Path, steps: int | None, sets: list[str], allowed: list[str], js
     from gspo_cli.training.plans import to_resume
     from gspo_cli.training.resume import finish, has_begun, is_complete
 
+    def state_of(run: Path) -> list[bool]:
+        return [has_begun(run), is_complete(run)]
+
+    def start_of(recipe: Recipe) -> Path:
+        return Path(ranks.from_first(lambda: str(start_model(recipe, ColdStartBar()))))
+
     changes = overrides(steps, sets)
     planned = to_resume(path)
     with TrainView(0, len(planned)) as view:
         for one in planned:
-            begun = has_begun(one.folder)
-            if begun and is_complete(one.folder) and not changes:
-                finish(one.folder)
+            begun, complete = ranks.from_first(partial(state_of, one.folder))
+            if begun and complete and not changes:
+                if ranks.first:
+                    finish(one.folder)
                 console.note(f"run {one.folder} is complete")
                 continue
             recipe = read_config(one.folder) if begun or one.run is None else one.run.recipe
@@ -182,15 +212,13 @@ def go_on(path: Path, steps: int | None, sets: list[str], allowed: list[str], js
             shown = training.View(view.step, view.preflight, console.note)
             with saying_where(one.folder):
                 if begun or one.run is None or one.plan is None:
-                    training.resume(
-                        one.folder, lambda r: start_model(r, ColdStartBar()), changes, allowed, sys.argv, shown
-                    )
+                    training.resume(one.folder, start_of, changes, allowed, sys.argv, shown, ranks)
                 else:
                     console.note(f"{one.folder} had not reached its first checkpoint: it starts from the beginning")
-                    start = start_model(recipe, ColdStartBar())
-                    training.execute(one.run, start, one.folder.parent, one.plan, sys.argv, shown)
-            finished(view, one.folder, str(read_object(one.folder / "run.json")["arm"]), recipe.seed, json_)
-    if not json_:
+                    training.execute(one.run, start_of(recipe), one.folder.parent, one.plan, sys.argv, shown, ranks)
+            arm = str(read_object(one.folder / "run.json")["arm"])
+            finished(view, one.folder, arm, recipe.seed, json_ and ranks.first)
+    if not json_ and ranks.first:
         console.out.print(str(path))
 
 

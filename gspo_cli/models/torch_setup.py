@@ -11,7 +11,7 @@ import torch
 def prepare_torch(threads: int | None) -> None:
     """Fixed threads and deterministic kernels, so that a seed fixes the result."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_num_threads(threads or os.cpu_count() or 1)
+    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_flush_denormal(True)  # Adam's moments of rarely used experts fall that low, and slow a CPU down

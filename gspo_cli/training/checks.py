@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -15,7 +15,11 @@ from gspo_cli.models.adapter_folder import refuse_adapter
 from gspo_cli.models.load import pick_device
 from gspo_cli.models.lora import require_peft
 from gspo_cli.moe.routers import needed_routing
+from gspo_cli.ranks import Ranks
 from gspo_cli.rollout.capabilities import check_engine
+
+if TYPE_CHECKING:
+    from gspo_cli.training.study import Run
 
 
 def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None:
@@ -111,6 +115,34 @@ def check_routers(recipes: list[Recipe], start: Path) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(start))
     needed_routing(model, asked(needing[0]))
+
+
+def check_ranks(runs: list[Run], ranks: Ranks) -> None:
+    """Errors: GspoError for what several ranks cannot train together."""
+    for run in runs if ranks.size > 1 else ():
+        recipe, engine, name = run.recipe, run.recipe.rollout.engine, run.recipe.algo.name
+        for broken, message, why, hint in (
+            (
+                engine != "transformers",
+                f"engine {engine} with {ranks.size} ranks",
+                "an engine in a process of its own is not yet given weights that are divided over ranks",
+                "rollout.engine = 'transformers', or one process",
+            ),
+            (
+                getattr(run.algorithm, "CRITIC", False),
+                f"{name} with {ranks.size} ranks",
+                "its critic is not divided over ranks",
+                "an algorithm without critic, or one process",
+            ),
+            (
+                recipe.model.lora is not None,
+                f"[model.lora] with {ranks.size} ranks",
+                "adapters are not divided over ranks; they fit one GPU where the model does",
+                "remove it, or use one process and --jobs for several runs",
+            ),
+        ):
+            if broken:
+                raise GspoError(message, why, hint)
 
 
 def minibatches(recipe: Recipe) -> int:

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from gspo_cli.models.divided import load_divided, replica
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.lora import add_lora
 from gspo_cli.models.torch_setup import determinism
+from gspo_cli.moe.gating import Gating
 from gspo_cli.moe.routers import find_routing, replayable
 from gspo_cli.plugins import is_plugin, plugin_source
 from gspo_cli.ranks import ALONE, Ranks
@@ -68,6 +69,17 @@ class View:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """What a learner on several ranks cannot make from its divided model."""
+
+    ranks: Ranks = ALONE
+    reference: PreTrainedModel | None = None
+    """The start model, divided too, where the KL penalty needs one."""
+    rule: Gating | None = None
+    """How the routers' logits become gate weights, where Routing Replay needs it."""
+
+
+@dataclass(frozen=True)
 class Parts:
     """What a run is made of, loaded before its folder is touched."""
 
@@ -79,9 +91,7 @@ class Parts:
     engine: Engine
     start_sha256: str
     """Of the weights as loaded."""
-    reference: PreTrainedModel | None = None
-    """The start model, divided, where the KL penalty needs one; None for one rank, which copies it."""
-    ranks: Ranks = ALONE
+    shared: Shared = Shared()
 
 
 def load_parts(recipe: Recipe, start: Path, ranks: Ranks = ALONE) -> Parts:
@@ -111,19 +121,20 @@ def load_shared_parts(recipe: Recipe, start: Path, ranks: Ranks) -> Parts:
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
-    engine = open_engine(recipe.rollout, replica(recipe.model, start, model), tokenizer, recipe.records_routes)
-    reference = None
+    whole = replica(recipe.model, start, model)
+    engine = open_engine(recipe.rollout, whole, tokenizer, recipe.records_routes)
+    reference = rule = None
     if recipe.algo.kl.coef > 0:
         reference = load_divided(recipe.model, start, ranks).model.requires_grad_(False)
+    if recipe.algo.replay != "none":
+        rule = replayable(whole, f"algo.replay = {recipe.algo.replay!r}").rule
     return Parts(
         model, tokenizer, SharedTask(task, ranks), stream, benchmarks, SharedEngine(engine, ranks), start_sha256,
-        reference, ranks,
+        Shared(ranks, reference, rule),
     )  # fmt: skip
 
 
-def execute(
-    run: Run, start: Path, study: Path, plan: Plan, argv: list[str], view: View, ranks: Ranks = ALONE
-) -> Path:
+def execute(run: Run, start: Path, study: Path, plan: Plan, argv: list[str], view: View, ranks: Ranks = ALONE) -> Path:
     """Trains one run from its beginning and returns its folder, which no other process may hold but its ranks."""
     parts = load_parts(run.recipe, start, ranks)
     with locked(study / run.name) if ranks.first else nullcontext():
@@ -166,28 +177,26 @@ def train_held(
         "tokenizer_sha256": tokenizer_hash(tokenizer),
         "data_sha256": problems_hash(parts.stream.problems),
     }
-    log = open_log(hashes) if parts.ranks.first else SilentLog(folder, "")
+    log = open_log(hashes) if parts.shared.ranks.first else SilentLog(folder, "")
     if isinstance(engine, HostedEngine):
         engine.on_restart = lambda reason: log.event("engine_restarted", reason=reason)
-    learner = make_learner(run, model, parts.reference, parts.ranks)
+    learner, ranks = make_learner(run, model, parts.shared), parts.shared.ranks
     hooks = Hooks(
         evaluate=lambda: measure_all(
             parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed
         ),
-        store=lambda batch: store(batch, folder, rollout_metadata(model, tokenizer, recipe), parts.ranks),
+        store=lambda batch: store(batch, folder, rollout_metadata(model, tokenizer, recipe), ranks),
         on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),
         on_preflight=view.on_preflight,
     )
     guards = Guards(recipe.guards)
-    session = Session(
-        run, learner, engine, tokenizer, parts.task, parts.stream, log, hooks, Signals(parts.ranks), guards
-    )
+    session = Session(run, learner, engine, tokenizer, parts.task, parts.stream, log, hooks, Signals(ranks), guards)
     identity = {
         "start_sha256": hashes["model_sha256"],
         "config_sha256": earlier.record["config_sha256"] if earlier else config_hash(recipe),
         "changes": earlier.state.changes if earlier else {},
     }
-    checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, view.note, parts.ranks)
+    checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, view.note, ranks)
     seed_generators(derive_seed(recipe.seed, "global"))
     started = time.monotonic()
     try:
@@ -202,7 +211,7 @@ def train_held(
         raise
     finally:
         engine.close()
-    if parts.ranks.first:
+    if ranks.first:
         seal_run(folder)
     return folder
 
@@ -286,23 +295,24 @@ def reopen_folder(earlier: Earlier, found: dict[str, str], argv: list[str], view
     return log
 
 
-def make_learner(
-    run: Run, model: PreTrainedModel, reference: PreTrainedModel | None = None, ranks: Ranks = ALONE
-) -> Learner:
-    """The policy with its optimizer, and the critic and reference that the arm asks for (a reference of a divided model
-    must be given)."""
-    recipe = run.recipe
+def make_learner(run: Run, model: PreTrainedModel, shared: Shared = Shared()) -> Learner:
+    """The policy with its optimizer, and the critic and reference that the arm asks for."""
+    recipe, reference, routing = run.recipe, shared.reference, find_routing(model)
     if recipe.algo.kl.coef > 0 and reference is None:  # with adapters the start model is still there, beneath them
         reference = copy.deepcopy(model).requires_grad_(False) if recipe.model.lora is None else model
     critic = (
         Critic(model, run.params.critic_lr, recipe.train.grad_clip) if getattr(run.algorithm, "CRITIC", False) else None
     )
     replay = recipe.algo.replay
+    if replay != "none":
+        if routing is not None and shared.rule is not None:
+            routing = replace(routing, rule=shared.rule)
+        else:
+            routing = replayable(model, f"algo.replay = {replay!r}")
     return Learner(
         model=model, optimizer=make_optimizer(model, recipe), algorithm=run.algorithm, params=run.params,
         algo=recipe.algo, temperature=recipe.rollout.temperature, grad_clip=recipe.train.grad_clip,
-        critic=critic, reference=reference, ranks=ranks,
-        routing=find_routing(model) if replay == "none" else replayable(model, f"algo.replay = {replay!r}"),
+        critic=critic, reference=reference, ranks=shared.ranks, routing=routing,
     )  # fmt: skip
 
 

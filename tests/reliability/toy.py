@@ -22,6 +22,7 @@ from gspo_cli.checkpoint.manifest import Damaged, verify
 from gspo_cli.config import Recipe, TinyModel
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.models.torch_setup import prepare_torch
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.runlog import fs, provenance
 from gspo_cli.training import run as training
 from gspo_cli.training.plans import Plan
@@ -100,19 +101,23 @@ class View(training.View):
         super().__init__(lambda *_: None, lambda *_: None, self.said.append)
 
 
-def train(recipe: Recipe, study: Path, changes: dict[str, Any] | None = None, allowed: tuple[str, ...] = ()) -> Path:
+def train(
+    recipe: Recipe, study: Path, changes: dict[str, Any] | None = None, allowed: tuple[str, ...] = (),
+    ranks: Ranks = ALONE,
+) -> Path:  # fmt: skip
     """What `gspo train` does with a recipe of one arm; goes on where there is something to go on with."""
     prepare_torch(1)
     provenance.SOURCE = study  # not a source tree: git need not be asked
     arm = recipe.algo.name
     (run,) = plan(recipe, [arm], [recipe.seed])
     start, folder = Path(str(recipe.model.path)), study / run.name
-    if not has_begun(folder):
-        return training.execute(run, start, study, Plan(recipe, [arm], [recipe.seed], ""), [], View())
-    if is_complete(folder) and not changes:
+    begun, complete = ranks.from_first(lambda: [has_begun(folder), is_complete(folder)])
+    if not begun:
+        return training.execute(run, start, study, Plan(recipe, [arm], [recipe.seed], ""), [], View(), ranks)
+    if complete and not changes:
         finish(folder)
         return folder
-    return training.resume(folder, lambda _: start, changes or {}, list(allowed), [], View())
+    return training.resume(folder, lambda _: start, changes or {}, list(allowed), [], View(), ranks)
 
 
 def in_memory() -> Iterator[Path]:

@@ -1,0 +1,219 @@
+"""Several processes train one run as one process does, save it as one, and stop together."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import toy
+from safetensors.torch import load_file
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.ranks import Ranks, join, leave
+
+QUIET = {"task": {"name": "toy:quiet_letters"}}
+FEW = {
+    "train": {"steps": 3, "minibatches": 2, "lr": 0.002, "warmup": 1, "micro_batch_tokens": 9},
+    "checkpoint": {"every": 1, "keep": 9},
+}
+NOISE = ("mismatch/", "kl/", "loss", "moe/slot_churn_weighted", "weight/within", "ratio/")
+"""Differences of nearly equal numbers: they are compared in absolute terms."""
+
+
+def in_ranks(size: int, work: Callable[[Ranks], object], folder: Path, deadline_s: float = 60) -> list[int]:
+    """Exit codes of the work done by forks that know of each other; what they say goes to `folder/said-RANK`."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+
+    def run(rank: int) -> None:
+        os.environ.update(
+            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="localhost", MASTER_PORT=str(port)
+        )
+        ranks = join(timeout_s=deadline_s)
+        try:
+            work(ranks)
+        finally:
+            leave(ranks)
+
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if child == 0:
+            os._exit(toy.in_child(lambda rank=rank: run(rank), folder / f"said-{rank}") & 0xFF)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def trained(recipe: Any, study: Path, size: int) -> Path:
+    """The run's folder after a training by that many ranks."""
+    if size == 1:
+        return toy.train(recipe, study)
+    study.mkdir(exist_ok=True)
+    codes = in_ranks(size, lambda ranks: toy.train(recipe, study, ranks=ranks), study)
+    assert codes == [0] * size, "\n".join((study / f"said-{rank}").read_text() for rank in range(size))
+    return study / f"{recipe.algo.name}-s0"
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    """Of the last checkpoint."""
+    return load_file(sorted((run / "checkpoints").glob("step-*"))[-1] / "model" / "model.safetensors")
+
+
+def assert_equal(one: Path, many: Path) -> None:
+    """Equal counts, and equal numbers as far as another order of sums allows."""
+    logs = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, many)]
+    for a, b in zip(*logs, strict=True):
+        assert a["counts"] == b["counts"] and a["metrics"].keys() == b["metrics"].keys()
+        for name, value in a["metrics"].items():
+            other = b["metrics"][name]
+            if name != "compute/flops" and value != other:  # a prompt shared by ranks is computed on each
+                close = 1e-3 if name.startswith(NOISE) else 1e-6
+                assert math.isclose(value, other, rel_tol=2e-3, abs_tol=close), (name, value, other)
+    ours, theirs = weights(one), weights(many)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("size", "algo"),
+    [
+        (2, {"name": "gspo"}),
+        pytest.param(4, {"name": "gspo"}, marks=pytest.mark.slow),
+        pytest.param(2, {"name": "grpo", "replay": "r2", "kl": {"coef": 0.1}}, marks=pytest.mark.slow),
+        pytest.param(3, {"name": "sapo", "dynamic_sampling": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_ten_batches_equal_those_of_one_process(start: Path, ram: Path, size: int, algo: dict[str, Any]) -> None:
+    recipe = toy.recipe(start, **QUIET, algo=algo, train=FEW["train"] | {"steps": 10})
+    assert_equal(trained(recipe, ram / "one", 1), trained(recipe, ram / "many", size))
+
+
+@pytest.mark.parametrize("after", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(start: Path, ram: Path, after: int) -> None:
+    recipe = toy.recipe(start, **QUIET, **FEW)
+    whole = trained(recipe, ram / "whole", 1)
+    study = ram / "study"
+    study.mkdir()
+
+    def stopped(ranks: Ranks) -> None:
+        from gspo_cli.training import loop
+
+        real = loop.train_batch
+
+        def train_batch(session: Any, step: int) -> Any:
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(session, step)
+
+        loop.train_batch = train_batch
+        toy.train(recipe, study, ranks=ranks)
+
+    assert 0 not in in_ranks(2, stopped, study)
+    run = trained(recipe, study, after)
+    assert [e["resumed_from"] for e in toy.events(run, "start") if "resumed_from" in e] == [1]
+    assert len(list((run / "checkpoints" / "step-000001").glob("optimizer-*-of-00002.safetensors"))) == 2
+    assert_equal(whole, run)
+
+
+def test_a_value_that_is_not_finite_on_one_rank_stops_all_of_them(start: Path, ram: Path) -> None:
+    def work(ranks: Ranks) -> None:
+        from gspo_cli.training import update
+
+        real = update.objective
+
+        def objective(*args: Any) -> Any:
+            output, numerator = real(*args)
+            return output, numerator * (float("nan") if ranks.rank == 1 else 1.0)
+
+        update.objective = objective
+        toy.train(toy.recipe(start, **QUIET, **FEW), ram, ranks=ranks)
+
+    assert in_ranks(2, work, ram) == [ExitCode.GUARD] * 2
+    (event,) = toy.events(ram / "gspo-s0", "nonfinite")
+    assert (event["step"], event["mini_batch"]) == (1, 0)
+    states = [torch.isfinite(t).all() for t in weights(ram / "gspo-s0").values()]
+    assert all(states)
+
+
+def test_a_signal_to_one_rank_stops_all_after_the_same_batch(start: Path, ram: Path) -> None:
+    def work(ranks: Ranks) -> None:
+        from gspo_cli.training import loop
+
+        real = loop.train_batch
+
+        def train_batch(session: Any, step: int) -> Any:
+            if step == 2 and ranks.rank == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return real(session, step)
+
+        loop.train_batch = train_batch
+        toy.train(toy.recipe(start, **QUIET, **FEW), ram, ranks=ranks)
+
+    assert in_ranks(2, work, ram) == [ExitCode.SIGTERM] * 2
+    assert toy.events(ram / "gspo-s0", "interrupted")[0]["step"] == 2
+    assert toy.checkpoints(ram / "gspo-s0") == [0, 1, 2]
+
+
+def test_a_reward_that_fails_on_one_rank_is_everyones_error(start: Path, ram: Path) -> None:
+    def work(ranks: Ranks) -> None:
+        def reward(*_: Any) -> Any:
+            if ranks.rank == 1:
+                raise GspoError("the judge is gone", "it was told to go", "call it back", ExitCode.ENGINE)
+            return toy.Score(0.0, "letters")
+
+        toy.QuietLetters.reward = reward  # type: ignore[method-assign]
+        toy.train(toy.recipe(start, **QUIET, **FEW), ram, ranks=ranks)
+
+    assert in_ranks(2, work, ram) == [ExitCode.ENGINE] * 2
+    assert "the judge is gone" in (ram / "said-0").read_text()
+
+
+def test_a_rank_that_dies_ends_the_others_at_once(start: Path, ram: Path) -> None:
+    def work(ranks: Ranks) -> None:
+        from gspo_cli.training import loop
+
+        if ranks.rank == 1:
+            loop.train_batch = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        toy.train(toy.recipe(start, **QUIET, **FEW), ram, ranks=ranks)
+
+    began = time.monotonic()
+    codes = in_ranks(2, work, ram)
+    assert codes[0] == ExitCode.ENGINE and codes[1] != 0 and time.monotonic() - began < 50
+    assert "another rank of this run is gone" in (ram / "said-0").read_text()
+    assert json.loads((ram / "gspo-s0" / "events.jsonl").read_text().splitlines()[-1])["status"] == "failed"
+
+
+@pytest.mark.parametrize("broken", ["filler", "denominator", "gradient"])
+def test_what_would_go_wrong_is_seen(start: Path, ram: Path, broken: str) -> None:
+    """Negative controls of the comparison with one process."""
+    recipe = toy.recipe(start, **QUIET, **FEW)
+
+    def work(ranks: Ranks) -> None:
+        from gspo_cli.models import sharding
+        from gspo_cli.training import batches, update
+
+        if broken == "filler":  # every pass counts
+            batches.MicroBatch.filler = property(lambda _: False, lambda *_: None)  # type: ignore[assignment]
+        elif broken == "denominator":  # of this rank's rows alone
+            real = update.global_denominator
+            update.global_denominator = lambda *args: real(*args) / ranks.size
+        else:  # gradients of this rank's rows alone
+            sharding.FSDPModule.set_gradient_divide_factor = lambda *_: None  # type: ignore[method-assign]
+        toy.train(recipe, ram / "many", ranks=ranks)
+
+    (ram / "many").mkdir()
+    in_ranks(3 if broken == "filler" else 2, work, ram / "many")  # 4 rows are 2, 1 and 1
+    one = trained(recipe, ram / "one", 1)
+    with pytest.raises((AssertionError, ValueError, FileNotFoundError)):
+        assert_equal(one, ram / "many" / "gspo-s0")
