@@ -27,19 +27,19 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "s
 BASE = {"types", "config", "errors", "seeds", "recipe"}
 MAY_IMPORT = {
     "types": set(), "errors": set(), "seeds": set(), "config": set(), "recipe": {"config", "errors"},
-    "plugins": {"errors"},
+    "plugins": {"errors"}, "ranks": {"errors"},
     "algorithms": {"types", "errors"},
     "rewards": BASE | {"sandbox"},
     "sandbox": BASE,
     "tasks": BASE | {"rewards", "plugins", "sandbox"},
-    "models": BASE,
+    "models": BASE | {"ranks"},
     "runlog": BASE,
     "moe": BASE | {"runlog"},
-    "rollout": BASE | {"models", "moe", "tasks", "runlog"},
+    "rollout": BASE | {"models", "moe", "tasks", "runlog", "ranks"},
     "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog"}
     | {"tasks"},  # a benchmark names a task
-    "checkpoint": BASE | {"runlog"},
-    "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins"}
+    "checkpoint": BASE | {"runlog", "ranks"} | {"models"},  # whole tensors of divided models
+    "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "ranks"}
     | {"evals"},  # evaluates on its way
     "report": BASE | {"runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
@@ -50,6 +50,7 @@ MAY_IMPORT = {
 
 THIRD_PARTY = {
     "types": set(), "errors": set(), "seeds": set(), "config": {"pydantic"}, "recipe": {"pydantic"}, "plugins": set(),
+    "ranks": {"torch"},
     "algorithms": {"torch"},
     "rewards": {"math_verify", "sympy"},  # in the worker alone
     "sandbox": set(),
