@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "checkpoint": BASE | {"runlog"},
     "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins"}
     | {"evals"},  # evaluates on its way
+    "launch": {"errors"},
     "report": BASE | {"runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
     "cli": {"errors"},
@@ -58,6 +59,7 @@ THIRD_PARTY = {
     "checkpoint": {"torch", "numpy", "pydantic"},
     "models": {"torch", "transformers", "tokenizers", "safetensors", "peft"},
     "moe": {"torch", "transformers"},
+    "launch": {"ray", "torch"},  # torch counts the GPUs
     "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},
     "cli": {"typer", "rich"},

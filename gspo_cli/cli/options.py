@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,13 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Answers graded at once
 SandboxKind = Annotated[str, typer.Option("--sandbox", help="Where programs run: auto, bwrap or sandlock.")]
 UnsafeLocal = Annotated[bool, typer.Option("--unsafe-local", help="Run programs without isolation; is recorded.")]
 GraderPython = Annotated[str | None, typer.Option(help="Interpreter of the graded programs.", show_default="this one")]
+
+
+class Launcher(StrEnum):
+    """Where the runs of a study are trained."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 def parse_seeds(seed: int | None, seeds: str | None, default: int) -> list[int]:
