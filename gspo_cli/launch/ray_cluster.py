@@ -99,7 +99,7 @@ def connect(gpus: int | None, threads: int) -> RayCluster:
     try:
         _knock(address)
         ray.init(address, log_to_driver=False, logging_level="ERROR", **(here if address == "local" else {}))
-    except (OSError, ValueError, RuntimeError) as error:  # Ray uses all of them
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:  # Ray uses all of them
         raise GspoError(
             f"no Ray cluster at {address}",
             str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,

@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.launch.job import Job, follow
 from gspo_cli.runlog.lock import locked
-from gspo_cli.training import child
+from gspo_cli.training import child, plans
+from gspo_cli.training.plans import Plan, record_plan
 
 PARENT = """
 import json, os, sys
@@ -87,3 +90,22 @@ def test_a_run_that_a_signal_ended_names_it() -> None:
     program = (sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
     *_, end = follow(Job("a", {}), dict(os.environ), program)
     assert end["ended"] == -9 and end["error"][0] == "run a ended" and end["error"][1].startswith("signal 9")
+
+
+def test_plans_of_several_commands_at_once_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = plans.read_plans
+
+    def slow(study: Path) -> list[dict[str, object]]:
+        found = real(study)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(plans, "read_plans", slow)
+    recipe = Recipe.model_validate({"name": "r", "model": {"path": "x"}, "task": {"name": "arithmetic"}})
+    commands = [threading.Thread(target=record_plan, args=(tmp_path / "study", Plan(recipe, ["gspo"], [seed], "")))
+                for seed in range(6)]  # fmt: skip
+    for command in commands:
+        command.start()
+    for command in commands:
+        command.join()
+    assert sorted(entry["seeds"][0] for entry in real(tmp_path / "study")) == list(range(6))

@@ -124,6 +124,15 @@ def test_a_missing_ray_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing.value.hint.startswith("pip install 'gspo[ray]'")
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "nonsense"])
+def test_a_cluster_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'gspo[ray]'")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(GspoError, match=f"no Ray cluster at {address}") as refused:
+        connect(None, 1)
+    assert "RAY_ADDRESS" in refused.value.hint
+
+
 def test_how_a_task_ended_that_could_not_say_it() -> None:
     class Kinds:
         """Like `ray.exceptions`."""
