@@ -66,7 +66,7 @@ class RayCluster:
 
 
 def how_it_ended(name: str, error: Exception, kinds: Any) -> Event:
-    """The last event of a task that could not give it: `kinds` is `ray.exceptions`."""
+    """The last event of a task that could not give it; `kinds` is `ray.exceptions`."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if isinstance(error, kinds.TaskCancelledError):
         words = [f"run {name} was interrupted", "the study was", "go on with gspo train --resume STUDY --launcher ray"]
@@ -77,7 +77,10 @@ def how_it_ended(name: str, error: Exception, kinds: Any) -> Event:
             "ended": int(ExitCode.UNEXPECTED),
             "error": [f"no process could be started for {name}", lines[-1], hint],
         }
-    return {"ended": None, "error": [f"run {name} lost its worker", lines[0], "the cluster's own logs say more"]}
+    return {
+        "ended": None,
+        "error": [f"run {name} lost its worker", lines[0].partition(". ")[0], "the cluster's own logs say more"],
+    }
 
 
 def connect(gpus: int | None, threads: int) -> RayCluster:

@@ -150,5 +150,5 @@ def test_how_a_task_ended_that_could_not_say_it() -> None:
     assert cancelled["ended"] == ExitCode.SIGINT
     raised = how_it_ended("a", Kinds.RayTaskError("Traceback\nModuleNotFoundError: gspo_cli"), Kinds)
     assert raised["ended"] == ExitCode.UNEXPECTED and raised["error"][1] == "ModuleNotFoundError: gspo_cli"
-    lost = how_it_ended("a", Exception("The node died.\nmore"), Kinds)
-    assert lost["ended"] is None and lost["error"][:2] == ["run a lost its worker", "The node died."]
+    lost = how_it_ended("a", Exception("The node died. Node ID: 6b48\nmore"), Kinds)
+    assert lost["ended"] is None and lost["error"][:2] == ["run a lost its worker", "The node died"]
