@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "checkpoint": BASE | {"runlog", "ranks"} | {"models"},  # whole tensors of divided models
     "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "ranks"}
     | {"evals"},  # evaluates on its way
+    "launch": {"errors", "ranks"},
     "report": BASE | {"runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
     "cli": {"errors"},
@@ -59,6 +60,7 @@ THIRD_PARTY = {
     "checkpoint": {"torch", "numpy", "pydantic"},
     "models": {"torch", "transformers", "tokenizers", "safetensors", "peft"},
     "moe": {"torch", "transformers"},
+    "launch": {"ray", "torch"},  # torch counts the GPUs
     "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},
     "cli": {"typer", "rich"},

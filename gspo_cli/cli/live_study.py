@@ -44,6 +44,8 @@ class StudyView:
         with self.lock:
             if "started" in event:
                 self.state[name] = (TRAINING, "")
+            elif "waiting" in event:
+                self.state[name] = (WAITING, "")
             elif "step" in event:
                 self.at[name], self.values[name] = event["step"], event["values"]
             elif "warnings" in event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,36 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Answers graded at once
 SandboxKind = Annotated[str, typer.Option("--sandbox", help="Where programs run: auto, bwrap or sandlock.")]
 UnsafeLocal = Annotated[bool, typer.Option("--unsafe-local", help="Run programs without isolation; is recorded.")]
 GraderPython = Annotated[str | None, typer.Option(help="Interpreter of the graded programs.", show_default="this one")]
+
+
+class Launcher(StrEnum):
+    """Where the runs of a study are trained."""
+
+    LOCAL = "local"
+    TORCHRUN = "torchrun"
+    RAY = "ray"
+
+
+def check_launcher(launcher: Launcher, jobs: int, nproc: int | None, gpus_per_run: int | None) -> None:
+    """Errors: GspoError for options that belong to another launcher."""
+    for broken, message, why in (
+        (
+            nproc is not None and launcher is not Launcher.TORCHRUN,
+            "--nproc without --launcher torchrun",
+            "it says how many processes torchrun starts on this machine",
+        ),
+        (
+            gpus_per_run is not None and launcher is not Launcher.RAY,
+            "--gpus-per-run without --launcher ray",
+            "--jobs deals this machine's GPUs out",
+        ),
+        (jobs > 1 and launcher is Launcher.RAY, "--jobs with --launcher ray",
+         "as many runs go at once as the cluster has room for"),
+        (jobs > 1 and launcher is Launcher.TORCHRUN, "--jobs with --launcher torchrun",
+         "all processes work on one run after the other"),
+    ):  # fmt: skip
+        if broken:
+            raise GspoError(message, why, "remove it")
 
 
 def parse_seeds(seed: int | None, seeds: str | None, default: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ from gspo_cli.errors import GspoError
 
 if TYPE_CHECKING:
     from gspo_cli.config import Recipe
+    from gspo_cli.launch.job import Job
     from gspo_cli.training.plans import Plan
     from gspo_cli.training.study import Run
 
 Trials = dict[str, Any]
+OnEvent = Callable[[str, dict[str, Any]], None]
 
 
 def prepare_arms(
@@ -36,14 +39,11 @@ def prepare_arms(
     return expand(recipe, arms, parse_grid(grid)) if grid else (recipe, arms, {})
 
 
-def share_threads(recipe: Recipe, jobs: int) -> Recipe:
-    """The recipe with each run's share of the cores, which stands in its configuration like any other."""
-    from gspo_cli.cli.jobs import threads_each
-
-    model = recipe.model.model_copy(update={"threads": threads_each(jobs, recipe.model.threads)})
-    shared = recipe.model_copy(update={"model": model})
-    shared._sources = recipe._sources
-    return shared
+def with_threads(recipe: Recipe, threads: int) -> Recipe:
+    """The recipe with so many CPU threads a run, which stand in its configuration like any other key."""
+    changed = recipe.model_copy(update={"model": recipe.model.model_copy(update={"threads": threads})})
+    changed._sources = recipe._sources
+    return changed
 
 
 def train_at_once(runs: list[Run], jobs: int, asked: Plan, start: Path, study: Path, as_json: bool) -> int:
@@ -51,13 +51,26 @@ def train_at_once(runs: list[Run], jobs: int, asked: Plan, start: Path, study: P
 
     Errors: GspoError of a run that failed otherwise.
     """
-    from gspo_cli.cli.jobs import Job, run_all
-    from gspo_cli.cli.live_study import StudyView
+    from gspo_cli.launch.local import run_all
+
+    todo = as_jobs(runs, asked, start, study)
+    return shown(runs, asked.recipe.train.steps, study, as_json, lambda on_event: run_all(todo, jobs, on_event))
+
+
+def as_jobs(runs: list[Run], asked: Plan, start: Path, study: Path) -> list[Job]:
+    """The runs as `gspo_cli.training.child` wants them."""
+    from gspo_cli.launch.job import Job
 
     shared = {"plan": asked.as_table(), "start": str(start), "study": str(study), "argv": sys.argv}
-    todo = [Job(run.name, shared | {"arm": run.arm, "seed": run.recipe.seed}) for run in runs]
-    with StudyView([run.name for run in runs], asked.recipe.train.steps) as view:
-        codes = run_all(todo, jobs, view.event)
+    return [Job(run.name, shared | {"arm": run.arm, "seed": run.recipe.seed}) for run in runs]
+
+
+def shown(runs: list[Run], steps: int, study: Path, as_json: bool, train: Callable[[OnEvent], dict[str, int]]) -> int:
+    """Trains with a table of all runs, and prints those that are done as JSON if asked; how many a guard stopped."""
+    from gspo_cli.cli.live_study import StudyView
+
+    with StudyView([run.name for run in runs], steps) as view:
+        codes = train(view.event)
     if as_json:
         for run in runs:
             if codes[run.name] == 0:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import RECIPE, Model, Name, Out, Set, parse_seeds
+from gspo_cli.cli.options import RECIPE, Launcher, Model, Name, Out, Set, check_launcher, parse_seeds
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
@@ -39,9 +39,12 @@ def train(
     tuned: Annotated[Path | None, typer.Option(help="The study that --grid made: train with what it chose.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once; they share cores or GPUs.")] = 1,
     launcher: Annotated[
-        str, typer.Option(help="local, or torchrun: --nproc processes that train each run together.")
-    ] = "local",
-    nproc: Annotated[int, typer.Option(min=1, help="With --launcher torchrun: processes on this machine.")] = 1,
+        Launcher, typer.Option(help="Where runs go: this machine, processes that share each run, or a Ray cluster.")
+    ] = Launcher.LOCAL,
+    nproc: Annotated[int | None, typer.Option(min=1, help="With --launcher torchrun: processes of each run.")] = None,
+    gpus_per_run: Annotated[
+        int | None, typer.Option(min=0, help="With --launcher ray.", show_default="1 where the cluster has any")
+    ] = None,
     overwrite: Annotated[bool, typer.Option(help="Delete runs of the same name first.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with a run or a study where it stopped.")] = None,
     allow_change: Annotated[
@@ -61,26 +64,37 @@ def train(
 
         gspo train --algo grpo,gspo --tuned results/tuning --seeds 0-7
 
+        gspo train --algo grpo,gspo --seeds 0-7 --launcher ray --gpus-per-run 1 --out /shared/results
+
         gspo train --launcher torchrun --nproc 8 --model Qwen/Qwen3-4B
 
         gspo train --resume results/my-study
     """
-    from gspo_cli.cli.ranks import check_launcher, launch, must_launch, ranks_of_this_program
+    check_launcher(launcher, jobs, nproc, gpus_per_run)
+    from gspo_cli.launch.torchrun import launch, must_launch, ranks_of_this_program
 
-    check_launcher(launcher, nproc, jobs)
-    if must_launch(launcher):
-        launch(nproc)
-        return
+    if launcher is Launcher.TORCHRUN and must_launch():
+        raise typer.Exit(launch(nproc or 1))
     ranks = ranks_of_this_program()
+    console.settings["quiet"] |= not ranks.first
     if resume is not None:
         refuse_with_resume({"--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name})
         refuse_with_resume({"--overwrite": overwrite})
+        if launcher is Launcher.RAY:
+            from gspo_cli.cli.on_cluster import go_on_with_ray
+
+            return end(
+                resume, go_on_with_ray(resume, gpus_per_run, steps, set_ or [], allow_change or [], json_), json_
+            )
         return go_on(resume, steps, set_ or [], allow_change or [], json_, ranks)
     if allow_change:
         raise GspoError("--allow-change without --resume", "it is about a run that goes on", "add --resume PATH")
     from gspo_cli import recipe as recipes
     from gspo_cli.cli.live import ColdStartBar
-    from gspo_cli.cli.study_options import finish_tuning, prepare_arms, share_threads, train_at_once
+    from gspo_cli.cli.on_cluster import train_on
+    from gspo_cli.cli.study_options import finish_tuning, prepare_arms, train_at_once, with_threads
+    from gspo_cli.launch.local import threads_each
+    from gspo_cli.launch.ray_cluster import connect
     from gspo_cli.runlog.folder import check_free, make_writable, study_folder
 
     options: dict[str, Any] = {}
@@ -109,7 +123,10 @@ def train(
         raise GspoError(f"--algo {algo} names an arm twice", "an arm is trained once a seed", "name each arm once")
     loaded = loaded.model_copy(update={"name": folder.name})
     loaded, arms, trials = prepare_arms(loaded, arms, chosen, grid or [], tuned)
-    loaded = share_threads(loaded, jobs) if jobs > 1 else loaded
+    if jobs > 1:
+        loaded = with_threads(loaded, threads_each(jobs, loaded.model.threads))
+    elif launcher is Launcher.RAY:
+        loaded = with_threads(loaded, loaded.model.threads or 1)
     runs = plan(loaded, arms, chosen)
     task = make_task(loaded.task)
     problems = task.problems(loaded.task.split)
@@ -118,6 +135,7 @@ def train(
     PromptStream(problems, loaded.rollout.prompts, seed=0)  # refuses too few problems before anything is built
     load_benchmarks(loaded.eval)
     check_ranks(runs, ranks)
+    cluster = connect(gpus_per_run, loaded.model.threads or 1) if launcher is Launcher.RAY else None
     prepare_torch(loaded.model.threads)
 
     def prepare() -> str:
@@ -131,7 +149,9 @@ def train(
     console.note(
         f"study {folder}: {len(runs)} run{'s' if len(runs) > 1 else ''} of {loaded.train.steps} rollout batches"
     )
-    if jobs > 1:
+    if cluster is not None:
+        stopped = train_on(cluster, runs, asked, start, folder, json_)
+    elif jobs > 1:
         stopped = train_at_once(runs, jobs, asked, start, folder, json_)
     else:
         stopped = train_in_turn(runs, asked, start, folder, json_, ranks)
@@ -139,10 +159,15 @@ def train(
         return
     if trials:
         finish_tuning(folder, loaded.report.metric, trials, json_)
+    end(folder, stopped, json_)
+
+
+def end(study: Path, stopped: int, json_: bool) -> None:
+    """Says where the study is, and with exit code 4 how many of its runs a training guard stopped."""
     if not json_:
-        console.out.print(str(folder))
+        console.out.print(str(study))
     if stopped:
-        console.note(f"{stopped} of {len(runs)} runs were stopped by a guard; they stay in the study and count")
+        console.note(f"{stopped} of the runs were stopped by a guard; they stay in the study and count")
         raise typer.Exit(ExitCode.GUARD)
 
 

@@ -65,7 +65,7 @@ class Check:
 
 def look(python: str, with_vllm: bool) -> dict[str, Any]:
     """What an interpreter's environment holds, and what of it can be imported; `{"error": ...}` if it does not run."""
-    names = [*own_requirements(), *CLASHING, *VLLM]
+    names = [*own_requirements(), *CLASHING, *VLLM, "ray"]
     imports = IMPORTS | ({"vllm": "from vllm import LLM"} if with_vllm else {})
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")} | {
         "VLLM_LOGGING_LEVEL": "ERROR"
@@ -96,6 +96,7 @@ def judge_own(facts: dict[str, Any]) -> Iterator[Check]:
         fix = "" if fits else f"pip install '{requirement}'"
         yield Check(name, version or "missing", "ok" if fits else "fault", fix)
     yield Check("gpu", facts.get("gpu") or "none", "ok")
+    yield Check("ray", facts["packages"].get("ray", "none"), "ok")  # for --launcher ray alone
     yield from judge_imports(facts, "")
     if two := two_vllms(facts, ""):
         yield two

@@ -12,11 +12,13 @@ from gspo_cli.errors import GspoError
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.read import read_object
 from gspo_cli.runlog.seal import seal_files
+from gspo_cli.training.cold_start import locked
 from gspo_cli.training.resume import has_begun
 from gspo_cli.training.study import Run
 from gspo_cli.training.study import plan as plan_runs
 
 NAME = "study.json"
+LOCK = "study.lock"
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,14 @@ class Planned:
 
 
 def record_plan(study: Path, plan: Plan) -> None:
-    """Adds to the study's plans, once; a study may be enlarged by a later command."""
-    plans = read_plans(study) if (study / NAME).exists() else []
-    entry = plan.as_table()
-    if entry not in plans:
-        write_text(study / NAME, json.dumps({"schema": 1, "plans": [*plans, entry]}, indent=1))
-        seal_files(study, [study / NAME])
+    """Adds to the study's plans, once; a study may be enlarged by a later command, or by several at once."""
+    study.mkdir(parents=True, exist_ok=True)
+    with locked(study / LOCK):
+        plans = read_plans(study) if (study / NAME).exists() else []
+        entry = plan.as_table()
+        if entry not in plans:
+            write_text(study / NAME, json.dumps({"schema": 1, "plans": [*plans, entry]}, indent=1))
+            seal_files(study, [study / NAME])
 
 
 def read_plans(study: Path) -> list[dict[str, Any]]:

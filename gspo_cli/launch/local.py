@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
-
-Event = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run to train."""
-
-    name: str
-    asked: dict[str, Any]
-    """What `gspo_cli.training.child` reads."""
+from gspo_cli.launch.job import PROGRAM, Event, Job, as_error, follow, shown
 
 
 def threads_each(jobs: int, wanted: int | None) -> int:
@@ -50,7 +34,7 @@ def visible_gpus() -> list[str]:
 
 
 def run_all(
-    todo: list[Job], jobs: int, on_event: Callable[[str, Event], None], program: tuple[str, ...] | None = None
+    todo: list[Job], jobs: int, on_event: Callable[[str, Event], None], program: tuple[str, ...] = PROGRAM
 ) -> dict[str, int]:
     """Trains all, `jobs` at a time, in order, and gives each run's exit code.
 
@@ -70,13 +54,15 @@ def run_all(
         gpus = share_of_gpus(slot, jobs, devices)
         environment = os.environ | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus})
         while (job := take()) is not None:
-            on_event(job.name, {"started": True})
-            code, error = _run(job, environment, on_event, program or (sys.executable, "-m", "gspo_cli.training.child"))
-            codes[job.name] = code
-            if code not in (ExitCode.OK, ExitCode.GUARD):
-                errors.append(error)
-                stop.set()
-            on_event(job.name, {"ended": code, "reason": "" if code == 0 else error.message})
+            for event in follow(job, environment, program):
+                if "ended" not in event:
+                    on_event(job.name, event)
+                    continue
+                codes[job.name] = event["ended"]
+                if event["ended"] not in (ExitCode.OK, ExitCode.GUARD):
+                    errors.append(as_error(event))
+                    stop.set()
+                on_event(job.name, shown(event))
 
     workers = [threading.Thread(target=work, args=(slot,)) for slot in range(min(jobs, len(todo)))]
     for worker in workers:
@@ -92,35 +78,3 @@ def run_all(
     if errors:
         raise errors[0]
     return codes
-
-
-def _run(
-    job: Job, environment: dict[str, str], on_event: Callable[[str, Event], None], program: tuple[str, ...]
-) -> tuple[int, GspoError]:
-    """One process from start to end: (its exit code, what to say if that is not 0)."""
-    said: list[str] | None = None
-    pipe = subprocess.PIPE
-    with (
-        tempfile.TemporaryFile() as noise,
-        subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=noise, env=environment, text=True) as process,
-    ):
-        assert process.stdin and process.stdout
-        with suppress(BrokenPipeError):  # it died before it read; its exit code and last words say why
-            process.stdin.write(json.dumps(job.asked) + "\n")
-            process.stdin.close()
-        for line in process.stdout:
-            event = json.loads(line)
-            said = event.get("error", said)
-            on_event(job.name, event)
-        code = process.wait()
-        noise.seek(max(0, noise.seek(0, 2) - 2000))
-        tail = noise.read().decode(errors="replace").strip()
-    if said is not None:
-        return code, GspoError(f"{job.name}: {said[0]}", said[1], said[2], _code(code))
-    lines = tail.splitlines() or ["it said nothing"]
-    why = f"exit code {code}; its last words: {lines[-1]}"
-    return code, GspoError(f"run {job.name} ended", why, "train it alone, without --jobs, to see more", _code(code))
-
-
-def _code(code: int) -> ExitCode:
-    return ExitCode(code) if code in list(ExitCode) else ExitCode.UNEXPECTED

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gspo_cli.cli.jobs import Job, run_all, share_of_gpus, threads_each
 from gspo_cli.cli.live_study import StudyView
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.launch.job import Job
+from gspo_cli.launch.local import run_all, share_of_gpus, threads_each
 
 CHILD = """
 import json, sys, time
