@@ -28,6 +28,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.load import load_policy, weights_hash
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.schema import metric
+from gspo_cli.training.ahead import load_ahead, save_ahead
 from gspo_cli.training.signals import CODES
 
 if TYPE_CHECKING:
@@ -176,9 +177,11 @@ class Checkpoints:
         session.tokenizer.save_pretrained(folder / "model")
         for name, tensors in (files | {GENERATORS: self.generators}).items():
             save_file(tensors, folder / name)
+        save_ahead(session.ahead, folder)
         state = State(
             step=session.step,
             portions=session.chunks,
+            ahead=len(session.ahead),
             updates=session.updates,
             totals=dict(session.totals.counts),
             guards=dict(session.guards.counts),
@@ -212,6 +215,7 @@ def restore(session: Session, folder: Path, state: State) -> None:
         if learner.critic is not None:
             learner.critic.restore(load_file(folder / CRITIC))
         restore_generators(load_file(folder / GENERATORS))
+        session.ahead.extend(load_ahead(folder, state))
     except (OSError, KeyError, ValueError) as error:
         raise GspoError(
             f"{folder} does not fit this run", str(error), "resume with the version that wrote it", ExitCode.STORAGE
