@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import toy
-from crashes import difference
+from crashes import difference, faults, points
 from program import strict_lines
 from test_exact_resume import cut_after
 
@@ -68,7 +68,8 @@ def test_same_seed_same_bytes(start: Path, ram: Path) -> None:
 
 
 def test_no_lag_is_what_it_was(start: Path, ram: Path) -> None:
-    plain, zero = (toy.train(r, ram / name) for name, r in (("plain", toy.recipe(start)), ("zero", toy.recipe(start, rollout={"max_lag": 0}))))  # fmt: skip
+    plain = toy.train(toy.recipe(start), ram / "plain")
+    zero = toy.train(toy.recipe(start, rollout={"max_lag": 0}), ram / "zero")
     assert difference(plain, zero, [0, 1, 2]) is None
     assert "max_lag" not in json.loads((zero / "config.json").read_text())["rollout"]
     assert not any(name.startswith("lag/") for line in of_kind(zero, "rollout") for name in line)
@@ -98,6 +99,13 @@ def test_resume_at_every_step(start: Path, ram: Path, max_lag: int, algo: dict[s
         assert difference(run, whole, list(range(step + 1))) is None
         assert rollouts(run) == rollouts(whole)
         shutil.rmtree(ram / str(step))
+
+
+@pytest.mark.slow
+def test_killed_at_changes_of_files(start: Path, ram: Path) -> None:
+    own = toy.recipe(start, rollout={"max_lag": 1}, algo=SAMPLER, train={"steps": 3})
+    some = points(own, ram)
+    assert faults(own, ram, some[::3]) == {}
 
 
 def test_more_steps_while_the_queue_is_full_are_those_of_a_longer_run(start: Path, ram: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from test_loop import session
 from transformers import PreTrainedModel
 
+from gspo_cli.checkpoint.state import State
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.rollout.store import read_rollout
@@ -60,6 +61,11 @@ def as_stored(batch: RolloutBatch) -> RolloutBatch:
     return batch
 
 
+def state(step: int, ahead: int) -> State:
+    """The two entries that say which files there are."""
+    return State.model_construct(step=step, ahead=ahead)
+
+
 @pytest.mark.parametrize(("routed", "credits"), [(False, False), (True, False), (False, True)])
 def test_a_queue_comes_back_from_a_checkpoint_as_it_was(tmp_path: Path, routed: bool, credits: bool) -> None:
     queue = [
@@ -67,7 +73,7 @@ def test_a_queue_comes_back_from_a_checkpoint_as_it_was(tmp_path: Path, routed: 
         for step, dropped in ((4, ()), (5, (group("ccc", 2, routed, credits),)))
     ]
     save_ahead(queue, tmp_path)
-    found = load_ahead(tmp_path, _state(3, 2))
+    found = load_ahead(tmp_path, state(3, 2))
     assert found == queue
     for one, other in zip(queue, found, strict=True):
         for mine, theirs in zip((*one.groups, *one.dropped), (*other.groups, *other.dropped), strict=True):
@@ -85,17 +91,11 @@ def test_a_queue_comes_back_from_a_checkpoint_as_it_was(tmp_path: Path, routed: 
 def test_a_missing_file_is_no_shorter_queue(tmp_path: Path) -> None:
     save_ahead([as_stored(RolloutBatch(4, (group("a", 2, False, False),), 9))], tmp_path)
     with pytest.raises(OSError):
-        load_ahead(tmp_path, _state(3, 2))
+        load_ahead(tmp_path, state(3, 2))
     (tmp_path / "ahead" / "step_000005.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError):
-        load_ahead(tmp_path, _state(3, 2))
+        load_ahead(tmp_path, state(3, 2))
     assert read_rollout(tmp_path / "ahead" / "step_000004.parquet").step == 4
-
-
-def _state(step: int, ahead: int):  # noqa: ANN202
-    from gspo_cli.checkpoint.state import State
-
-    return State.model_construct(step=step, ahead=ahead)
 
 
 def test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there(
