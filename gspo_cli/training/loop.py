@@ -123,7 +123,9 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     run, learner, clock = session.run, session.learner, session.clock
     clock.reset()  # what lies between two batches (evaluation, storing) is not theirs
     with clock("rollout_s"), session.signals.abandonable(), enough_memory("sampling", LESS_TO_SAMPLE):
-        sampled = sample_due(session, step)
+        sampled, portions = sample_due(session, step)
+    session.ahead.extend(sampled)  # out here, where a signal no longer abandons: the state has all of it or nothing
+    session.chunks = portions
     session.engine.rest()
     for fresh in sampled:
         session.guards.before_updates(fresh)
@@ -166,8 +168,9 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     return shown
 
 
-def sample_due(session: Session, step: int) -> list[RolloutBatch]:
-    """Samples what is due before the training on this batch, all with the weights as they are, and queues it.
+def sample_due(session: Session, step: int) -> tuple[list[RolloutBatch], int]:
+    """What is due before the training on this batch, all sampled with the weights as they are; and the portions of the
+    prompt stream consumed then.
 
     That is this batch alone, unless `rollout.max_lag` has later ones sampled ahead.
     """
@@ -175,9 +178,7 @@ def sample_due(session: Session, step: int) -> list[RolloutBatch]:
     for number in due(step, len(session.ahead), session.run.recipe):
         batch, portions = sample_batch(session, number, portions)
         sampled.append(batch)
-    session.ahead.extend(sampled)  # only now: a signal may abandon the sampling, and the state is then saved as it was
-    session.chunks = portions
-    return sampled
+    return sampled, portions
 
 
 def sample_batch(session: Session, step: int, chunks: int) -> tuple[RolloutBatch, int]:

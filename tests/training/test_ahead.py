@@ -122,9 +122,9 @@ def test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there(
     with pytest.raises(KeyboardInterrupt):
         sample_due(one, 1)
     assert (one.chunks, list(one.ahead)) == (0, [])
-    assert [batch.step for batch in sample_due(one, 1)] == [1, 2, 3] == [batch.step for batch in one.ahead]
-    assert one.chunks == 3 and [batch.lags[0] for batch in one.ahead] == [0, 1, 2]
-    assert len({batch.groups[0].problem.id for batch in one.ahead}) == 3
+    sampled, portions = sample_due(one, 1)
+    assert portions == 3 and [(batch.step, batch.lags[0]) for batch in sampled] == [(1, 0), (2, 1), (3, 2)]
+    assert len({batch.groups[0].problem.id for batch in sampled}) == 3
 
 
 def test_lag_is_counted_by_response_and_its_gap_is_no_mismatch() -> None:
