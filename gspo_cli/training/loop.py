@@ -176,14 +176,14 @@ def sample_due(session: Session, step: int) -> tuple[list[RolloutBatch], int]:
     """
     sampled, portions = list[RolloutBatch](), session.chunks
     for number in due(step, len(session.ahead), session.run.recipe):
-        batch, portions = sample_batch(session, number, portions)
+        batch, portions = sample_batch(session, number, step - 1, portions)
         sampled.append(batch)
     return sampled, portions
 
 
-def sample_batch(session: Session, step: int, chunks: int) -> tuple[RolloutBatch, int]:
-    """Samples and scores the prompts of this step with the weights that the engine has; and the portions of the prompt
-    stream consumed with it, from `chunks` on.
+def sample_batch(session: Session, step: int, version: int, chunks: int) -> tuple[RolloutBatch, int]:
+    """Samples and scores the prompts of this step with the weights of that version; and the portions of the prompt
+    stream consumed then, `chunks` before.
 
     With dynamic sampling, groups without spread are put aside and further prompts sampled until the batch is full
     (arXiv 2503.14476, Eq. 11), for at most `MAX_ROUNDS` rounds; what is there then is trained on.
@@ -200,7 +200,7 @@ def sample_batch(session: Session, step: int, chunks: int) -> tuple[RolloutBatch
             recipe.rollout.samples,
             Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens),
             seed_keys=(recipe.seed, "sample", step),
-            version=session.step,
+            version=version,
         )
         if rounds == 1:
             break

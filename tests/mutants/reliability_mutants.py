@@ -99,8 +99,8 @@ RELIABILITY = (
     ),
     Mutant(
         "a half-sampled queue in the state", "training/loop.py",
-        "batch, portions = sample_batch(session, number, portions)",
-        "batch, session.chunks = sample_batch(session, number, session.chunks); portions = session.chunks",
+        "batch, portions = sample_batch(session, number, step - 1, portions)",
+        "batch, session.chunks = sample_batch(session, number, step - 1, session.chunks); portions = session.chunks",
         f"{AHEAD}::test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there",
     ),
     Mutant(
