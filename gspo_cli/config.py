@@ -149,6 +149,8 @@ class RolloutConfig(Table):
     """Longest time that sampling one batch, starting an engine or handing it weights may take."""
     routes: bool = False
     """Record the engine's expert choices, to compare with the trainer's; `algo.replay = "r3"` switches it on."""
+    max_lag: Annotated[int, Field(ge=0)] = 0
+    """Rollout batches sampled ahead: batch t is drawn with the weights of batch t - 1 - max_lag; 0 = the newest."""
     store: Annotated[int, Field(ge=0)] = 0
     """Keep every k-th scored batch as parquet; 0 = none."""
 

@@ -103,7 +103,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """Everything that was sampled between two weight synchronisations."""
+    """What was sampled for one round of updates, with the weights of one version."""
 
     step: int
     """1-based rollout batch."""
@@ -112,6 +112,11 @@ class RolloutBatch:
     """The length limit of its responses."""
     dropped: tuple[Group, ...] = ()
     """Groups without spread that dynamic sampling put aside; they count as sampled all the same."""
+
+    @property
+    def lags(self) -> list[int]:
+        """Of each response: rollout batches that the policy was trained on since its weights drew it."""
+        return [self.step - 1 - sample.weight_version for group in self.groups for sample in group.samples]
 
 
 @dataclass(slots=True)

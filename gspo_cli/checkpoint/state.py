@@ -32,6 +32,8 @@ class State(Strict):
     """Rollout batches done; the position in the data and the learning rate follow from it and `portions`."""
     portions: int
     """Portions of the prompt stream consumed."""
+    ahead: int = 0
+    """Rollout batches sampled ahead of their training, kept beside this file."""
     updates: int
     """Mini-batches gone through, whether their update was applied or not."""
     totals: dict[str, int]

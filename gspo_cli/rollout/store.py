@@ -1,4 +1,4 @@
-"""A scored rollout batch as a parquet file, one row a response."""
+"""A scored rollout batch as a parquet file, one row a response, and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.runlog.fs import write_atomic
-from gspo_cli.types import RolloutBatch
+from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sample, Score
 
 
 def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> None:
@@ -14,7 +14,8 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
     file's own metadata under `gspo.*`.
 
     Expert choices, where recorded, are the column `routes`: one flat list a response, of the shape (-1, layers, experts
-    a token) that `gspo.routes_shape` gives.
+    a token) that `gspo.routes_shape` gives. Factors on the tokens' advantages, from a task that assigns credit, are the
+    column `credits`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -51,7 +52,49 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
         fields.append(("routes", pa.list_(pa.from_numpy_dtype(recorded.dtype))))
         metadata = metadata | {"routes_shape": f"-1,{recorded.shape[1]},{recorded.shape[2]}"}
         rows = [r | {"routes": None if one is None else one.ravel()} for r, one in zip(rows, routes, strict=True)]
+    if any(group.credits for group in batch.groups):
+        fields.append(("credits", pa.list_(pa.float64())))
+        credits = [c for g in batch.groups for c in g.credits or [None] * len(g.samples)]
+        rows = [r | {"credits": one} for r, one in zip(rows, credits, strict=True)]
     schema = pa.schema(fields, metadata={f"gspo.{k}": v for k, v in metadata.items()})
     table = pa.Table.from_pylist(rows, schema=schema)
     with write_atomic(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
+
+
+def read_rollout(path: Path) -> RolloutBatch:
+    """What `write_rollout` was given, but for the groups put aside.
+
+    Errors: OSError, KeyError or ValueError when it is no such file; `gspo.max_new_tokens` must be in its metadata.
+    """
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    metadata = table.schema.metadata or {}
+    shape = [int(n) for n in metadata.get(b"gspo.routes_shape", b"").split(b",") if n]
+    rows = table.to_pylist()
+    if "routes" in table.column_names:
+        dtype = table.schema.field("routes").type.value_type.to_pandas_dtype()
+        for row, routes in zip(rows, table["routes"], strict=True):
+            row["routes"] = None if routes.as_py() is None else routes.values.to_numpy().astype(dtype).reshape(shape)
+    starts = [i for i, row in enumerate(rows) if row["sample"] == 0]
+    groups = [_group(rows[a:b]) for a, b in zip(starts, [*starts[1:], len(rows)], strict=True)]
+    return RolloutBatch(rows[0]["step"], tuple(groups), int(metadata[b"gspo.max_new_tokens"]))
+
+
+def _group(rows: list[dict[str, Any]]) -> Group:
+    """The rows of one prompt."""
+    first = rows[0]
+    credits = tuple(tuple(row["credits"]) for row in rows) if first.get("credits") is not None else None
+    return Group(
+        Problem(first["problem_id"], first["prompt"], first["answer"]),
+        Prompt(first["problem_id"], tuple(first["prompt_ids"])),
+        tuple(
+            Sample(row["problem_id"], row["sample"], row["seed"], tuple(row["token_ids"]), tuple(row["log_probs"]),
+                   row["finish"], row["weight_version"], row.get("routes"))
+            for row in rows
+        ),
+        tuple(row["text"] for row in rows),
+        tuple(Score(row["reward"], row["reason"]) for row in rows),
+        credits,
+    )  # fmt: skip

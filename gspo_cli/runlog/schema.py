@@ -65,6 +65,31 @@ METRICS: dict[str, Metric] = {
     "mismatch/outside_band_frac": Metric(
         "frac", "responses whose mean of o - m lies outside the clip range / responses", "rollout", "lower"
     ),
+    "lag/mean": Metric(
+        "batches", "sum over responses of the rollout batches trained on since the weights that drew them / responses",
+        "rollout",
+    ),
+    "lag/max": Metric("batches", "the most of these rollout batches", "rollout", reduction="max"),
+    "lag/kl_k1": Metric(
+        "nat",
+        "of a batch that older weights drew: mean of m - o over loss tokens, o the trainer's before it is trained on "
+        f"({TRAINED})",
+        "rollout",
+    ),
+    "lag/kl_k3": Metric("nat", "mean of exp(o - m) - 1 - (o - m) over the same tokens", "rollout"),
+    "lag/token_gap": Metric("nat", "root mean square of o - m over the same tokens", "rollout", reduction="rms"),
+    "lag/seq_gap": Metric(
+        "nat", "root mean square over responses of the mean of o - m: the sequence log-ratio that lag alone makes",
+        "rollout", reduction="rms",
+    ),
+    "lag/seq_gap_mean": Metric("nat", "mean over responses of the mean of o - m", "rollout"),
+    "lag/seq_gap_of_band": Metric(
+        "1", "lag/seq_gap over the distance from 0 to the nearer edge of the clip range for a log-ratio", "rollout",
+        reduction="rms",
+    ),
+    "lag/outside_band_frac": Metric(
+        "frac", "responses whose mean of o - m lies outside the clip range / responses", "rollout"
+    ),
     "mismatch/prob_absdiff_mean": Metric("1", "mean of |exp(o) - exp(m)| over loss tokens", "rollout", "lower"),
     "mismatch/prob_absdiff_max": Metric("1", "largest |exp(o) - exp(m)|", "rollout", "lower", "max"),
     "mismatch/sync_absdiff_max": Metric(

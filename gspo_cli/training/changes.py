@@ -90,7 +90,16 @@ def config_hash(recipe: Recipe) -> str:
 
 def config_text(recipe: Recipe) -> str:
     """What that hash, and the log's first line, are taken of."""
-    return canonical(recipe.model_dump(mode="json", exclude={"name"}))
+    return canonical({key: value for key, value in config_table(recipe).items() if key != "name"})
+
+
+def config_table(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as `config.json` holds it. `max_lag` stands there only if it is set, so that a recipe from before it
+    existed keeps its hash, and its runs can be resumed."""
+    table = recipe.model_dump(mode="json")
+    if not recipe.rollout.max_lag:
+        del table["rollout"]["max_lag"]
+    return table
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

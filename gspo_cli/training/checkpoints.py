@@ -31,6 +31,7 @@ from gspo_cli.models.sharding import copy_from_first, is_sharded, whole
 from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.schema import metric
+from gspo_cli.training.ahead import load_ahead, save_ahead
 from gspo_cli.training.signals import CODES
 
 if TYPE_CHECKING:
@@ -210,6 +211,7 @@ class Checkpoints:
         model.save_pretrained(folder / "model", **({"state_dict": saved.weights} if is_sharded(model) else {}))
         session.tokenizer.save_pretrained(folder / "model")
         save_all(saved.files | {GENERATORS: self.generators}, folder)
+        save_ahead(session.ahead, folder)
         for part in parts:
             for file in sorted(part.iterdir()):
                 fs.rename(file, folder / file.name)
@@ -217,6 +219,7 @@ class Checkpoints:
         state = State(
             step=session.step,
             portions=session.chunks,
+            ahead=len(session.ahead),
             updates=session.updates,
             totals=dict(session.totals.counts),
             guards=dict(session.guards.counts),
@@ -308,6 +311,7 @@ def restore(session: Session, folder: Path, state: State) -> None:
         if learner.critic is not None:
             learner.critic.restore(load_file(folder / CRITIC))
         restore_generators(load_file(folder / GENERATORS))
+        session.ahead.extend(load_ahead(folder, state))
     except (OSError, KeyError, ValueError) as error:
         raise GspoError(
             f"{folder} does not fit this run", str(error), "resume with the version that wrote it", ExitCode.STORAGE

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gspo_cli.algorithms import Algorithm
-from gspo_cli.config import Recipe
+from gspo_cli.config import AlgoConfig, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.models.adapter_folder import refuse_adapter
 from gspo_cli.models.load import pick_device
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None:
     """Errors: GspoError with the reason."""
-    algo, tiny = recipe.algo, recipe.model.tiny
+    algo, tiny, lag = recipe.algo, recipe.model.tiny, recipe.rollout.max_lag
     own = algorithm.REDUCTION
     for broken, message, why, hint in (
         (
@@ -59,6 +59,20 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
             "algo.minibatches = 1, or algo.allow_stale = true to study just that",
         ),
         (
+            algo.name == "reinforce" and lag > 0 and algo.correction.kind == "none" and not params.allow_stale,
+            f"reinforce with rollout.max_lag = {lag}",
+            "it has no ratio, so responses of older weights would count as if the policy had just drawn them",
+            "algo.correction = { kind = 'tis' }, or algo.allow_stale = true to study just that",
+        ),
+        (
+            algo.name != "reinforce" and lag > 0 and not sees_lag(algo, algorithm),
+            f"{algo.name} with rollout.max_lag = {lag} and old_log_probs = trainer",
+            "the trainer's are taken when a batch is trained on, so ratios against them miss how far the policy moved "
+            "since it drew the batch",
+            "algo.old_log_probs = 'sampler' (ratios against the policy that sampled), or algo.correction beside the "
+            "trainer's, such as { kind = 'tis' }",
+        ),
+        (
             algo.name == "reinforce" and getattr(params, "dual_clip", None) is not None,
             "reinforce with dual_clip",
             "there is no ratio to clip",
@@ -90,6 +104,12 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
     if recipe.model.path is not None:
         refuse_adapter(recipe.model.path, "training")
     check_recipe_engine(recipe, trains=True)
+
+
+def sees_lag(algo: AlgoConfig, algorithm: Algorithm) -> bool:
+    """Whether anything in the objective compares the policy with the one that sampled."""
+    sampler = algo.old_log_probs == "sampler" or getattr(algorithm, "NEEDS_SAMPLER", False)
+    return sampler or algo.correction.kind != "none"
 
 
 def check_recipe_engine(recipe: Recipe, trains: bool) -> None:

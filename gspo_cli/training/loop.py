@@ -6,6 +6,7 @@ off-policy, which is what the clip ranges are for.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,7 @@ from gspo_cli.rollout.engine import Engine
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.tasks.contract import Task
 from gspo_cli.training.accumulate import Accumulator
+from gspo_cli.training.ahead import due
 from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
 from gspo_cli.training.checkpoints import Checkpoints
 from gspo_cli.training.checks import minibatches
@@ -26,7 +28,7 @@ from gspo_cli.training.guards import Guards, enough_memory
 from gspo_cli.training.preflight import preflight
 from gspo_cli.training.probe import Probe
 from gspo_cli.training.record import Totals, record_batch
-from gspo_cli.training.rollout_metrics import sync_metrics
+from gspo_cli.training.rollout_metrics import lag_metrics, sync_metrics
 from gspo_cli.training.signals import Interruption, Signals
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.study import Run
@@ -73,6 +75,8 @@ class Session:
     """Mini-batches gone through, whether their update was applied or not."""
     chunks: int = 0
     """Portions of the prompt stream consumed so far."""
+    ahead: deque[RolloutBatch] = field(default_factory=deque)
+    """Rollout batches that are sampled and not yet trained on, the next one first."""
     widest: float = 0.0
     """Largest distance of a sequence ratio from 1 so far."""
     outside: bool = False
@@ -119,11 +123,15 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     run, learner, clock = session.run, session.learner, session.clock
     clock.reset()  # what lies between two batches (evaluation, storing) is not theirs
     with clock("rollout_s"), session.signals.abandonable(), enough_memory("sampling", LESS_TO_SAMPLE):
-        batch = sample_batch(session, step)
+        sampled, portions = sample_due(session, step)
+    session.ahead.extend(sampled)  # out here, where a signal no longer abandons: the state has all of it or nothing
+    session.chunks = portions
     session.engine.rest()
-    session.guards.before_updates(batch)
-    if run.recipe.rollout.store and step % run.recipe.rollout.store == 0:
-        session.hooks.store(batch)  # now, while the model is the one that sampled it
+    for fresh in sampled:
+        session.guards.before_updates(fresh)
+        if run.recipe.rollout.store and fresh.step % run.recipe.rollout.store == 0:
+            session.hooks.store(fresh)  # now, while the model is the one that sampled it
+    batch = session.ahead.popleft()
     with clock("prepare_s"):
         # once per rollout batch, over all of it: the mini-batches share one old policy and one set of advantages
         algo = run.recipe.algo
@@ -150,7 +158,7 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
 
     shown, update_lines = record_batch(
         session.log, session.totals, clock, learner, batch, advantages_B, mini_batches, updates,
-        checked | sync_metrics(synced),
+        checked | sync_metrics(synced) | lag_metrics(batch, run.recipe.rollout.max_lag), sampled,
     )  # fmt: skip
     session.updates += len(update_lines)
     session.guards.after_updates(session.log, batch, update_lines)
@@ -160,14 +168,27 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     return shown
 
 
-def sample_batch(session: Session, step: int) -> RolloutBatch:
-    """Samples and scores the prompts of this step with the weights of the step before.
+def sample_due(session: Session, step: int) -> tuple[list[RolloutBatch], int]:
+    """What is due before the training on this batch, all sampled with the weights as they are; and the portions of the
+    prompt stream consumed then.
+
+    That is this batch alone, unless `rollout.max_lag` has later ones sampled ahead.
+    """
+    sampled, portions = list[RolloutBatch](), session.chunks
+    for number in due(step, len(session.ahead), session.run.recipe):
+        batch, portions = sample_batch(session, number, step - 1, portions)
+        sampled.append(batch)
+    return sampled, portions
+
+
+def sample_batch(session: Session, step: int, version: int, chunks: int) -> tuple[RolloutBatch, int]:
+    """Samples and scores the prompts of this step with the weights of that version; and the portions of the prompt
+    stream consumed then, `chunks` before.
 
     With dynamic sampling, groups without spread are put aside and further prompts sampled until the batch is full
     (arXiv 2503.14476, Eq. 11), for at most `MAX_ROUNDS` rounds; what is there then is trained on.
     """
     recipe, kept, dropped = session.run.recipe, list[Group](), list[Group]()
-    chunks = session.chunks
     rounds = MAX_ROUNDS if recipe.algo.dynamic_sampling else 1
     for _ in range(rounds):
         chunks += 1
@@ -179,7 +200,7 @@ def sample_batch(session: Session, step: int) -> RolloutBatch:
             recipe.rollout.samples,
             Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens),
             seed_keys=(recipe.seed, "sample", step),
-            version=step - 1,
+            version=version,
         )
         if rounds == 1:
             break
@@ -187,12 +208,11 @@ def sample_batch(session: Session, step: int) -> RolloutBatch:
             (kept if has_spread(group) else dropped).append(group)
         if len(kept) >= recipe.rollout.prompts:
             break
-    session.chunks = chunks
     if rounds == 1:
-        return batch
+        return batch, chunks
     full, spare = kept[: recipe.rollout.prompts], kept[recipe.rollout.prompts :]
     missing = recipe.rollout.prompts - len(full)
-    return replace(batch, groups=tuple(full + dropped[:missing]), dropped=tuple(spare + dropped[missing:]))
+    return replace(batch, groups=tuple(full + dropped[:missing]), dropped=tuple(spare + dropped[missing:])), chunks
 
 
 def has_spread(group: Group) -> bool:

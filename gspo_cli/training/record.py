@@ -11,7 +11,7 @@ from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.compute import batch_flops, real_positions
 from gspo_cli.training.merge import merged
-from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
+from gspo_cli.training.rollout_metrics import as_gap, mismatch_metrics, rollout_metrics
 from gspo_cli.training.routes import fed, sampler_route_metrics
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.update import Learner, log_bounds
@@ -40,25 +40,28 @@ def record_batch(
     mini_batches: list[MiniBatch],
     updates: list[Accumulator],
     extra: dict[str, Reduced],
+    sampled: list[RolloutBatch],
 ) -> tuple[dict[str, float | None], list[StepMetrics]]:
-    """Writes the lines and gives the pooled values with the times, for display, and the `update` lines."""
-    sampled = Accumulator()
-    sampled.add(rollout_metrics(batch, advantages_B))
-    own = Accumulator()
-    own.add(mismatch_metrics(mini_batches, log_bounds(learner.params)))
-    if learner.routing is not None:
+    """Writes the lines and gives the pooled values with the times, for display, and the `update` lines.
+
+    `sampled` = the rollout batches that the time for sampling was spent on.
+    """
+    rollout, own, stale = Accumulator(), Accumulator(), any(batch.lags)
+    rollout.add(rollout_metrics(batch, advantages_B))
+    mismatch = mismatch_metrics(mini_batches, log_bounds(learner.params))
+    own.add(as_gap(mismatch) if stale else mismatch)
+    if learner.routing is not None and not stale:
         own.add(sampler_route_metrics(mini_batches, learner.routing.missing))
-    sampled.add(merged(own, learner.ranks).values)
-    sampled.add(extra)
+    rollout.add(merged(own, learner.ranks).values)
+    rollout.add(extra)
     pooled = Accumulator()
     for metrics in updates:
         pooled.add({name: value for name, value in metrics.values.items() if name != "lr"})
 
     layers = learner.routing.layers if learner.routing else ()
-    rollout_line, step_line = sampled.result(), complete(pooled.result(layers))
-    samples = [s for g in (*batch.groups, *batch.dropped) for s in g.samples]
-    num_tokens, num_groups = sum(len(s.token_ids) for s in samples), len(batch.groups) + len(batch.dropped)
-    rollout_line.update(totals.add(queries=num_groups, responses=len(samples), gen_tokens=num_tokens))
+    rollout_line, step_line = rollout.result(), complete(pooled.result(layers))
+    num_groups, num_responses, num_tokens = amounts(batch)
+    rollout_line.update(totals.add(queries=num_groups, responses=num_responses, gen_tokens=num_tokens))
     micro_batches = [m for mini in mini_batches for m in mini.own]
     passes = [float(real_positions(mini.own)) for mini in mini_batches]
     trained, held, *passes = learner.ranks.total(
@@ -73,14 +76,22 @@ def record_batch(
         )
     )
     times = clock.reset()
-    padding = 1 - sum(passes) / held if held else 0.0
-    times |= {"gen_tokens_per_s": num_tokens / times["rollout_s"], "padding_frac": padding}
+    times |= {"padding_frac": 1 - sum(passes) / held if held else 0.0}
+    if sampled:  # with `max_lag`, the last batches wait in the queue already
+        times |= {"gen_tokens_per_s": sum(amounts(one)[2] for one in sampled) / times["rollout_s"]}
     log.line("rollout", batch.step, rollout_line, perf=times)
     for index, line in enumerate(update_lines):
         log.line("update", batch.step, line, mini_batch=index)
     log.line("step", batch.step, step_line)
     log.flush()
     return rollout_line.values | step_line.values | times, update_lines
+
+
+def amounts(batch: RolloutBatch) -> tuple[int, int, int]:
+    """Groups, responses and tokens sampled for a batch, those put aside included."""
+    groups = (*batch.groups, *batch.dropped)
+    samples = [sample for group in groups for sample in group.samples]
+    return len(groups), len(samples), sum(len(sample.token_ids) for sample in samples)
 
 
 def complete(line: StepMetrics) -> StepMetrics:

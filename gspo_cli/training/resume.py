@@ -143,7 +143,7 @@ def continue_log(earlier: Earlier, log: RunLog) -> None:
         log.event("checkpoint_rejected", **refused)
     aside = folder / "dropped" / f"attempt-{earlier.attempt - 1}"
     cut_off = cut(folder / "metrics.jsonl", at, dropped, aside.with_suffix(".jsonl"))
-    moved = put_aside(folder / "rollouts", earlier.state.step, aside)
+    moved = put_aside(folder / "rollouts", earlier.state.step + earlier.state.ahead, aside)
     if cut_off or moved:
         log.event("log_truncated", step=earlier.state.step, log=cut_off, rollouts=moved)
     log.go_on(at.num_lines, at.num_bytes, at.head, dropped)

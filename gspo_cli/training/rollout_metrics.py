@@ -74,6 +74,14 @@ def sync_metrics(report: SyncReport | None) -> dict[str, Reduced]:
     }
 
 
+def lag_metrics(batch: RolloutBatch, max_lag: int) -> dict[str, Reduced]:
+    """How old the weights are that drew the responses; nothing where none may be old."""
+    if not max_lag:
+        return {}
+    lag_B = torch.tensor(batch.lags, dtype=torch.float64)
+    return {"lag/mean": Mean(lag_B.sum(), len(lag_B)), "lag/max": Extreme(lag_B.max(), 1)}
+
+
 def mismatch_metrics(mini_batches: list[MiniBatch], bounds: tuple[float, float] | None) -> dict[str, Reduced]:
     """The engine's log-probabilities m against the trainer's o, before any update, over the rows where o is known.
 
@@ -107,3 +115,19 @@ def mismatch_metrics(mini_batches: list[MiniBatch], bounds: tuple[float, float] 
         found["mismatch/floor_of_band"] = RootMean((gap_B / edge).square().sum(), rows)
         found["mismatch/outside_band_frac"] = Mean(((gap_B < bounds[0]) | (gap_B > bounds[1])).sum(), rows)
     return found
+
+
+GAPS = {
+    "kl/sampler_trainer_k1": "lag/kl_k1",
+    "kl/sampler_trainer_k3": "lag/kl_k3",
+    "mismatch/token_floor": "lag/token_gap",
+    "mismatch/floor": "lag/seq_gap",
+    "mismatch/floor_mean": "lag/seq_gap_mean",
+    "mismatch/floor_of_band": "lag/seq_gap_of_band",
+    "mismatch/outside_band_frac": "lag/outside_band_frac",
+}
+
+
+def as_gap(mismatch: dict[str, Reduced]) -> dict[str, Reduced]:
+    """The same comparison on a batch that older weights drew: what the policy moved since then is no mismatch."""
+    return {GAPS[name]: value for name, value in mismatch.items() if name in GAPS}

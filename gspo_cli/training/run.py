@@ -44,7 +44,7 @@ from gspo_cli.runlog.seal import seal_run
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.contract import Task
-from gspo_cli.training.changes import config_hash
+from gspo_cli.training.changes import config_hash, config_table
 from gspo_cli.training.checkpoints import Checkpoints, restore
 from gspo_cli.training.collapse_watch import CollapseWatch
 from gspo_cli.training.critic import Critic
@@ -255,7 +255,7 @@ def open_folder(
     recipe = run.recipe
     fresh(folder)
     fs.write_text(folder / "recipe.toml", recipe_text)
-    fs.write_text(folder / "config.json", json.dumps(recipe.model_dump(mode="json"), indent=1))
+    fs.write_text(folder / "config.json", json.dumps(config_table(recipe), indent=1))
     fs.write_text(folder / "code.diff", code_diff())
     plugins = [p for p in (recipe.algo.name, recipe.task.name, recipe.task.reward) if p and is_plugin(p)]
     record = provenance(argv) | found | {

@@ -6,6 +6,8 @@ CORRUPTION = "reliability/test_corruption.py"
 LOG = "reliability/test_log_truth.py"
 RESUME = "reliability/test_exact_resume.py"
 GUARDS = "reliability/test_guards.py"
+STALE = "reliability/test_stale_rollouts.py"
+AHEAD = "training/test_ahead.py"
 POINTS = "reliability/test_crash_points.py"
 ORDER = f"{POINTS}::test_the_order_of_writing_and_forcing"
 EVERY_STEP = f"{RESUME}::test_at_every_step_of_two_epochs"
@@ -86,6 +88,20 @@ RELIABILITY = (
     Mutant(
         "portions of the data forgotten", CHECKPOINTS, "session.chunks, session.updates = state.step, state.portions,",
         "session.chunks, session.updates = state.step, 0,", EVERY_STEP, "gspo",
+    ),
+    Mutant(
+        "batches sampled ahead forgotten", CHECKPOINTS, "session.ahead.extend(load_ahead(folder, state))", "pass",
+        f"{STALE}::test_resume_at_every_step",
+    ),
+    Mutant(
+        "stored batches of the queue cut off", "training/resume.py",
+        "earlier.state.step + earlier.state.ahead", "earlier.state.step", f"{STALE}::test_resume_at_every_step",
+    ),
+    Mutant(
+        "a half-sampled queue in the state", "training/loop.py",
+        "batch, portions = sample_batch(session, number, step - 1, portions)",
+        "batch, session.chunks = sample_batch(session, number, step - 1, session.chunks); portions = session.chunks",
+        f"{AHEAD}::test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there",
     ),
     Mutant(
         "M29 a silent fall-back", "training/resume.py",

@@ -5,6 +5,7 @@ from mutant import Mutant
 LOG_PROBS = "models/test_log_probs.py"
 BATCHES = "training/test_batches.py"
 LOOP = "training/test_loop.py"
+STALE = "reliability/test_stale_rollouts.py"
 STEP = "training/test_step.py"
 EQUAL_CUTS = f"{BATCHES}::test_gradient_and_metrics_do_not_depend_on_the_cut"
 UPDATE = "training/update.py"
@@ -123,6 +124,23 @@ TRAINING = (
         'with clock("update_s"), enough_memory("training", LESS_TO_TRAIN):\n'
         "            record_old_policy(learner, [mini_batches[0], mini_batch])\n            updates",
         f"{LOOP}::test_all_mini_batches_share_the_old_policy_of_the_batch",
+    ),
+    Mutant(
+        "a batch older than max_lag", "training/ahead.py", "step + recipe.rollout.max_lag,",
+        "step + recipe.rollout.max_lag + 1,", f"{STALE}::test_each_batch_is_drawn_by_the_weights_that_the_lag_names",
+    ),
+    Mutant(
+        "a batch younger than max_lag", "training/ahead.py", "step + recipe.rollout.max_lag,",
+        "step + min(1, recipe.rollout.max_lag),",
+        f"{STALE}::test_each_batch_is_drawn_by_the_weights_that_the_lag_names",
+    ),
+    Mutant(
+        "lag taken for a mismatch", "training/record.py", "as_gap(mismatch) if stale else mismatch", "mismatch",
+        f"{STALE}::test_each_batch_is_drawn_by_the_weights_that_the_lag_names",
+    ),
+    Mutant(
+        "a ratio that misses the lag accepted", "training/checks.py", "lag > 0 and not sees_lag(algo, algorithm)",
+        "False", "training/test_ahead.py::test_an_objective_that_does_not_see_the_lag_is_refused",
     ),
     Mutant(
         "every mini-batch counts as the first", "training/loop.py",
