@@ -35,6 +35,9 @@ def train(
     ] = None,
     tuned: Annotated[Path | None, typer.Option(help="The study that --grid made: train with what it chose.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once; they share cores or GPUs.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Plan only: memory of each GPU and time of each phase. Writes nothing.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete runs of the same name first.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with a run or a study where it stopped.")] = None,
     allow_change: Annotated[
@@ -54,11 +57,13 @@ def train(
 
         gspo train --algo grpo,gspo --tuned results/tuning --seeds 0-7
 
+        gspo train real/qwen3-30b-a3b-8xh200 --dry-run --set cluster.gpu=h100
+
         gspo train --resume results/my-study
     """
     if resume is not None:
         refuse_with_resume({"--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name})
-        refuse_with_resume({"--overwrite": overwrite})
+        refuse_with_resume({"--overwrite": overwrite, "--dry-run": dry_run})
         return go_on(resume, steps, set_ or [], allow_change or [], json_)
     if allow_change:
         raise GspoError("--allow-change without --resume", "it is about a run that goes on", "add --resume PATH")
@@ -94,7 +99,11 @@ def train(
     loaded = loaded.model_copy(update={"name": folder.name})
     loaded, arms, trials = prepare_arms(loaded, arms, chosen, grid or [], tuned)
     loaded = share_threads(loaded, jobs) if jobs > 1 else loaded
-    runs = plan(loaded, arms, chosen)
+    runs = plan(loaded, arms, chosen, here=not dry_run)
+    if dry_run:
+        from gspo_cli.cli.plan_view import show_plan
+
+        return show_plan(runs, folder, json_)
     task = make_task(loaded.task)
     problems = task.problems(loaded.task.split)
     for note in task.notes if isinstance(task, Noting) else ():

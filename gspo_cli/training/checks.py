@@ -85,7 +85,6 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
         require_peft("[model.lora]")
     if recipe.model.path is not None:
         refuse_adapter(recipe.model.path, "training")
-    check_recipe_engine(recipe, trains=True)
 
 
 def check_recipe_engine(recipe: Recipe, trains: bool) -> None:

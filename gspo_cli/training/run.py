@@ -82,6 +82,8 @@ def load_parts(recipe: Recipe, start: Path) -> Parts:
     Errors: GspoError for what cannot be loaded.
     """
     model, tokenizer = load_policy(recipe.model, start)
+    if recipe.train.recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
