@@ -65,6 +65,8 @@ class ModelConfig(Table):
     tiny: TinyModel | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the parameters; log-probabilities and ratios are float32 whatever this says."""
+    compute: Literal["float32", "bfloat16"] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Of the arithmetic in training passes, where several ranks divide the weights; absent = the parameters'."""
     device: str = "auto"
     """`auto` = cuda where there is one, else cpu."""
     lora: Lora | None = None

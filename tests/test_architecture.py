@@ -43,6 +43,7 @@ MAY_IMPORT = {
     | {"evals"},  # evaluates on its way
     "report": BASE | {"runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
+    "plan": BASE,  # nothing that could load a weight
     "cli": {"errors"},
     "__init__": set(), "__main__": {"cli"},
 }  # fmt: skip
@@ -60,6 +61,7 @@ THIRD_PARTY = {
     "moe": {"torch", "transformers"},
     "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},
+    "plan": {"transformers"},  # configurations alone
     "cli": {"typer", "rich"},
     "__init__": set(), "__main__": set(),
 }  # fmt: skip

@@ -110,7 +110,7 @@ def time_table(plan: Plan, num_runs: int) -> Table:
     """A row a phase of a rollout batch."""
     from gspo_cli.plan.time import anchored, total
 
-    table = Table("seconds of a rollout batch", "limit", "range", "what")
+    table = Table("seconds a batch", "limit", "range", "what")
     for phase in plan.phases:
         table.add_row(phase.name, short(phase.limit_s), span(phase.low_s, phase.high_s), phase.note)
     limit, low, high = total(plan.phases)
@@ -118,10 +118,12 @@ def time_table(plan: Plan, num_runs: int) -> Table:
     table.add_row("in all", short(limit), span(low, high), "")
     anchor = anchored(plan.setup)
     if anchor is not None:
-        table.add_row("by a published whole step", "", short(anchor), "Qwen3-30B-A3B, 32 H100, NeMo-RL: 4.3 % of limit")
+        table.add_row(
+            "as published", "", short(anchor), "by NeMo-RL's whole step: 4.3 % of the limit of its arithmetic"
+        )
     hours = num_runs * plan.setup.recipe.train.steps / 3600
-    what = f"{num_runs} x {plan.setup.recipe.train.steps} batches, without evaluation and checkpoints"
-    table.add_row("hours of the study", short(limit * hours), span(low * hours, high * hours), what)
+    what = f"{num_runs} x {plan.setup.recipe.train.steps} batches, no evaluation"
+    table.add_row("hours in all", short(limit * hours), span(low * hours, high * hours), what)
     return table
 
 

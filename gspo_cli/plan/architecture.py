@@ -6,7 +6,6 @@ feed-forward block or of one expert, E = experts, k = experts per token, V = voc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +110,7 @@ class Architecture:
         counts = {name: self.layers - self.moe_layers if name in block else self.layers for name in sizes}
         adapted = sum(sizes[name] * counts[name] for name in wanted if name in sizes)
         if lora.experts:
-            adapted += self.moe_layers * self.experts * 2 * (h + 2 * self.expert_inner)  # gate and up are one matrix
+            adapted += self.moe_layers * self.experts * (2 * h + 3 * self.expert_inner)  # gate and up are one
         return lora.rank * adapted
 
 
@@ -127,20 +126,20 @@ def of_tiny(tiny: TinyModel) -> Architecture:
     )  # fmt: skip
 
 
-def of_config(config: Mapping[str, Any]) -> Architecture:
-    """The architecture of a transformers configuration, given as a dictionary, of one of `KINDS`."""
-    heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
+def of_config(config: Any) -> Architecture:
+    """The architecture of a transformers configuration of one of `KINDS`."""
+    heads, layers = config.num_attention_heads, config.num_hidden_layers
     moe: dict[str, int] = {}
-    if config["model_type"] == "qwen3_moe":
-        every, dense = config.get("decoder_sparse_step") or 1, config.get("mlp_only_layers") or []
+    if config.model_type == "qwen3_moe":
+        every, dense = config.decoder_sparse_step or 1, config.mlp_only_layers or []
         moe = {
-            "experts": config["num_experts"], "top_k": config["num_experts_per_tok"],
-            "expert_inner": config["moe_intermediate_size"],
+            "experts": config.num_experts, "top_k": config.num_experts_per_tok,
+            "expert_inner": config.moe_intermediate_size,
             "dense_layers": sum(i in dense or (i + 1) % every != 0 for i in range(layers)),
         }  # fmt: skip
     return Architecture(
-        kind=config["model_type"], hidden=config["hidden_size"], layers=layers, heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads, inner=config["intermediate_size"],
-        vocabulary=config["vocab_size"], tied=bool(config.get("tie_word_embeddings")), **moe,
+        kind=config.model_type, hidden=config.hidden_size, layers=layers, heads=heads,
+        kv_heads=config.num_key_value_heads or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads, inner=config.intermediate_size,
+        vocabulary=config.vocab_size, tied=bool(config.tie_word_embeddings), **moe,
     )  # fmt: skip

@@ -58,11 +58,12 @@ def companions(setup: Setup) -> Parts:
 
 
 def gathered(setup: Setup) -> Parts:
-    """With several ranks: two whole layers and the head in the pass's precision, and their gradients in float32."""
+    """With several ranks: two whole layers in the pass's precision and one's gradient in float32; the same, once, of
+    embedding and head, which are gathered together."""
     if setup.ranks == 1:
         return {}
-    layer, head = setup.model.largest_layer, setup.model.head
-    return {"gathered layers": (2 * setup.computed + 4) * layer, "gathered head": (setup.computed + 4) * head}
+    layer, ends = setup.model.largest_layer, setup.model.head * (1 if setup.model.tied else 2)
+    return {"gathered layers": (2 * setup.computed + 4) * layer, "gathered ends": (setup.computed + 4) * ends}
 
 
 def activations(setup: Setup) -> float:
@@ -77,15 +78,23 @@ def activations(setup: Setup) -> float:
 def training(setup: Setup) -> Parts:
     """The peak of an update."""
     logits = min(CHUNK_LOGITS, setup.micro_tokens * setup.model.vocabulary) * LOGIT_BYTES
-    peak = {"activations": activations(setup), "logits": float(logits)}
+    peak = {"activations": activations(setup), "logits": float(logits)} | routes(setup)
     return state(setup) | companions(setup) | gathered(setup) | peak | reserve(setup, TRAINING_RESERVE)
+
+
+def routes(setup: Setup) -> Parts:
+    """Routing Replay: a rank's share of the batch's records, and eight bytes a slot of the pass that uses them."""
+    if setup.recipe.algo.replay == "none":
+        return {}
+    model, share = setup.model, setup.responses * setup.longest / setup.ranks
+    return {"routes": model.routes_bytes * share + 8 * model.moe_layers * model.top_k * setup.micro_tokens}
 
 
 def rollout(setup: Setup) -> Parts:
     """While responses are sampled, when there are no gradients.
 
-    The built-in engine samples from the trainer's weights; with several ranks it has a whole copy in the pass's
-    precision on each. vLLM has its own, spread over `tensor_parallel` GPUs, and the trainer's stay.
+    The built-in engine samples from the trainer's weights; with several ranks it has a whole copy of them on each. vLLM
+    has its own, spread over `tensor_parallel` GPUs, and the trainer's stay.
     """
     resting = {k: v for k, v in (state(setup) | companions(setup)).items() if k != "gradients"}
     engine = setup.recipe.rollout.engine

@@ -83,7 +83,7 @@ class Plan:
         if self.setup.ranks > 1:
             lines += [
                 f"exchange {LINKS.text}",
-                "weights, gradients and optimizer sharded over all GPUs; passes in bfloat16",
+                "one process a GPU under torchrun; weights, gradients and optimizer sharded over all of them",
             ]
         if self.setup.gpu and self.setup.recipe.rollout.engine == "vllm":
             lines.append(f"weights to the engine {COPIES.text}")

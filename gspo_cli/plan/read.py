@@ -31,19 +31,18 @@ def architecture_of(model: ModelConfig) -> tuple[Architecture, str]:
             str(error).strip().splitlines()[0],
             f"give a model folder with --model; without network the planner knows {', '.join(PUBLISHED)}",
         ) from error
-    if found["model_type"] not in KINDS:
+    if found.model_type not in KINDS:
         raise GspoError(
-            f"the planner cannot count a model of type {found['model_type']!r}",
+            f"the planner cannot count a model of type {found.model_type!r}",
             f"it knows {', '.join(KINDS)}",
             "train without --dry-run: the trainer takes more kinds than the planner",
         )
     return of_config(found), f"the configuration of {model.path}"
 
 
-def read_config(path: str, revision: str | None, offline: bool) -> dict[str, Any]:
-    """A transformers configuration as a dictionary; `offline` = from the disk or not at all."""
+def read_config(path: str, revision: str | None, offline: bool) -> Any:
+    """A transformers configuration; `offline` = from the disk or not at all."""
     from transformers import AutoConfig
 
     local = offline and not Path(path).is_dir()
-    table: dict[str, Any] = AutoConfig.from_pretrained(path, revision=revision, local_files_only=local).to_dict()
-    return table
+    return AutoConfig.from_pretrained(path, revision=revision, local_files_only=local)

@@ -39,14 +39,14 @@ class Setup:
 
     @property
     def computed(self) -> int:
-        """Bytes of a number in a pass: several ranks compute in bfloat16 whatever the parameters are."""
-        return 2 if self.ranks > 1 else self.stored
+        """Bytes of a number in a pass."""
+        return ITEMSIZE[self.recipe.model.compute or self.recipe.model.dtype]
 
     @property
     def engine_itemsize(self) -> int:
-        """Bytes of a weight in the engine."""
+        """Bytes of a weight in the engine; the built-in one has the trainer's weights or a copy of them."""
         asked = self.recipe.rollout.vllm.dtype if self.recipe.rollout.engine == "vllm" else None
-        return ITEMSIZE[asked] if asked else self.computed
+        return ITEMSIZE[asked] if asked else self.stored
 
     @property
     def parallel(self) -> int:

@@ -56,7 +56,7 @@ def decode(setup: Setup, gpu: Gpu) -> Phase:
     full = decode_bytes(setup.model, rows, PROMPT_TOKENS + setup.mean_response / 2, itemsize) / rate
     alone = decode_bytes(setup.model, 1, setup.longest / 2, itemsize) / rate
     waves, tail = share / rows * setup.mean_response * full, setup.recipe.rollout.max_new_tokens * alone
-    note = f"{rows} at a time on an engine {waves:.3g} s; the longest response alone {tail:.3g} s"
+    note = f"{rows} at a time an engine: {waves:.3g}; the longest alone: {tail:.3g}"
     return Phase("sampling", max(waves, tail), decode_share(setup), note)
 
 
@@ -102,7 +102,7 @@ def phases(setup: Setup) -> list[Phase]:
               f"{setup.minibatches} steps, {7 * setup.stored} bytes a parameter"),
     ]  # fmt: skip
     if setup.ranks > 1:
-        note = f"{micro_steps(setup)} passes a GPU; overlaps with training as far as it can"
+        note = f"{micro_steps(setup)} passes a GPU; overlaps with them"
         found.append(Phase("exchange", traffic(setup) / gpu.link, LINKS, note))
     if setup.recipe.rollout.engine == "vllm":
         rate = gpu.link if setup.ranks > 1 else gpu.bandwidth
