@@ -65,6 +65,8 @@ class ModelConfig(Table):
     tiny: TinyModel | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the parameters; log-probabilities and ratios are float32 whatever this says."""
+    compute: Literal["float32", "bfloat16"] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Of the arithmetic in training passes, where several ranks divide the weights; absent = the parameters'."""
     device: str = "auto"
     """`auto` = cuda where there is one, else cpu."""
     lora: Lora | None = None
@@ -120,6 +122,8 @@ class VllmConfig(Table):
     """Of a server that runs already, such as http://127.0.0.1:8000; a key is read from VLLM_API_KEY."""
     concurrency: PositiveInt = 64
     """Requests that a server is sent at a time."""
+    tensor_parallel: PositiveInt = Field(default=1, exclude_if=lambda value: value == 1)
+    """GPUs that one engine is spread over."""
 
 
 class ScriptedConfig(Table):
@@ -189,6 +193,9 @@ class TrainConfig(Table):
     """End a run (exit code 4) when its reward has collapsed by `report.collapse`; it counts as collapsed either way."""
     micro_batch_tokens: PositiveInt = 8192
     """Most padded tokens of one forward and backward pass."""
+    recompute: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Keep each layer's input alone and compute the layer once more in the backward pass: little memory, a third more
+    arithmetic."""
     optimizer: Optimizer = Optimizer()
 
 
@@ -332,6 +339,14 @@ class ReportConfig(Table):
     """Arm -> what its tuning cost; shown beside every comparison."""
 
 
+class Cluster(Table):
+    """The machine that `gspo train --dry-run` plans for. How many processes train is for torchrun to say."""
+
+    gpu: Literal["a100", "h100", "h200", "rtx4090"]
+    nodes: PositiveInt = 1
+    gpus_per_node: PositiveInt = 1
+
+
 class Recipe(Table):
     """A whole recipe; a run's `config.json` is one with a single arm and seed filled in."""
 
@@ -348,6 +363,8 @@ class Recipe(Table):
     checkpoint: CheckpointConfig = CheckpointConfig()
     guards: GuardConfig = GuardConfig()
     report: ReportConfig = ReportConfig()
+    cluster: Cluster | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Absent = the machine is not said, and no times are planned."""
     _sources: tuple[Any, ...] = PrivateAttr(())
     """The layers it was merged from, so that a later error can name the file."""
 

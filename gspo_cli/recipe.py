@@ -96,13 +96,22 @@ def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] =
     table: dict[str, Any] = {}
     for layer in layers:
         _refuse_infinite(layer.table, layer.source, "")
-        table = merge(table, layer.table)
+        table = merge(without_other_model(table, layer.table), layer.table)
     try:
         loaded = Recipe.model_validate(table)
     except ValidationError as error:
         raise user_error(error, layers, Recipe) from error
     loaded._sources = tuple(layers)
     return loaded
+
+
+def without_other_model(table: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`table` without the model that `over` replaces: the later source says whether one is built or loaded."""
+    old, new = table.get("model"), over.get("model")
+    if not isinstance(old, dict) or not isinstance(new, dict) or ("path" in new) == ("tiny" in new):
+        return table
+    replaced = ("tiny",) if "path" in new else ("path", "revision")
+    return table | {"model": {k: v for k, v in old.items() if k not in replaced}}
 
 
 def user_error(

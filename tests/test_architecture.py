@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "launch": {"errors", "ranks"},
     "report": BASE | {"runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
+    "plan": BASE,  # nothing that could load a weight
     "cli": {"errors"},
     "__init__": set(), "__main__": {"cli"},
 }  # fmt: skip
@@ -63,6 +64,7 @@ THIRD_PARTY = {
     "launch": {"ray", "torch"},  # torch counts the GPUs
     "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},
+    "plan": {"transformers"},  # configurations alone
     "cli": {"typer", "rich"},
     "__init__": set(), "__main__": set(),
 }  # fmt: skip

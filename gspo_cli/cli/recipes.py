@@ -63,7 +63,7 @@ def show(
         from gspo_cli.training.study import resolve_arm
 
         arms = [*loaded.arms] or [loaded.algo.name]
-        complete = {arm: resolve_arm(loaded, arm)[0].algo.model_dump(mode="json") for arm in arms}
+        complete = {arm: resolve_arm(loaded, arm, here=False)[0].algo.model_dump(mode="json") for arm in arms}
         table = loaded.model_dump(mode="json") | {"algo": complete[arms[0]], "arms": complete}
         console.out.print(json.dumps(table, indent=1))
     else:

@@ -45,6 +45,9 @@ def train(
     gpus_per_run: Annotated[
         int | None, typer.Option(min=0, help="With --launcher ray.", show_default="1 where the cluster has any")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Plan only: memory of each GPU and time of each phase. Writes nothing.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete runs of the same name first.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with a run or a study where it stopped.")] = None,
     allow_change: Annotated[
@@ -68,18 +71,20 @@ def train(
 
         gspo train --launcher torchrun --nproc 8 --model Qwen/Qwen3-4B
 
+        gspo train real/qwen3-30b-a3b-8xh200 --dry-run --set cluster.gpu=h100
+
         gspo train --resume results/my-study
     """
     check_launcher(launcher, jobs, nproc, gpus_per_run)
     from gspo_cli.launch.torchrun import launch, must_launch, ranks_of_this_program
 
-    if launcher is Launcher.TORCHRUN and must_launch():
+    if launcher is Launcher.TORCHRUN and must_launch() and not dry_run:
         raise typer.Exit(launch(nproc or 1))
     ranks = ranks_of_this_program()
     console.settings["quiet"] |= not ranks.first
     if resume is not None:
         refuse_with_resume({"--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name})
-        refuse_with_resume({"--overwrite": overwrite})
+        refuse_with_resume({"--overwrite": overwrite, "--dry-run": dry_run})
         if launcher is Launcher.RAY:
             from gspo_cli.cli.on_cluster import go_on_with_ray
 
@@ -127,7 +132,11 @@ def train(
         loaded = with_threads(loaded, threads_each(jobs, loaded.model.threads))
     elif launcher is Launcher.RAY:
         loaded = with_threads(loaded, loaded.model.threads or 1)
-    runs = plan(loaded, arms, chosen)
+    runs = plan(loaded, arms, chosen, here=not dry_run)
+    if dry_run:
+        from gspo_cli.cli.plan_view import show_plan
+
+        return show_plan(runs, folder, json_)
     task = make_task(loaded.task)
     problems = task.problems(loaded.task.split)
     for note in task.notes if isinstance(task, Noting) else ():

@@ -9,6 +9,8 @@ B = responses, T = token positions of a row, N = tokens fed, H = heads, D = head
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -101,11 +103,28 @@ def last_hidden(trunk: nn.Module, input_ids_BT: Tensor, packing: Packing | None)
     # use_cache must be given: left at the configuration's default, packed rows would attend to each other silently
     given: dict[str, Any] = {"attention_mask": None, "use_cache": False}
     if packing is None:
-        out = trunk(input_ids=input_ids_BT, **given)
+        given |= {"input_ids": input_ids_BT}
     else:
-        out = trunk(input_ids=packing.input_ids, position_ids=packing.position_ids, packing=packing, **given)
+        given |= {"input_ids": packing.input_ids, "position_ids": packing.position_ids, "packing": packing}
+    with recomputing(trunk):
+        out = trunk(**given)
     hidden: Tensor = out.last_hidden_state
     return hidden.flatten(0, 1)
+
+
+@contextmanager
+def recomputing(trunk: nn.Module) -> Iterator[None]:
+    """Within the context a trunk with gradient checkpointing keeps its layers' inputs alone.
+
+    transformers takes training mode as the sign for it, and in that mode drops the sampler's cache without a word; so
+    the mode lasts no longer than a pass that has a backward pass. There is no dropout that it could switch on.
+    """
+    before = trunk.training
+    trunk.train(before or (torch.is_grad_enabled() and bool(getattr(trunk, "is_gradient_checkpointing", False))))
+    try:
+        yield
+    finally:
+        trunk.train(before)
 
 
 def take_rows(values_NX: Tensor, index: Tensor) -> Tensor:

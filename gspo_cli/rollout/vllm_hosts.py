@@ -26,7 +26,16 @@ IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 def vllm_host(
     config: RolloutConfig, model: PreTrainedModel, stop_ids: frozenset[int], routes: bool
 ) -> Callable[[], Host]:
-    """What opens the host that fits the model's device. Nothing is started yet."""
+    """What opens the host that fits the model's device. Nothing is started yet.
+
+    Errors: GspoError for an engine on several GPUs.
+    """
+    if config.vllm.tensor_parallel > 1:
+        raise GspoError(
+            f"rollout.vllm.tensor_parallel = {config.vllm.tensor_parallel}",
+            "an engine that gspo starts runs on one GPU; several are planned for (--dry-run) and not built yet",
+            "remove it, or rollout.engine = 'transformers'",
+        )
     options = {
         "model": model.name_or_path,
         "revision": getattr(model.config, "_commit_hash", None),

@@ -103,7 +103,6 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
         require_peft("[model.lora]")
     if recipe.model.path is not None:
         refuse_adapter(recipe.model.path, "training")
-    check_recipe_engine(recipe, trains=True)
 
 
 def sees_lag(algo: AlgoConfig, algorithm: Algorithm) -> bool:

@@ -102,6 +102,14 @@ def load_parts(recipe: Recipe, start: Path, ranks: Ranks = ALONE) -> Parts:
     if ranks.size > 1:
         return load_shared_parts(recipe, start, ranks)
     model, tokenizer = load_policy(recipe.model, start)
+    if recipe.model.compute not in (None, recipe.model.dtype):
+        raise GspoError(
+            f"model.compute = {recipe.model.compute!r} with parameters in {recipe.model.dtype}",
+            "one process computes in the precision of its parameters; others belong to weights divided over ranks",
+            "--set model.compute=" + recipe.model.dtype,
+        )
+    if recipe.train.recompute:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)

@@ -15,7 +15,7 @@ from gspo_cli.config import Recipe, check_params, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import is_plugin, load_plugin
 from gspo_cli.recipe import Layer, user_error
-from gspo_cli.training.checks import check_combination
+from gspo_cli.training.checks import check_combination, check_recipe_engine
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,13 @@ class Run:
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', self.arm).strip('-')}-s{self.recipe.seed}"
 
 
-def plan(recipe: Recipe, arms: list[str], seeds: list[int]) -> list[Run]:
+def plan(recipe: Recipe, arms: list[str], seeds: list[int], here: bool = True) -> list[Run]:
     """The runs of a study, seed by seed, so that an interrupted study has whole pairs.
 
+    `here` = they are to run on this machine, whose device the engine must suit.
     Errors: GspoError for an unknown arm or algorithm, or parameters that it does not take.
     """
-    resolved = {arm: resolve_arm(recipe, arm) for arm in arms}
+    resolved = {arm: resolve_arm(recipe, arm, here) for arm in arms}
     return [
         Run(arm, filled.model_copy(update={"seed": seed}), algorithm, params)
         for seed in seeds
@@ -73,7 +74,7 @@ def find_algorithm(name: str, arms: list[str]) -> Algorithm:
     )
 
 
-def resolve_arm(recipe: Recipe, arm: str) -> tuple[Recipe, Algorithm, Any]:
+def resolve_arm(recipe: Recipe, arm: str, here: bool = True) -> tuple[Recipe, Algorithm, Any]:
     """The recipe for one arm: a label of `[arms]`, or an algorithm's name for its plain arm.
 
     An arm with another algorithm than `[algo]` keeps that table's general keys (`lr`) and drops the ones that belong
@@ -106,4 +107,6 @@ def resolve_arm(recipe: Recipe, arm: str) -> tuple[Recipe, Algorithm, Any]:
     except ValidationError as error:
         raise blame(error, recipe, arm, Recipe) from error
     check_combination(filled, algorithm, params)
+    if here:
+        check_recipe_engine(filled, trains=True)
     return filled, algorithm, params

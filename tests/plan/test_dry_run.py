@@ -1,0 +1,123 @@
+"""`gspo train --dry-run`: what it prints, what it writes (nothing), and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from program import Gspo
+
+from gspo_cli import recipe as recipes
+from gspo_cli.config import Recipe
+from gspo_cli.plan.plan import Plan, make_plan
+from gspo_cli.plan.published import published
+from gspo_cli.plan.read import architecture_of
+from gspo_cli.plan.remedies import remedies
+from gspo_cli.training.study import plan as study_plan
+
+REAL = [name for name in recipes.names() if name.startswith("real/")]
+BIG = "real/qwen3-30b-a3b-8xh200"
+
+
+def planned(name: str, *sets: str, arm: str = "gspo") -> Plan:
+    """The plan of one arm of a shipped recipe."""
+    loaded = recipes.load(name, {}, sets)
+    [run] = study_plan(loaded, [arm], [0], here=False)
+    return make_plan(run.recipe, architecture_of(loaded.model)[0])
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_every_recipe_for_a_real_model_fits_its_machine(name: str) -> None:
+    loaded = recipes.load(name)
+    assert published(loaded.model.path) and loaded.cluster
+    for arm in loaded.arms:
+        found = planned(name, arm=arm)
+        assert found.fits and not found.warnings(), [*found.faults(), *found.warnings()]
+        assert 0.5 < found.peak / (found.available or 0) < 1, "a machine that is twice too large"
+
+
+def test_it_says_what_is_needed_and_writes_nothing(gspo_here: Gspo, tmp_path: Path) -> None:
+    before = sorted(Path(os.environ["GSPO_CACHE"]).rglob("*"))
+    done = gspo_here("train", BIG, "--dry-run", "--seeds", "0-1", "--out", tmp_path, "--name", "later")
+    assert done.code == 0, done.err
+    assert not any(tmp_path.iterdir()) and sorted(Path(os.environ["GSPO_CACHE"]).rglob("*")) == before
+    for said in (
+        "6 runs of 400 rollout batches", "grpo_r2-s1", "30.53 B parameters", "96 KiB", "the built-in table",
+        "8 x H200", '[task] name = "math"', "weights", "gradients", "optimizer", "activations", "KV cache",
+        "sampling", "old policy", "training", "exchange", "assumed: prompts of 256 tokens",
+    ):  # fmt: skip
+        assert said in done.out, said
+
+
+def test_what_does_not_fit_is_named_with_what_would(gspo_here: Gspo) -> None:
+    done = gspo_here("train", BIG, "--dry-run", "--set", "cluster.gpu=h100")
+    assert done.code == 3
+    assert "does not fit: sampling:" in done.out and "most of it KV cache" in done.out
+    assert "would fit, each on its own: --set cluster.gpu=h200" in done.out
+
+
+def test_json_is_one_object_with_the_same_numbers(gspo_here: Gspo) -> None:
+    done = gspo_here("train", BIG, "--dry-run", "--json", "--name", "x")
+    [line] = done.out.splitlines()
+    said = json.loads(line)
+    assert said["fits"] and said["model"]["parameters"] == 30_532_122_624 and said["steps"] == 400
+    assert set(said["arms"]) == {"grpo", "grpo_r2", "gspo"}
+    found = planned(BIG)
+    assert said["arms"]["gspo"]["peak"] == pytest.approx(found.peak)
+    for phase in said["arms"]["gspo"]["phases"]:
+        assert 0 < phase["limit_s"] < phase["low_s"] < phase["high_s"]
+
+
+def test_without_a_machine_memory_is_planned_and_time_is_not(gspo_here: Gspo) -> None:
+    done = gspo_here("train", "quickstart", "--dry-run", "--json")
+    said = json.loads(done.out)
+    assert said["fits"] and said["model"]["source"] == "the recipe's model.tiny"
+    assert said["model"]["parameters"] == 340_192
+    assert said["arms"]["gspo"]["available"] is None and said["arms"]["gspo"]["phases"] == []
+
+
+def test_it_is_refused_for_a_run_that_goes_on(gspo_here: Gspo, tmp_path: Path) -> None:
+    done = gspo_here("train", "--resume", tmp_path, "--dry-run")
+    assert done.code == 2 and "--dry-run with --resume" in done.err
+
+
+def test_a_remedy_helps() -> None:
+    name, loaded = "real/qwen3-1.7b", recipes.load("real/qwen3-1.7b")
+    model = architecture_of(loaded.model)[0]
+    for sets in (["train.recompute=false"], ["cluster.gpu=rtx4090"], ["rollout.kv_budget_gb=80"]):
+        small = recipes.load(name, {}, sets)
+        assert not make_plan(small, model).fits
+        found = remedies(small, model)
+        assert found
+        for remedy in found:
+            assert make_plan(recipes.load(name, {}, [*sets, remedy.removeprefix("--set ")]), model).fits, remedy
+
+
+def test_steps_that_bfloat16_would_lose_are_warned_of() -> None:
+    assert any("bfloat16" in line for line in planned("math-qwen3-4b", "model.dtype=bfloat16").warnings())
+    assert not planned("math-qwen3-4b").warnings()
+    assert any("16384" in line for line in planned("real/qwen3-4b-8gpu", "train.micro_batch_tokens=8448").warnings())
+
+
+def test_a_model_that_cannot_be_counted_is_refused(gspo_here: Gspo, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+    done = gspo_here("train", "gsm8k", "--dry-run", "--model", tmp_path)
+    assert done.code == 2 and "cannot count a model of type 'gpt2'" in done.err
+    done = gspo_here("train", "gsm8k", "--dry-run", "--model", "some/thing")
+    assert done.code == 2 and "cannot read the configuration of some/thing" in done.err
+
+
+def test_a_kl_penalty_and_a_critic_take_memory_of_their_own() -> None:
+    plain = planned("real/qwen3-0.6b").memory["training"]
+    with_kl = planned("real/qwen3-0.6b", "algo.kl.coef=0.01").memory["training"]
+    assert with_kl["reference model"] == plain["weights"] == 4 * 596_049_920
+    assert planned("real/qwen3-0.6b", arm="ppo").memory["training"]["critic"] == 4 * plain["weights"]
+
+
+def test_a_recipe_without_the_new_keys_is_written_as_before() -> None:
+    """Otherwise no run that began before them could go on: its configuration is known by its hash."""
+    table = Recipe.model_validate({"name": "t", "model": {"path": "x"}}).model_dump(mode="json")
+    assert "cluster" not in table and "recompute" not in table["train"] and "compute" not in table["model"]
+    assert "tensor_parallel" not in table["rollout"]["vllm"]
