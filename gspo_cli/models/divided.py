@@ -41,7 +41,8 @@ def load_divided(config: ModelConfig, path: str | Path, ranks: Ranks) -> Divided
 
     facts = ranks.from_first(load)
     model = skeleton(config, path, facts["attention"])
-    divide(model, source[0] if source else None, pick_device(config.device))
+    compute = getattr(torch, config.compute or config.dtype)
+    divide(model, source[0] if source else None, pick_device(config.device), compute)
     tokenizer = load_tokenizer(str(path), config.revision, Path(path).is_dir())
     return Divided(model, tokenizer, facts["sha256"])
 

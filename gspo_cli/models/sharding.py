@@ -16,19 +16,24 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 T = TypeVar("T")
 
 
-def divide(skeleton: PreTrainedModel, source: PreTrainedModel | None, device: torch.device) -> None:
+def divide(
+    skeleton: PreTrainedModel, source: PreTrainedModel | None, device: torch.device, compute: torch.dtype
+) -> None:
     """Gives a model without memory (on `meta`) its weights, layer by layer, each divided as soon as it is there.
 
     `source` = the whole model on rank 0, None on the others: at no time does a rank hold more than one layer and its
-    share. Afterwards the model computes within `inside` only.
+    share. Passes are made in the precision `compute`; gradients are summed in float32 at least. Afterwards the model
+    computes within `inside` only.
     """
+    exact = torch.promote_types(skeleton.dtype, torch.float32)
+    precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=exact, cast_forward_inputs=False)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     weights = {} if source is None else dict(source.named_parameters()) | dict(source.named_buffers())
     names = {module: name for name, module in skeleton.named_modules()}
@@ -36,7 +41,7 @@ def divide(skeleton: PreTrainedModel, source: PreTrainedModel | None, device: to
     inner = {module for layer in layers for module in layer.modules()}
     for layer in layers:
         fill(layer, f"{names[layer]}.", weights, device)
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
     for module in set(skeleton.modules()) - inner:
         module.to_empty(device=device, recurse=False)
     skeleton.tie_weights()
@@ -44,7 +49,7 @@ def divide(skeleton: PreTrainedModel, source: PreTrainedModel | None, device: to
     for module in outer:
         fill(module, f"{names[module]}." if names[module] else "", weights, device, recurse=False)
     skeleton.forward = lambda function, *args: function(skeleton, *args)
-    fully_shard(skeleton, mesh=mesh, reshard_after_forward=True)
+    fully_shard(skeleton, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
     for module in skeleton.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

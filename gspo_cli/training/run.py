@@ -24,6 +24,7 @@ from gspo_cli.evals.subject import Subject
 from gspo_cli.models.divided import load_divided, replica
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.lora import add_lora
+from gspo_cli.models.recompute import enable_recompute
 from gspo_cli.models.torch_setup import determinism
 from gspo_cli.moe.gating import Gating
 from gspo_cli.moe.routers import find_routing, replayable
@@ -109,7 +110,7 @@ def load_parts(recipe: Recipe, start: Path, ranks: Ranks = ALONE) -> Parts:
             "--set model.compute=" + recipe.model.dtype,
         )
     if recipe.train.recompute:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        enable_recompute(model)
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
@@ -126,6 +127,8 @@ def load_shared_parts(recipe: Recipe, start: Path, ranks: Ranks) -> Parts:
     Errors: GspoError for what cannot be loaded.
     """
     model, tokenizer, start_sha256 = load_divided(recipe.model, start, ranks)
+    if recipe.train.recompute:
+        enable_recompute(model)
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)

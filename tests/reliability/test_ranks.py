@@ -126,6 +126,15 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(start: Path, ram:
     assert_equal(whole, run)
 
 
+def test_passes_in_bfloat16_train_weights_in_float32(start: Path, ram: Path) -> None:
+    recipe = toy.recipe(start, **QUIET, model={"compute": "bfloat16"}, train=FEW["train"] | {"steps": 1})
+    run = trained(recipe, ram / "many", 2)
+    lines = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert 1e-4 < lines[0]["mismatch/token_floor"] < 0.3  # the engine samples in the precision of the weights
+    assert any(line.get("update/applied") for line in lines)
+    assert {t.dtype for t in weights(run).values()} == {torch.float32}
+
+
 def test_a_value_that_is_not_finite_on_one_rank_stops_all_of_them(start: Path, ram: Path) -> None:
     def work(ranks: Ranks) -> None:
         from gspo_cli.training import update
