@@ -35,7 +35,7 @@ from gspo_cli.runlog.folder import fresh
 from gspo_cli.runlog.lock import locked
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.runlog.provenance import code_diff, provenance
-from gspo_cli.runlog.seal import seal_run
+from gspo_cli.runlog.seal import seal_run, sha256_of
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.contract import Task
@@ -50,6 +50,7 @@ from gspo_cli.training.resume import Earlier, compare_machine, continue_log, reo
 from gspo_cli.training.signals import CODES
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner
+from gspo_cli.types import RolloutBatch
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,7 @@ def train_held(
         evaluate=lambda: measure_all(
             parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed
         ),
-        store=lambda batch: write_rollout(
-            batch,
-            folder / "rollouts" / f"step_{batch.step:06d}.parquet",
-            rollout_metadata(model, tokenizer, recipe),
-        ),
+        store=lambda batch: store_rollout(batch, rollout_metadata(model, tokenizer, recipe), log),
         on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),
         on_preflight=view.on_preflight,
     )
@@ -184,6 +181,13 @@ def watched(view: View, watch: CollapseWatch) -> Callable[[int, dict[str, float 
         watch.see(step, values)
 
     return on_step
+
+
+def store_rollout(batch: RolloutBatch, metadata: dict[str, str], log: RunLog) -> None:
+    """Stores a scored batch, and its hash as an event."""
+    name = f"rollouts/step_{batch.step:06d}.parquet"
+    write_rollout(batch, log.folder / name, metadata)
+    log.event("rollout_stored", step=batch.step, file=name, sha256=sha256_of(log.folder / name))
 
 
 def rollout_metadata(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> dict[str, str]:
