@@ -123,7 +123,8 @@ class Checkpoints:
         try:
             if session.log.num_bytes:
                 fs.fsync(self.run / "metrics.jsonl")
-            manifest = write(folder, session.step, self.attempt, lambda at: self.fill(session, at))
+            with session.clock("save_s"):
+                manifest = write(folder, session.step, self.attempt, lambda at: self.fill(session, at))
         except (OSError, SafetensorError, Damaged) as error:
             self.missed += 1
             session.log.event("checkpoint_failed", step=session.step, reason=str(error), in_a_row=self.missed)

@@ -32,6 +32,7 @@ from gspo_cli.rollout.hosted_engine import HostedEngine
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import fresh
+from gspo_cli.runlog.heartbeat import Heartbeat
 from gspo_cli.runlog.lock import locked
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.runlog.provenance import code_diff, provenance
@@ -158,11 +159,12 @@ def train_held(
     seed_generators(derive_seed(recipe.seed, "global"))
     started = time.monotonic()
     try:
-        if earlier is not None:
-            restore(session, earlier.checkpoint, earlier.state)
-            checkpoints.go_on(earlier.state)
-        with session.signals:
-            train(session, checkpoints)
+        with Heartbeat(folder, log.attempt, lambda: (session.step, session.clock.phase)):
+            if earlier is not None:
+                restore(session, earlier.checkpoint, earlier.state)
+                checkpoints.go_on(earlier.state)
+            with session.signals:
+                train(session, checkpoints)
         log.event("end", status="completed", log=checkpoints.end(session), seconds=round(time.monotonic() - started, 3))
     except BaseException as error:
         record_end(log, error, time.monotonic() - started)
