@@ -53,8 +53,10 @@ def train_at_once(runs: list[Run], jobs: int, asked: Plan, start: Path, study: P
     """
     from gspo_cli.cli.jobs import Job, run_all
     from gspo_cli.cli.live_study import StudyView
+    from gspo_cli.models.foreign_code import allowed_code
 
-    shared = {"plan": asked.as_table(), "start": str(start), "study": str(study), "argv": sys.argv}
+    shared = {"plan": asked.as_table(), "start": str(start), "study": str(study), "argv": sys.argv,
+              "trust_remote_code": allowed_code()}  # fmt: skip
     todo = [Job(run.name, shared | {"arm": run.arm, "seed": run.recipe.seed}) for run in runs]
     with StudyView([run.name for run in runs], asked.recipe.train.steps) as view:
         codes = run_all(todo, jobs, view.event)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import RECIPE, Model, Name, Out, Set, parse_seeds
+from gspo_cli.cli.options import RECIPE, Model, Name, Out, Set, TrustCode, parse_seeds
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def train(
     allow_change: Annotated[
         list[str] | None, typer.Option(help="With --resume: a key of the recipe that --set may change.")
     ] = None,
+    trust_remote_code: TrustCode = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a run on stdout.")] = False,
 ) -> None:
     """Train with one or several algorithms from the same start, on the same data in the same order.
@@ -56,6 +57,9 @@ def train(
 
         gspo train --resume results/my-study
     """
+    from gspo_cli.models.foreign_code import allow_code
+
+    allow_code(trust_remote_code)
     if resume is not None:
         refuse_with_resume({"--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name})
         refuse_with_resume({"--overwrite": overwrite})
@@ -219,6 +223,7 @@ def cold_start(
     recipe: RECIPE = "quickstart",
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("cold-start"),
     set_: Set = None,
+    trust_remote_code: TrustCode = None,
 ) -> None:
     """Build the supervised start model of a recipe on its own, from the task's demonstrations or one's own file.
 
@@ -237,9 +242,11 @@ def cold_start(
     if out.exists():
         raise GspoError(f"{out} exists", "a model folder is not overwritten", "choose another --out")
 
+    from gspo_cli.models.foreign_code import allow_code
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.training.cold_start import build
 
+    allow_code(trust_remote_code)
     prepare_torch(loaded.model.threads)
     build(loaded, out, ColdStartBar())
     console.out.print(str(out))

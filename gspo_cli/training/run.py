@@ -20,6 +20,7 @@ from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.during_training import BenchmarkSet, load_benchmarks, measure_all
 from gspo_cli.evals.subject import Subject
+from gspo_cli.models.foreign_code import allowed_code
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.lora import add_lora
 from gspo_cli.models.torch_setup import determinism
@@ -224,7 +225,7 @@ def open_folder(
         "device": device_name(model.device), "threads": torch.get_num_threads(), "determinism": determinism(),
         "num_parameters": sum(p.numel() for p in model.parameters()), "planned_steps": recipe.train.steps,
         "num_trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "plugins": {p: plugin_source(p) for p in plugins},
+        "plugins": {p: plugin_source(p) for p in plugins}, "trust_remote_code": allowed_code(),
     }  # fmt: skip
     fs.write_text(folder / "run.json", json.dumps(record, indent=1))
     log = RunLog(folder, config_hash(recipe)[:32])
@@ -239,6 +240,12 @@ def reopen_folder(earlier: Earlier, found: dict[str, str], argv: list[str], view
     then.
     """
     record = earlier.record
+    if record.get("trust_remote_code") != allowed_code():
+        raise GspoError(
+            f"{earlier.folder} began with other code of the model",
+            f"run.json has trust_remote_code = {record.get('trust_remote_code')}, this command {allowed_code()}",
+            "resume with the --trust-remote-code of the run's first command",
+        )
     for key, value in found.items():
         if record[key] != value:
             raise GspoError(
