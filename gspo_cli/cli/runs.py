@@ -210,9 +210,8 @@ def verify(
 def _print(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(*titles, box=box.SIMPLE_HEAD if any(titles) else None, show_header=any(titles), pad_edge=False)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     console.out.print(table, soft_wrap=False)
