@@ -99,7 +99,8 @@ def test_any_assignment(assignment: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "x", "\0", "[model]\nthreads = ", "[" * 3000, 'extends = "mine"', 'extends = 3', "[model]\npath = 3",
-     "a = 9" + "9" * 5000, SMOKE.replace("prompts = 4", "prompts = nan"), SMOKE.replace("[rollout]", "[rolout]"), SMOKE + "\n[model]\n"],
+     "a = 9" + "9" * 5000,
+     SMOKE.replace("prompts = 4", "prompts = nan"), SMOKE.replace("[rollout]", "[rolout]"), SMOKE + "\n[model]\n"],
     ids=range(12),
 )  # fmt: skip
 def test_the_program_says_so_and_makes_no_folder(gspo_here: Gspo, tmp_path: Path, text: str) -> None:
