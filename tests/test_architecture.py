@@ -269,7 +269,8 @@ def test_files_are_changed_in_one_place() -> None:
 @pytest.mark.parametrize(
     "line",
     ["open('x', 'w')", "path.open('ab')", "path.open(mode='x')", "os.open(p, os.O_WRONLY)", "os.replace(a, b)",
-     "a.rename(b)", "os.rename(a, b)", "shutil.rmtree(p)", "path.write_text('x')", "path.replace(other)", "shutil.move(a, b)"],
+     "a.rename(b)", "os.rename(a, b)", "shutil.rmtree(p)", "path.write_text('x')", "path.replace(other)",
+     "shutil.move(a, b)"],
 )  # fmt: skip
 def test_a_change_of_a_file_is_seen(line: str) -> None:
     assert changes_files(ast.parse(line, mode="eval").body)  # type: ignore[arg-type]

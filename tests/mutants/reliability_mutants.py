@@ -14,6 +14,11 @@ BEAT = "reliability/test_heartbeat.py"
 CODE = "reliability/test_foreign_code.py"
 PROTOCOL = "checkpoint/protocol.py"
 CHECKPOINTS = "training/checkpoints.py"
+DATA = "        for path in files_in(temporary):\n            fs.fsync(path)\n"
+MANIFEST = """        manifest = describe(temporary, step)
+        (temporary / NAME).write_text(manifest.text(), encoding="utf-8")
+        fs.fsync(temporary / NAME)
+"""
 
 RELIABILITY = (
     Mutant(
@@ -52,6 +57,10 @@ RELIABILITY = (
     Mutant(
         "M23 data not forced to the disk", PROTOCOL,
         "            fs.fsync(path)\n        manifest", "            pass\n        manifest", ORDER,
+    ),
+    Mutant(
+        "M24 the manifest first", PROTOCOL,
+        f"{DATA}{MANIFEST}", f"{MANIFEST}{DATA}", ORDER,
     ),
     Mutant("M23 the manifest not forced", PROTOCOL, "fs.fsync(temporary / NAME)", "pass", ORDER),
     Mutant("M23 the folder not forced", PROTOCOL, "        fs.fsync(temporary)\n", "", ORDER),
