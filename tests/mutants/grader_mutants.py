@@ -19,7 +19,7 @@ GRADERS = (
     Mutant(
         "M35 the environment passed on", "sandbox/bwrap.py", '"--clearenv",',
         '*(part for k, v in os.environ.items() for part in ("--setenv", k, v)),',
-        NO_REWARD,  # the probe finds it, so no sandbox opens
+        "sandbox/test_sandbox.py::test_a_program_in_bubblewrap_reaches_nothing",
     ),
     Mutant(
         "M36 the exit code ignored", SCRIPT, "    if done.code:", "    if False:",
