@@ -97,6 +97,15 @@ def test_any_assignment(assignment: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "key", ["resume", "resume_from_checkpoint", "train.resume_from_checkpoint", "checkpoint.resume"]
+)
+def test_a_key_that_would_be_ignored_is_refused(key: str) -> None:
+    """Elsewhere a resume asked for in the recipe was passed over in silence, and the run began anew."""
+    with pytest.raises(GspoError, match="unknown key"):
+        recipe.load(str(Path(__file__).parents[1] / "recipes_for_tests" / "smoke.toml"), {}, [f"{key}='x'"])
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "x", "\0", "[model]\nthreads = ", "[" * 3000, 'extends = "mine"', 'extends = 3', "[model]\npath = 3",
      "a = 9" + "9" * 5000,
