@@ -22,6 +22,8 @@ from gspo_cli.errors import GspoError
 FOLDERS = [Path(__file__).parent / "recipes", Path(__file__).parent.parent / "recipes"]
 """The recipes shipped in the wheel; in a source tree they lie beside the package."""
 
+CODE_KEYS = ("trust_remote_code", "code_revision")
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -139,6 +141,12 @@ def user_error(
     known = _keys(model, tuple(map(str, first["loc"][:-1])))
     if len(first["loc"]) == 1:
         known += also
+    if loc[-1] in CODE_KEYS:
+        return GspoError(
+            f"{source}: {key!r} is no key of a recipe",
+            "a recipe is passed on and read less closely than a command, so it cannot have a model's code run",
+            "name the commit that you have read in the command: --trust-remote-code REVISION",
+        )
     near = difflib.get_close_matches(loc[-1], known, n=1)
     table = f"[{'.'.join(loc[:-1])}]" if loc[:-1] else "the top level"
     return GspoError(

@@ -196,12 +196,96 @@ def test_no_error_is_swallowed() -> None:
     assert swallowed == []
 
 
+FORBIDDEN = {
+    "nan_to_num", "nan_to_num_",  # hides an overflow
+    "read_pickle", "to_pickle", "Unpickler", "Pickler",
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
+    "recv_object_list",  # collectives that pickle
+}  # fmt: skip
+PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
+
+
 def test_no_pickle_and_no_nan_painted_over() -> None:
-    attributes = [(place, ast.unparse(node)) for place, node in nodes() if isinstance(node, ast.Attribute)]
-    forbidden = ("torch.load", "torch.save", ".nan_to_num", ".nan_to_num_")
-    assert [use for use in attributes if use[1].endswith(forbidden)] == []
+    found = []
+    for place, node in nodes():
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        whole = ast.unparse(node) if isinstance(node, ast.Attribute) else name
+        if name in FORBIDDEN or whole in ("torch.load", "torch.save"):
+            found.append(f"{place} {whole}")
+        if isinstance(node, ast.ImportFrom):
+            wrong = {n.name for n in node.names} & (FORBIDDEN | ({"load", "save"} if node.module == "torch" else set()))
+            found += [f"{place} {name}" for name in wrong]
+        if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "trust_remote_code"):
+            found += [f"{place} {node.arg}"] if ast.unparse(node.value) == "True" else []
+    assert found == []
     modules = {module.split(".")[0] for path in MODULES for module, _ in imports(tree(path))}
-    assert not modules & {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"}
+    assert not modules & PICKLES
+
+
+WRITERS = {
+    "runlog/fs.py": "the one way to change a run's files",
+    "runlog/lock.py": "the lock that the kernel frees",
+    "runlog/folder.py": "empties a run folder that this process holds, and tries whether one can be written to",
+    "runlog/heartbeat.py": "removes its own file",
+    "runlog/repair.py": "fills a path of `write_atomic`, and removes unfinished files",
+    "report/save.py": "fills a path of `write_atomic`",
+    "checkpoint/protocol.py": "the manifest in the temporary folder, forced to the disk there",
+    "training/checkpoints.py": "fills the temporary folder of a checkpoint",
+    "training/cold_start.py": "builds in a temporary folder of the cache under a lock, then renames it",
+    "evals/store.py": "the lock, and its own parts once the whole answers are written",
+    "training/child.py": "its pipe to the parent",
+    "rollout/hosts/child.py": "its pipe to the parent",
+    "rewards/verify_worker.py": "its pipe to the parent, and /dev/null",
+    "rewards/code/harness/channel.py": "/dev/null",
+    "sandbox/bare.py": "the folder of a graded program",
+    "sandbox/contract.py": "the folder of a graded program",
+    "sandbox/landlock.py": "the folder of a graded program",
+    "sandbox/process_limit.py": "the control group of a graded program",
+}
+"""Files that change what is on disk themselves, and why `runlog/fs.py` does not do it for them."""
+CHANGES = {"write_text", "write_bytes", "unlink", "rmdir", "rmtree", "touch", "symlink_to", "hardlink_to", "link_to"}
+OF_MODULES = {f"os.{name}" for name in ("replace", "rename", "remove", "truncate", "removedirs", "link", "symlink")} | {
+    f"shutil.{name}" for name in ("move", "copy", "copy2", "copyfile", "copytree")
+}
+
+
+def changes_files(node: ast.Call) -> bool:
+    """Whether a call opens a file for writing, or writes, renames or removes one by name."""
+    function = ast.unparse(node.func)
+    owner, _, name = function.rpartition(".")
+    if name in ("open", "fdopen"):
+        after_path = node.args[1:] if owner in ("", "os", "io") else node.args
+        modes = [ast.unparse(mode) for mode in (*after_path[:1], *(k.value for k in node.keywords if k.arg == "mode"))]
+        return any("O_WRONLY" in m or "O_RDWR" in m or (m[0] == "'" and set(m) & set("wax+")) for m in modes)
+    if owner == "fs":
+        return False
+    of_a_module = function in OF_MODULES or (owner != "" and name in CHANGES)
+    # one argument: `Path.replace`; two: `str.replace`
+    return of_a_module or (bool(owner) and name in ("replace", "rename") and len(node.args) == 1)
+
+
+def test_files_are_changed_in_one_place() -> None:
+    changing = {
+        place.rpartition(":")[0] for place, node in nodes() if isinstance(node, ast.Call) and changes_files(node)
+    }
+    assert changing == set(WRITERS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["open('x', 'w')", "path.open('ab')", "path.open(mode='x')", "os.open(p, os.O_WRONLY)", "os.replace(a, b)",
+     "a.rename(b)", "os.rename(a, b)", "shutil.rmtree(p)", "path.write_text('x')", "path.replace(other)",
+     "shutil.move(a, b)"],
+)  # fmt: skip
+def test_a_change_of_a_file_is_seen(line: str) -> None:
+    assert changes_files(ast.parse(line, mode="eval").body)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "line", ["open('x')", "p.open('rb')", "'a'.replace('a', 'b')", "fs.rename(a, b)", "os.open(p, 0)"]
+)
+def test_reading_is_no_change(line: str) -> None:
+    assert not changes_files(ast.parse(line, mode="eval").body)  # type: ignore[arg-type]
 
 
 def test_every_user_error_has_three_parts() -> None:

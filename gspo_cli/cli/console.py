@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 import typer
-from rich.console import Console
 
+from gspo_cli.cli.inert import InertConsole
 from gspo_cli.errors import ExitCode, GspoError
 
 P = ParamSpec("P")
@@ -20,8 +20,8 @@ R = TypeVar("R")
 if os.environ.get("NO_COLOR"):  # neither rich nor typer lets it beat what forces colour
     for _name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"):
         os.environ.pop(_name, None)
-out = Console(highlight=False, markup=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, markup=False)
+out = InertConsole(soft_wrap=True)
+err = InertConsole(stderr=True)
 
 settings = {"debug": False, "quiet": False, "verbose": False}
 

@@ -10,7 +10,7 @@ import typer
 
 from gspo_cli.cli import console, elo, grade
 from gspo_cli.cli.eval_view import EvalView, list_table, rating_lines, result_table
-from gspo_cli.cli.options import GraderPython, Out, SandboxKind, Set, UnsafeLocal, Workers
+from gspo_cli.cli.options import GraderPython, Out, SandboxKind, Set, TrustCode, UnsafeLocal, Workers
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def benchmarks(
     resume: Annotated[bool, typer.Option(help="Go on with an unfinished evaluation.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete an earlier evaluation first.")] = False,
     set_: Set = None,
+    trust_remote_code: TrustCode = None,
     out: Out = Path("results"),
     json_: Annotated[bool, typer.Option("--json", help="One JSON object an evaluation on stdout.")] = False,
 ) -> None:
@@ -107,7 +108,9 @@ def benchmarks(
 
     from gspo_cli.evals.command import Request, jobs
     from gspo_cli.evals.targets import find_targets
+    from gspo_cli.models.foreign_code import allow_code
 
+    allow_code(trust_remote_code)
     targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
     given = Overrides(samples, 0.0 if greedy else temperature, top_p, top_k, min_p, max_tokens, limit)
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"

@@ -15,6 +15,9 @@ Model = Annotated[str | None, typer.Option(help="A Hugging Face folder or hub na
 Out = Annotated[Path, typer.Option(help="Root of all results.")]
 Name = Annotated[str | None, typer.Option(help="The study's folder name; default: the recipe's and the time.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change any key of the recipe: --set train.lr=2e-4.")]
+TrustCode = Annotated[
+    str | None, typer.Option("--trust-remote-code", metavar="REVISION", help="Run a model's own code, of this commit.")
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="Answers graded at once.", show_default="one a physical core")]
 SandboxKind = Annotated[str, typer.Option("--sandbox", help="Where programs run: auto, bwrap or sandlock.")]
 UnsafeLocal = Annotated[bool, typer.Option("--unsafe-local", help="Run programs without isolation; is recorded.")]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import RECIPE, Model, Set
+from gspo_cli.cli.options import RECIPE, Model, Set, TrustCode
 from gspo_cli.errors import GspoError
 
 
@@ -19,6 +19,7 @@ def rollout(
     model: Model = None,
     seed: Annotated[int | None, typer.Option(help="Seed of prompts and samples.")] = None,
     set_: Set = None,
+    trust_remote_code: TrustCode = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Sample one rollout batch with a recipe's model, score it and store it as parquet.
@@ -38,12 +39,14 @@ def rollout(
     if target.exists():
         raise GspoError(f"{target} exists", "a stored batch is not overwritten", "choose another --out")
 
+    from gspo_cli.models.foreign_code import allow_code
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.runlog.folder import make_writable
     from gspo_cli.training.checks import check_recipe_engine
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.sample import sample_once
 
+    allow_code(trust_remote_code)
     check_recipe_engine(loaded, trains=False)
     make_writable(out)
     prepare_torch(loaded.model.threads)

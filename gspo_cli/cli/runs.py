@@ -37,16 +37,27 @@ def ls(
     if json_:
         console.print_json(rows)
         return
-    titles = ("study", "run", "status", "step", "reward", "started")
-    _print(titles, [_short(row) for row in rows])
+    titles = ("study", "run", "status", "step", "reward", "started", "last sign")
+    table = [_short(row) for row in rows]
+    shown = 7 if any(line[6] for line in table) else 6
+    _print(titles[:shown], [line[:shown] for line in table])
 
 
 def _short(row: dict[str, Any]) -> tuple[str, ...]:
     if not row["run"]:
-        return row["study"], row["reason"], row["status"], "", "", ""
+        return row["study"], row["reason"], row["status"], "", "", "", ""
     reward = "n/a" if row["reward"] is None else f"{row['reward']:.3f}"
     started = str(row["created"] or "")[:16].replace("T", " ")
-    return row["study"], row["run"], row["status"], f"{row['steps']}/{row['planned']}", reward, started
+    steps = f"{row['steps']}/{row['planned']}"
+    return row["study"], row["run"], row["status"], steps, reward, started, _ago(row["last_sign_s"])
+
+
+def _ago(seconds: float | None) -> str:
+    """How long ago a run without an end was last seen at work: whether it goes on or was killed."""
+    if seconds is None:
+        return ""
+    size, unit = (1, "s") if seconds < 120 else (60, "min") if seconds < 7200 else (3600, "h")
+    return f"{max(0.0, seconds) / size:.0f} {unit} ago"
 
 
 @app.command("show")
@@ -199,9 +210,8 @@ def verify(
 def _print(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(*titles, box=box.SIMPLE_HEAD if any(titles) else None, show_header=any(titles), pad_edge=False)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     console.out.print(table, soft_wrap=False)

@@ -60,8 +60,10 @@ def train_at_once(runs: list[Run], jobs: int, asked: Plan, start: Path, study: P
 def as_jobs(runs: list[Run], asked: Plan, start: Path, study: Path) -> list[Job]:
     """The runs as `gspo_cli.training.child` wants them."""
     from gspo_cli.launch.job import Job
+    from gspo_cli.models.foreign_code import allowed_code
 
-    shared = {"plan": asked.as_table(), "start": str(start), "study": str(study), "argv": sys.argv}
+    shared = {"plan": asked.as_table(), "start": str(start), "study": str(study), "argv": sys.argv,
+              "trust_remote_code": allowed_code()}  # fmt: skip
     return [Job(run.name, shared | {"arm": run.arm, "seed": run.recipe.seed}) for run in runs]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import RECIPE, Launcher, Model, Name, Out, Set, check_launcher, parse_seeds
+from gspo_cli.cli.options import RECIPE, Launcher, Model, Name, Out, Set, TrustCode, check_launcher, parse_seeds
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def train(
     allow_change: Annotated[
         list[str] | None, typer.Option(help="With --resume: a key of the recipe that --set may change.")
     ] = None,
+    trust_remote_code: TrustCode = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a run on stdout.")] = False,
 ) -> None:
     """Train with one or several algorithms from the same start, on the same data in the same order.
@@ -77,7 +78,9 @@ def train(
     """
     check_launcher(launcher, jobs, nproc, gpus_per_run)
     from gspo_cli.launch.torchrun import launch, must_launch, ranks_of_this_program
+    from gspo_cli.models.foreign_code import allow_code
 
+    allow_code(trust_remote_code)
     if launcher is Launcher.TORCHRUN and must_launch() and not dry_run:
         raise typer.Exit(launch(nproc or 1))
     ranks = ranks_of_this_program()
@@ -281,6 +284,7 @@ def cold_start(
     recipe: RECIPE = "quickstart",
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("cold-start"),
     set_: Set = None,
+    trust_remote_code: TrustCode = None,
 ) -> None:
     """Build the supervised start model of a recipe on its own, from the task's demonstrations or one's own file.
 
@@ -299,9 +303,11 @@ def cold_start(
     if out.exists():
         raise GspoError(f"{out} exists", "a model folder is not overwritten", "choose another --out")
 
+    from gspo_cli.models.foreign_code import allow_code
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.training.cold_start import build
 
+    allow_code(trust_remote_code)
     prepare_torch(loaded.model.threads)
     build(loaded, out, ColdStartBar())
     console.out.print(str(out))

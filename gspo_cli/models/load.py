@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from gspo_cli.errors import GspoError
 from gspo_cli.models.adapter_folder import adapter_base, attach, is_adapter
+from gspo_cli.models.foreign_code import code_arguments, code_hint
 from gspo_cli.models.packing import enable_packing
 from gspo_cli.models.sharding import whole
 
@@ -58,16 +59,28 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
         )
     tokenizer = load_tokenizer(source, config.revision, local)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, found = AutoModelForCausalLM.from_pretrained(
             source, revision=config.revision, dtype=getattr(torch, config.dtype), use_safetensors=True,
-            attn_implementation="sdpa",
+            attn_implementation="sdpa", output_loading_info=True, **code_arguments(source),
         )  # fmt: skip
-    except (OSError, ValueError) as error:
-        raise GspoError(f"cannot load the model {source}", _first_line(error), _hub_hint(local)) from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise load_error(f"cannot load the model {source}", source, error) from error
+    refuse_invented(source, found)
     device = pick_device(config.device)
     model = model.to(device).eval()
     enable_packing(model)
     return model, tokenizer
+
+
+def refuse_invented(source: str, found: dict[str, Any]) -> None:
+    """Errors: GspoError for weights that are not in the files; the library gives them random values and goes on."""
+    missing = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
+    if missing:
+        raise GspoError(
+            f"{len(missing)} weights of the model {source} are not in its files",
+            f"{', '.join(missing[:3])}{', ...' if missing[3:] else ''} would begin with random values",
+            "save the model again with save_pretrained, with the class that its configuration names",
+        )
 
 
 def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrainedTokenizerBase:
@@ -83,9 +96,9 @@ def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrained
             "save the tokenizer there too: tokenizer.save_pretrained(FOLDER)",
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, **code_arguments(source))
     except (OSError, ValueError) as error:
-        raise GspoError(f"cannot load the tokenizer of {source}", _first_line(error), _hub_hint(local)) from error
+        raise load_error(f"cannot load the tokenizer of {source}", source, error) from error
     if tokenizer.eos_token_id is None:
         raise GspoError(
             f"the tokenizer of {source} names no end-of-sequence token",
@@ -124,9 +137,14 @@ def looks_local(source: str) -> bool:
     return source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(source).parts[0] in os.listdir()
 
 
+def load_error(message: str, source: str, error: BaseException) -> GspoError:
+    """For a model or tokenizer that cannot be loaded, or comes with code that may not be run."""
+    if hint := code_hint(source, error):
+        return GspoError(message, "it comes with Python code of its own, which is not run unasked; none was", hint)
+    local = Path(source).is_dir()
+    hint = "check the files in the folder" if local else "check the name and the network, or give a local folder"
+    return GspoError(message, _first_line(error), hint)
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def _hub_hint(local: bool) -> str:
-    return "check the files in the folder" if local else "check the name and the network, or give a local folder"

@@ -69,14 +69,21 @@ def read_facts(run: Run) -> Facts:
     return Facts(run, about, config, status, reason, invalid, dict(flatten(config)))
 
 
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """A run's events, the oldest first; none where there is no file of them.
+
+    Errors: GspoError (exit code STORAGE) naming the line that is none.
+    """
+    path = folder / "events.jsonl"
+    reader = LogReader(path)
+    return [event for lines in reader.blocks() for event in reader.parse(lines)] if path.is_file() else []
+
+
 def end_of(folder: Path) -> tuple[Status, str]:
     """How the last attempt ended, from `events.jsonl`."""
-    path = folder / "events.jsonl"
-    if not path.is_file():
+    if not (folder / "events.jsonl").is_file():
         return "running", "it has no events.jsonl"
-    reader = LogReader(path)
-    events = [event for lines in reader.blocks() for event in reader.parse(lines)]
-    marks = [event for event in events if event.get("event") in ("start", "end")]
+    marks = [event for event in read_events(folder) if event.get("event") in ("start", "end")]
     if not marks or marks[-1]["event"] == "start":
         return "running", "no end was recorded: it is running or was killed"
     end, reason = marks[-1], str(marks[-1].get("reason", ""))

@@ -9,6 +9,7 @@ from typing import Any
 from gspo_cli.errors import GspoError
 from gspo_cli.report.folders import Run, read_study
 from gspo_cli.report.run_facts import Facts, flatten, read_facts
+from gspo_cli.runlog.heartbeat import read_heartbeat
 from gspo_cli.runlog.strict_json import parse_object
 
 TAIL = 1 << 18
@@ -36,9 +37,11 @@ def row_of(facts: Facts) -> Row:
     """A run in short."""
     run, last = facts.run, last_rollout(facts.run.folder / "metrics.jsonl")
     status = "invalidated" if facts.invalid else facts.status
+    beat = read_heartbeat(run.folder) if facts.status == "running" else None
     return {
         "study": run.folder.resolve().parent.name, "run": facts.name, "arm": run.arm, "algorithm": run.algorithm,
         "seed": run.seed, "status": status, "reason": facts.invalid or facts.reason,
+        "phase": beat and beat["phase"], "last_sign_s": beat and beat["age_s"],
         "steps": last.get("step", 0), "planned": facts.planned,
         "reward": last.get("metrics", {}).get("reward/mean"), "created": facts.about.get("created"),
         "run_id": run.run_id, "folder": str(run.folder),

@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 from matplotlib.figure import Figure
+from pandas.api.types import is_numeric_dtype
 
 from gspo_cli.report import style
-from gspo_cli.report.curves import TEXTS
 from gspo_cli.runlog.fs import write_atomic
 
 
@@ -24,7 +24,7 @@ def csv_bytes(table: pd.DataFrame) -> bytes:
     A text that a spreadsheet would take for a formula gets a leading apostrophe.
     """
     safe = table.astype({name: "Int64" for name in ("seed", "n") if name in table})
-    for name in (name for name in TEXTS if name in table):
+    for name in (name for name in table if not is_numeric_dtype(table[name])):
         safe[name] = safe[name].map({text: _harmless(text) for text in safe[name].unique()})
     buffer = pa.BufferOutputStream()
     # pandas' own writer takes ten times as long, which long runs feel
@@ -32,8 +32,8 @@ def csv_bytes(table: pd.DataFrame) -> bytes:
     return bytes(buffer.getvalue())
 
 
-def _harmless(text: str) -> str:
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+def _harmless(text: Any) -> Any:
+    return f"'{text}" if isinstance(text, str) and text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def save(folder: Path, name: str, table: pd.DataFrame, side: dict[str, Any], figure: Figure) -> list[Path]:

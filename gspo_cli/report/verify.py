@@ -12,6 +12,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.report.run_facts import end_of
 from gspo_cli.report.verify_figures import verify_side
 from gspo_cli.report.verify_log import verify_chain, verify_config
+from gspo_cli.report.verify_rollouts import verify_rollouts
 from gspo_cli.runlog.seal import FILE, read_seal, seal_is_whole, sha256_of
 from gspo_cli.runlog.strict_json import parse_object
 
@@ -83,17 +84,20 @@ def _run(run: Path) -> Iterator[Finding]:
     if about and "config_sha256" in about:
         yield from (Problem(str(run / file), line, what) for file, line, what in verify_config(run, about))
     yield from (Problem(str(run / file), line, what) for file, line, what in verify_chain(run))
+    rollouts = [Problem(str(run / file), line, what) for file, line, what in verify_rollouts(run)]
+    yield from rollouts
     try:
         status, _ = end_of(run)
     except GspoError as error:
         yield Problem(str(run / "events.jsonl"), None, error.why)
         status = "broken"
     if status == "running" and _has_gone_on(run):
-        yield f"{run.name} has not ended: only its configuration and the chain of its log were verified"
+        yield f"{run.name} has not ended: only its configuration, its log and stored rollouts were verified"
         return
     if not (run / FILE).is_file():
         yield Problem(str(run / FILE), None, "a run that has ended is sealed; this seal is gone or was never written")
-    yield from _sealed(run)
+    named = {problem.file for problem in rollouts}
+    yield from (item for item in _sealed(run) if not (isinstance(item, Problem) and item.file in named))
 
 
 def _has_gone_on(run: Path) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import GspoError
+from gspo_cli.models.foreign_code import allowed_code
 from gspo_cli.rollout.capabilities import find_python
 from gspo_cli.rollout.host import Host, HostLost, HostRefused
 from gspo_cli.rollout.process_host import ProcessHost
@@ -43,7 +44,7 @@ def vllm_host(
         "stop_ids": sorted(stop_ids),
         "kv_bytes": int(config.kv_budget_gb * 2**30),
         "routes": routes,
-    }
+    } | ({"code_revision": code} if (code := allowed_code()) else {})
     if model.device.type == "cuda":
         return lambda: InProcessHost(options)
     python, threads = find_python(config.vllm.python), torch.get_num_threads()

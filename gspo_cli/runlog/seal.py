@@ -16,7 +16,7 @@ from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.log import canonical
 
 FILE = "sealed.json"
-GROWING = (FILE, "log.txt", "invalidated.json", "run.lock")
+GROWING = (FILE, "log.txt", "invalidated.json", "run.lock", "heartbeat.json")
 """Files of a run that may be written after its end."""
 
 Entries = dict[str, dict[str, Any]]

@@ -127,7 +127,8 @@ class Checkpoints:
             return
         started = time.monotonic()
         try:
-            num_bytes = self.write(session, self.collect(session))
+            with session.clock("save_s"):
+                num_bytes = self.write(session, self.collect(session))
         except (OSError, SafetensorError, Damaged) as error:
             self.missed += 1
             session.log.event("checkpoint_failed", step=session.step, reason=str(error), in_a_row=self.missed)

@@ -12,7 +12,8 @@ from gspo_cli.algorithms import Algorithm
 from gspo_cli.config import AlgoConfig, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.models.adapter_folder import refuse_adapter
-from gspo_cli.models.load import pick_device
+from gspo_cli.models.foreign_code import code_arguments
+from gspo_cli.models.load import load_error, pick_device
 from gspo_cli.models.lora import require_peft
 from gspo_cli.moe.routers import needed_routing
 from gspo_cli.ranks import Ranks
@@ -131,8 +132,12 @@ def check_routers(recipes: list[Recipe], start: Path) -> None:
     needing = [r for r in recipes if r.algo.replay != "none" or r.rollout.routes]
     if not needing or not (start / "config.json").is_file():  # a hub name is looked at when it is loaded
         return
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(start))
+    code = code_arguments(start)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(start, **code), **code)
+    except ValueError as error:
+        raise load_error(f"cannot load the model {start}", str(start), error) from error
     needed_routing(model, asked(needing[0]))
 
 

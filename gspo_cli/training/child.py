@@ -37,6 +37,7 @@ def main() -> int:
 
 
 def _train(asked: dict[str, Any], told: TextIO) -> int:
+    from gspo_cli.models.foreign_code import allow_code
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.training.plans import Plan
     from gspo_cli.training.run import View, execute
@@ -44,6 +45,7 @@ def _train(asked: dict[str, Any], told: TextIO) -> int:
 
     if "folder" in asked:
         _enter(Path(asked["folder"]), Path(asked["study"]), Path(asked["start"]))
+    allow_code(asked["trust_remote_code"])
     whole = Plan.from_table(asked["plan"])
     (run,) = plan(whole.recipe, [asked["arm"]], [asked["seed"]])
     prepare_torch(whole.recipe.model.threads)

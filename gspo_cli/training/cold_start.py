@@ -28,6 +28,7 @@ from gspo_cli.config import ColdStart, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.models import tiny
 from gspo_cli.models.adapter_folder import refuse_adapter
+from gspo_cli.models.foreign_code import allowed_code
 from gspo_cli.models.load import load_policy, pick_device
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
@@ -151,11 +152,11 @@ def pad_pairs(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]
 
 def cache_key(recipe: Recipe) -> str:
     """A hash of the configuration, the code and data of the demonstrations, and the libraries that compute it."""
-    task, cold = make_task(recipe.task), recipe.cold_start
+    task, cold, code = make_task(recipe.task), recipe.cold_start, allowed_code()
     sources = [Path(__file__), Path(tiny.__file__), Path(inspect.getfile(type(task)))]
     data = [Path(cold.path)] if cold and cold.path and Path(cold.path).is_file() else []
     parts = {
-        "model": recipe.model.model_dump(mode="json", exclude={"lora"}),
+        "model": recipe.model.model_dump(mode="json", exclude={"lora"}) | ({"code": code} if code else {}),
         "cold_start": cold.model_dump(mode="json") if cold else None,
         "task": recipe.task.model_dump(mode="json"),
         "files": [hashlib.sha256(p.read_bytes()).hexdigest() for p in sources + data],

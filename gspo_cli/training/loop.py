@@ -262,7 +262,7 @@ def evaluate(session: Session, step: int) -> None:
     """Logs the benchmarks' figures, if the recipe names any."""
     if not session.run.recipe.eval.bench:
         return
-    with session.signals.abandonable(), enough_memory("evaluating", LESS_TO_SAMPLE):
+    with session.clock("evaluate_s"), session.signals.abandonable(), enough_memory("evaluating", LESS_TO_SAMPLE):
         found = session.hooks.evaluate()
     session.log.line("eval", step, found)
     session.log.flush()

@@ -16,6 +16,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.chain import Position
+from gspo_cli.runlog.heartbeat import clear
 from gspo_cli.runlog.lock import locked
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.runlog.provenance import provenance
@@ -177,6 +178,7 @@ def finish(folder: Path) -> None:
     if read_seal(folder).get(events.name, {}).get("sha256") != sha256(events):
         with locked(folder):
             sweep_files(folder)
+            clear(folder)
             seal_run(folder)
 
 

@@ -22,6 +22,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.during_training import BenchmarkSet, load_benchmarks, measure_all
 from gspo_cli.evals.subject import Subject
 from gspo_cli.models.divided import load_divided, replica
+from gspo_cli.models.foreign_code import allowed_code
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.lora import add_lora
 from gspo_cli.models.recompute import enable_recompute
@@ -38,10 +39,11 @@ from gspo_cli.rollout.shared import SharedEngine, SharedTask
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import fresh
+from gspo_cli.runlog.heartbeat import Heartbeat
 from gspo_cli.runlog.lock import locked
 from gspo_cli.runlog.log import RunLog, SilentLog
 from gspo_cli.runlog.provenance import code_diff, provenance
-from gspo_cli.runlog.seal import seal_run
+from gspo_cli.runlog.seal import seal_run, sha256_of
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.contract import Task
@@ -196,7 +198,7 @@ def train_held(
         evaluate=lambda: measure_all(
             parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed
         ),
-        store=lambda batch: store(batch, folder, rollout_metadata(model, tokenizer, recipe), ranks),
+        store=lambda batch: store_rollout(batch, rollout_metadata(model, tokenizer, recipe), log),
         on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),
         on_preflight=view.on_preflight,
     )
@@ -211,11 +213,12 @@ def train_held(
     seed_generators(derive_seed(recipe.seed, "global"))
     started = time.monotonic()
     try:
-        if earlier is not None:
-            restore(session, earlier.checkpoint, earlier.state)
-            checkpoints.go_on(earlier.state)
-        with session.signals:
-            train(session, checkpoints)
+        with Heartbeat(folder, log.attempt, lambda: (session.step, session.clock.phase)):
+            if earlier is not None:
+                restore(session, earlier.checkpoint, earlier.state)
+                checkpoints.go_on(earlier.state)
+            with session.signals:
+                train(session, checkpoints)
         log.event("end", status="completed", log=checkpoints.end(session), seconds=round(time.monotonic() - started, 3))
     except BaseException as error:
         record_end(log, error, time.monotonic() - started)
@@ -241,6 +244,13 @@ def watched(view: View, watch: CollapseWatch) -> Callable[[int, dict[str, float 
         watch.see(step, values)
 
     return on_step
+
+
+def store_rollout(batch: RolloutBatch, metadata: dict[str, str], log: RunLog) -> None:
+    """Stores a scored batch, and its hash as an event."""
+    name = f"rollouts/step_{batch.step:06d}.parquet"
+    write_rollout(batch, log.folder / name, metadata)
+    log.event("rollout_stored", step=batch.step, file=name, sha256=sha256_of(log.folder / name))
 
 
 def rollout_metadata(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> dict[str, str]:
@@ -275,7 +285,7 @@ def open_folder(
         "device": device_name(model.device), "threads": torch.get_num_threads(), "determinism": determinism(),
         "num_parameters": sum(p.numel() for p in model.parameters()), "planned_steps": recipe.train.steps,
         "num_trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "plugins": {p: plugin_source(p) for p in plugins},
+        "plugins": {p: plugin_source(p) for p in plugins}, "trust_remote_code": allowed_code(),
     }  # fmt: skip
     fs.write_text(folder / "run.json", json.dumps(record, indent=1))
     log = RunLog(folder, config_hash(recipe)[:32])
@@ -290,6 +300,12 @@ def reopen_folder(earlier: Earlier, found: dict[str, str], argv: list[str], view
     then.
     """
     record = earlier.record
+    if record.get("trust_remote_code") != allowed_code():
+        raise GspoError(
+            f"{earlier.folder} began with other code of the model",
+            f"run.json has trust_remote_code = {record.get('trust_remote_code')}, this command {allowed_code()}",
+            "resume with the --trust-remote-code of the run's first command",
+        )
     for key, value in found.items():
         if record[key] != value:
             raise GspoError(

@@ -14,11 +14,13 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.lap = time.perf_counter()
+        self.phase = "start"
+        """What was begun last, for readers of a run in progress."""
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Times what is done within the context."""
-        start = time.perf_counter()
+        start, self.phase = time.perf_counter(), phase.removesuffix("_s")
         try:
             yield
         finally:

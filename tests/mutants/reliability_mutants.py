@@ -11,8 +11,16 @@ AHEAD = "training/test_ahead.py"
 POINTS = "reliability/test_crash_points.py"
 ORDER = f"{POINTS}::test_the_order_of_writing_and_forcing"
 EVERY_STEP = f"{RESUME}::test_at_every_step_of_two_epochs"
+STORED = "reliability/test_stored_rollouts.py"
+BEAT = "reliability/test_heartbeat.py"
+CODE = "reliability/test_foreign_code.py"
 PROTOCOL = "checkpoint/protocol.py"
 CHECKPOINTS = "training/checkpoints.py"
+DATA = "        for path in files_in(temporary):\n            fs.fsync(path)\n"
+MANIFEST = """        manifest = describe(temporary, step)
+        (temporary / NAME).write_text(manifest.text(), encoding="utf-8")
+        fs.fsync(temporary / NAME)
+"""
 
 RELIABILITY = (
     Mutant(
@@ -51,6 +59,10 @@ RELIABILITY = (
     Mutant(
         "M23 data not forced to the disk", PROTOCOL,
         "            fs.fsync(path)\n        manifest", "            pass\n        manifest", ORDER,
+    ),
+    Mutant(
+        "M24 the manifest first", PROTOCOL,
+        f"{DATA}{MANIFEST}", f"{MANIFEST}{DATA}", ORDER,
     ),
     Mutant("M23 the manifest not forced", PROTOCOL, "fs.fsync(temporary / NAME)", "pass", ORDER),
     Mutant("M23 the folder not forced", PROTOCOL, "        fs.fsync(temporary)\n", "", ORDER),
@@ -131,6 +143,32 @@ RELIABILITY = (
         "return Score(None, f\"the task failed:",
         "return Score(0.0, f\"the task failed:",
         f"{GUARDS}::test_a_reward_that_fails_is_left_out_and_counted", "raises",
+    ),
+    Mutant(
+        "a stored batch's hash unchecked", "report/verify_rollouts.py",
+        "elif sha256_of(path) != sha256:", "elif False:",
+        f"{STORED}::test_each_is_hashed_in_the_events_and_its_change_is_named",
+    ),
+    Mutant(
+        "another host's sign of life ignored", "runlog/lock.py", 'and sign["age_s"] < SILENT_S', "and False",
+        f"{BEAT}::test_another_hosts_sign_of_life_holds_the_run",
+    ),
+    Mutant(
+        "a heartbeat written in place", "runlog/heartbeat.py", "write_text(self.folder / NAME, json.dumps(who",
+        "(self.folder / NAME).write_text(json.dumps(who", f"{BEAT}::test_it_is_replaced_whole_while_the_run_works",
+    ),
+    Mutant(
+        "a model's code run unasked", "models/foreign_code.py", 'return {"trust_remote_code": False}',
+        'return {"trust_remote_code": True}', f"{CODE}::test_it_is_not_run_unasked",
+    ),
+    Mutant(
+        "changed code run under the old revision", "models/foreign_code.py",
+        "(found := code_revision(Path(source))) != _allowed",
+        "(found := code_revision(Path(source))) == 0", f"{CODE}::test_what_was_read_is_run_and_recorded",
+    ),
+    Mutant(
+        "missing weights invented", "models/load.py", "    refuse_invented(source, found)\n", "",
+        "reliability/test_untrusted.py::test_a_weight_that_is_not_in_the_files_is_not_invented",
     ),
     Mutant(
         "a full disk ends the run", CHECKPOINTS, "except (OSError, SafetensorError, Damaged) as error:",

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from grader_mutants import GRADERS
 from hypothesis import settings
 from loss_mutants import LOSS
 from mutant import Mutant
@@ -32,7 +33,7 @@ from reliability_mutants import RELIABILITY
 from signal_mutants import SIGNAL
 from training_mutants import TRAINING
 
-MUTANTS = (*LOSS, *SIGNAL, *RELIABILITY, *TRAINING)
+MUTANTS = (*LOSS, *SIGNAL, *RELIABILITY, *GRADERS, *TRAINING)
 TESTS = Path(__file__).resolve().parents[1]
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"  # that hypothesis is there already is the point
 NONE = Mutant("no mutant", "__init__.py", "__version__", "__version__", "")

@@ -4,7 +4,10 @@ run that was never interrupted."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +145,28 @@ def test_a_run_in_use_is_refused_with_its_holder(start: Path, ram: Path) -> None
     with locked(run):
         error = toy.in_child(lambda: toy.train(recipe(start, "gspo"), run.parent), ram / "said")
     assert error == 2 and f"process {__import__('os').getpid()} on " in (ram / "said").read_text()
+
+
+def test_a_kill_frees_the_lock_though_a_forked_child_lives_on(ram: Path) -> None:
+    ready, told = os.pipe()
+    holder = os.fork()
+    if not holder:
+        with locked(ram / "run"):
+            worker = os.fork()
+            if worker:
+                os.write(told, worker.to_bytes(8))
+            time.sleep(300)
+        os._exit(1)
+    worker = int.from_bytes(os.read(ready, 8))
+    try:
+        with pytest.raises(GspoError, match="in use"), locked(ram / "run"):
+            pass
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
+        with locked(ram / "run"):
+            os.kill(worker, 0)  # it is still there
+    finally:
+        os.kill(worker, signal.SIGKILL)
 
 
 def test_fewer_updates_than_planned_is_an_error(start: Path, ram: Path) -> None:

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import toy
+from program import strict_lines
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.chain import Broken, Position, follow, split_torn
 from gspo_cli.runlog.log import RunLog, canonical
 from gspo_cli.runlog.repair import check_to, cut, mend_tails
+from gspo_cli.runlog.schema import metric
 from gspo_cli.runlog.strict_json import parse_object
 from gspo_cli.types import StepMetrics
 
@@ -159,6 +162,14 @@ def test_going_on_writes_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").read_bytes() == whole
     perf = [json.loads(line) for line in (tmp_path / "perf.jsonl").read_text().splitlines()]
     assert [p["attempt"] for p in perf] == [1] * 6 + [2] * 2
+
+
+def test_every_ratio_has_its_denominator_in_the_line(start: Path, ram: Path) -> None:
+    recipe = toy.recipe(start, algo={"name": "ppo", "replay": "r2"}, guards={"unscored_frac": 0.5})
+    lines = strict_lines(toy.train(recipe, ram / "study") / "metrics.jsonl")
+    ratios = [(name, line) for line in lines for name, value in line["metrics"].items()
+              if value is not None and metric(name).unit == "frac"]  # fmt: skip
+    assert len(ratios) > 50 and all(line["counts"][name] >= 0 for name, line in ratios)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import golden
+import pyarrow.parquet as pq
 import pytest
 import toy
 from program import strict_lines
+
+from gspo_cli.seeds import derive_seed
 
 
 @pytest.mark.slow
@@ -40,6 +44,21 @@ def test_another_seed_is_another_run(start: Path, ram: Path) -> None:
         for s in (0, 1)
     ]
     assert logs[0][0]["metrics"] != logs[1][0]["metrics"]
+
+
+def rows(run: Path, step: int) -> dict[str, list[Any]]:
+    """A stored rollout batch."""
+    return dict(pq.read_table(run / "rollouts" / f"step_{step:06d}.parquet").to_pydict())
+
+
+def test_each_sample_has_a_seed_of_its_own_whatever_the_algorithm(start: Path, ram: Path) -> None:
+    runs = [toy.train(toy.recipe(start, algo={"name": name}), ram / name) for name in ("grpo", "gspo")]
+    for step in (1, 2):
+        first, second = (rows(run, step) for run in runs)
+        keys = zip(first["problem_id"], first["sample"], strict=True)
+        assert first["seed"] == [derive_seed(0, "sample", step, *key) for key in keys] == second["seed"]
+        assert len(set(first["seed"])) == 8
+    assert rows(runs[0], 1)["token_ids"] == rows(runs[1], 1)["token_ids"]  # equal weights, equal draws
 
 
 def test_the_golden_run(ram: Path) -> None:

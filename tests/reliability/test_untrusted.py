@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import toy
 from program import Gspo, tree
+from safetensors.torch import load_file, save_file
 
+from gspo_cli.config import ModelConfig
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.load import load_policy
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.folder import study_folder
 
@@ -63,6 +68,18 @@ def test_deleting_never_follows_a_link(tmp_path: Path) -> None:
     (tmp_path / "doomed" / "link").symlink_to(tmp_path / "victim")
     fs.remove_tree(tmp_path / "doomed")
     assert (tmp_path / "victim" / "file").read_text() == "precious" and not (tmp_path / "doomed").exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "other shape"])
+def test_a_weight_that_is_not_in_the_files_is_not_invented(start: Path, tmp_path: Path, damage: str) -> None:
+    folder = Path(shutil.copytree(start, tmp_path / "model"))
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.norm.weight"
+    tensors = {k: v for k, v in tensors.items() if k != name} | ({} if damage == "missing" else {name: torch.ones(3)})
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(GspoError, match=r"not in its files|cannot load") as caught:
+        load_policy(ModelConfig(path=str(folder)), folder)
+    assert caught.value.code is ExitCode.USER_ERROR
 
 
 @pytest.mark.parametrize(

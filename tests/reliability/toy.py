@@ -23,7 +23,7 @@ from gspo_cli.config import Recipe, TinyModel
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.models.torch_setup import prepare_torch
 from gspo_cli.ranks import ALONE, Ranks
-from gspo_cli.runlog import fs, provenance
+from gspo_cli.runlog import fs, heartbeat, provenance
 from gspo_cli.training import run as training
 from gspo_cli.training.plans import Plan
 from gspo_cli.training.resume import finish, has_begun, is_complete
@@ -185,6 +185,7 @@ class Disk:
     def install(self) -> None:
         """From now on, in this process."""
         fs.os = protocol.os = self  # type: ignore[assignment]
+        heartbeat.EVERY_S = 3600.0  # the first sign of life is a change like any other; more would come by the clock
 
 
 def checkpoints(run: Path) -> list[int]:

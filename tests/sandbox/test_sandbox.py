@@ -17,7 +17,7 @@ from gspo_cli.rewards.code.code_tests import CodeTests
 from gspo_cli.rewards.code.official import grade_official
 from gspo_cli.rewards.code.script import grade_script
 from gspo_cli.sandbox.bare import Bare
-from gspo_cli.sandbox.choose import SandboxChoice, open_sandbox
+from gspo_cli.sandbox.choose import MAKERS, SandboxChoice, open_sandbox
 from gspo_cli.sandbox.contract import Job, Limits, Sandbox
 from gspo_cli.sandbox.interpreter import find_interpreter
 from gspo_cli.sandbox.landlock import is_usable as has_sandlock
@@ -121,6 +121,16 @@ def test_an_interpreter_that_does_not_run_is_refused(tmp_path: Path) -> None:
 def test_the_probe_finds_what_a_bare_process_reaches() -> None:
     problem = fault(Bare(find_interpreter(), Limits()))
     assert problem is not None and "reaches" in problem and "network" in problem
+
+
+def test_a_program_in_bubblewrap_reaches_nothing() -> None:
+    made = MAKERS["bwrap"](find_interpreter(), Limits())
+    problem = "it is not installed" if made is None else fault(made)
+    if made is not None:
+        made.close()
+    if problem is not None and "reaches" not in problem:
+        pytest.skip(f"bubblewrap does not run here: {problem}")
+    assert problem is None
 
 
 def test_a_sandbox_that_is_broken_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,9 @@ class Backend:
     """One vLLM engine with the methods that a host offers."""
 
     def __init__(
-        self, model: str, revision: str | None, dtype: str, stop_ids: list[int], kv_bytes: int, routes: bool
-    ) -> None:
+        self, model: str, revision: str | None, dtype: str, stop_ids: list[int], kv_bytes: int, routes: bool,
+        code_revision: str | None = None,
+    ) -> None:  # fmt: skip
         self.stop_ids, self.routes = stop_ids, routes
         self.on_cpu = current_platform.is_cpu()
         self.asleep = False
@@ -66,6 +67,7 @@ class Backend:
             logprobs_mode="processed_logprobs", worker_extension_cls=f"{__name__}.{SyncExtension.__name__}",
             max_model_len=-1, kv_cache_memory_bytes=kv_bytes, enable_prefix_caching=True,
             enforce_eager=self.on_cpu, enable_chunked_prefill=not self.on_cpu, enable_sleep_mode=not self.on_cpu,
+            trust_remote_code=code_revision is not None, code_revision=code_revision,
             enable_return_routed_experts=routes, gpu_memory_utilization=0.9 if self.on_cpu else _free_share(),
         )  # fmt: skip
         config = self.llm.llm_engine.vllm_config

@@ -1,0 +1,62 @@
+"""Stored rollout batches: a changed byte is named, in a run that goes on, has ended, or was resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import toy
+from test_exact_resume import cut_after
+
+from gspo_cli.report.verify import verify
+from gspo_cli.runlog.seal import FILE, seal_run, sha256_of
+
+
+def named(run: Path) -> list[str]:
+    """The files of a run that verify blames."""
+    return [str(Path(problem.file).relative_to(run)) for problem in verify(run).problems]
+
+
+def flip(path: Path) -> None:
+    """Turns one bit; a second call turns it back."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_each_is_hashed_in_the_events_and_its_change_is_named(start: Path, ram: Path) -> None:
+    run = toy.train(toy.recipe(start, train={"steps": 4}, checkpoint={"every": 1, "keep": 5}), ram / "study")
+    files = [f"rollouts/step_{step:06d}.parquet" for step in (1, 2, 3, 4)]
+    assert [(e["file"], e["sha256"]) for e in toy.events(run, "rollout_stored")] == [
+        (name, sha256_of(run / name)) for name in files
+    ]
+    cut_after(run, 2)
+    (run / FILE).unlink()
+    assert named(run) == []
+    for ended in (False, True):
+        flip(run / files[0])
+        assert named(run) == files[:1]  # once, though the seal of an ended run names it too
+        flip(run / files[0])
+        (run / files[1]).rename(run / "away")
+        assert named(run) == files[1:2]
+        (run / "away").rename(run / files[1])
+        if not ended:
+            run = toy.train(toy.recipe(start, train={"steps": 4}), run.parent)
+    assert named(run) == []
+    for name in (files[0], files[3], "dropped/attempt-1/step_000004.parquet"):
+        flip(run / name)
+        seal_run(run)  # a later attempt seals what it finds
+        assert named(run) == [name]
+        flip(run / name)
+
+
+def test_a_batch_whose_writing_is_killed_has_no_name(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def torn(_table: object, path: Path, **_: object) -> None:
+        path.write_bytes(b"PAR1 half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pyarrow.parquet.write_table", torn)
+    with pytest.raises(KeyboardInterrupt):
+        toy.train(toy.recipe(start), ram / "study")
+    assert not list((ram / "study").rglob("*step_*.parquet"))
+    assert toy.events(ram / "study" / "gspo-s0", "rollout_stored") == []
