@@ -39,7 +39,8 @@ def train(
         Launcher, typer.Option(help="Where the runs go: this machine, or a Ray cluster.")
     ] = Launcher.LOCAL,
     gpus_per_run: Annotated[
-        int | None, typer.Option(min=0, help="With --launcher ray.", show_default="1 where the cluster has any")
+        int | None,
+        typer.Option(min=0, help="With --launcher ray: GPUs of each run.", show_default="1 where the cluster has any"),
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Delete runs of the same name first.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with a run or a study where it stopped.")] = None,
