@@ -43,7 +43,8 @@ def train(
     ] = Launcher.LOCAL,
     nproc: Annotated[int | None, typer.Option(min=1, help="With --launcher torchrun: processes of each run.")] = None,
     gpus_per_run: Annotated[
-        int | None, typer.Option(min=0, help="With --launcher ray.", show_default="1 where the cluster has any")
+        int | None,
+        typer.Option(min=0, help="With --launcher ray: GPUs of each run.", show_default="1 where the cluster has any"),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Plan only: memory of each GPU and time of each phase. Writes nothing.")

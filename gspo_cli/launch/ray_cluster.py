@@ -106,8 +106,8 @@ def connect(gpus: int | None, threads: int) -> RayCluster:
         raise GspoError(
             f"no Ray cluster at {address}",
             str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
-            "on its head node: export RAY_ADDRESS=auto; from a worker node RAY_ADDRESS=HEAD:6379; or unset it to use "
-            "this machine alone",
+            "on its head node: export RAY_ADDRESS=auto; from a worker node RAY_ADDRESS=HEAD:6379; RAY_AUTH_MODE=token "
+            "if it asks for one; or unset RAY_ADDRESS to use this machine alone",
         ) from error
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.SIGTERM))  # Ray's own handler exits with 15
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]

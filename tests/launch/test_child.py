@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,18 +20,10 @@ from gspo_cli.training import child, plans
 from gspo_cli.training.plans import Plan, record_plan
 
 PARENT = """
-import json, os, sys
-from gspo_cli.launch.job import Job, follow
-program = (sys.executable, "-c", sys.argv[1])
-for event in follow(Job("a", {}), dict(os.environ), program):
-    print(json.dumps(event), flush=True)
-"""
-LONG = """
-import json, os, time
-from gspo_cli.rollout.hosts.child import die_with_parent
-die_with_parent(os.getppid())
-print(json.dumps({"pid": os.getpid()}), flush=True)
-time.sleep(100)
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-m", "gspo_cli.training.child"], stderr=subprocess.DEVNULL)
+print(child.pid, flush=True)
+child.wait()
 """
 SAVES = """
 import json, signal, sys, time
@@ -67,12 +58,20 @@ def test_a_run_that_is_still_held_is_waited_for(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux alone kills a process with its parent")
 def test_a_process_dies_with_its_parent() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT, LONG], stdout=subprocess.PIPE, text=True) as parent:
+    pipe = subprocess.PIPE  # its end stays open here: the child still waits to be asked when its parent dies
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=pipe, stdout=pipe, text=True) as parent:
         assert parent.stdout is not None
-        assert json.loads(parent.stdout.readline()) == {"started": True}
-        pid = json.loads(parent.stdout.readline())["pid"]
+        pid = int(parent.stdout.readline())
+        files, until = Path(f"/proc/{pid}/fd"), time.monotonic() + 60
+        while (files / "1").readlink() != (files / "2").readlink():  # what it does next after tying itself
+            assert time.monotonic() < until
+            time.sleep(0.05)
         parent.kill()
-        parent.wait()
+        wait_for_the_end(pid)
+
+
+def wait_for_the_end(pid: int) -> None:
+    """Of a process that is not a child of this one."""
     until = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
         assert time.monotonic() < until, "it outlived its parent"
