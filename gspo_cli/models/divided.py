@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from gspo_cli.models.foreign_code import code_arguments
 from gspo_cli.models.load import load_policy, load_tokenizer, pick_device, weights_hash
 from gspo_cli.models.sharding import copy_whole, divide
 
@@ -51,7 +52,7 @@ def skeleton(config: ModelConfig, path: str | Path, attention: str) -> PreTraine
     """The model without memory for its weights."""
     model = AutoModelForCausalLM.from_pretrained(
         str(path), revision=config.revision, dtype=getattr(torch, config.dtype), device_map="meta",
-        attn_implementation="sdpa",
+        attn_implementation="sdpa", **code_arguments(path),
     )  # fmt: skip
     model.set_attn_implementation(attention)
     return model.eval()  # type: ignore[no-any-return]

@@ -38,6 +38,8 @@ class RunLog:
     a batch's end. What depends on the clock or the attempt goes to the other two files.
     """
 
+    writes = True
+
     def __init__(self, folder: Path, config_hash: str, attempt: int = 1) -> None:
         self.folder, self.attempt = folder, attempt
         self.seq, self.num_bytes = 0, 0
@@ -93,6 +95,8 @@ class RunLog:
 
 class SilentLog(RunLog):
     """The log of a rank that is not the first: it takes the same lines and writes none."""
+
+    writes = False
 
     def flush(self) -> None:
         """Forgets what is queued."""

@@ -213,7 +213,8 @@ def train_held(
     seed_generators(derive_seed(recipe.seed, "global"))
     started = time.monotonic()
     try:
-        with Heartbeat(folder, log.attempt, lambda: (session.step, session.clock.phase)):
+        beat = Heartbeat(folder, log.attempt, lambda: (session.step, session.clock.phase))
+        with beat if log.writes else nullcontext():
             if earlier is not None:
                 restore(session, earlier.checkpoint, earlier.state)
                 checkpoints.go_on(earlier.state)
@@ -225,15 +226,9 @@ def train_held(
         raise
     finally:
         engine.close()
-    if ranks.first:
+    if log.writes:
         seal_run(folder)
     return folder
-
-
-def store(batch: RolloutBatch, folder: Path, metadata: dict[str, str], ranks: Ranks) -> None:
-    """Keeps a rollout batch in the run's folder."""
-    if ranks.first:
-        write_rollout(batch, folder / "rollouts" / f"step_{batch.step:06d}.parquet", metadata)
 
 
 def watched(view: View, watch: CollapseWatch) -> Callable[[int, dict[str, float | None]], None]:
@@ -248,6 +243,8 @@ def watched(view: View, watch: CollapseWatch) -> Callable[[int, dict[str, float 
 
 def store_rollout(batch: RolloutBatch, metadata: dict[str, str], log: RunLog) -> None:
     """Stores a scored batch, and its hash as an event."""
+    if not log.writes:
+        return
     name = f"rollouts/step_{batch.step:06d}.parquet"
     write_rollout(batch, log.folder / name, metadata)
     log.event("rollout_stored", step=batch.step, file=name, sha256=sha256_of(log.folder / name))
@@ -359,7 +356,7 @@ def record_end(log: RunLog, error: BaseException, seconds: float) -> None:
         log.event(
             "end", status=status, reason=str(error) or type(error).__name__, exit=int(code), seconds=round(seconds, 3)
         )
-        if not isinstance(log, SilentLog):
+        if log.writes:
             seal_run(log.folder)
     except GspoError:
         return  # the disk that ended the run refuses this too; the error itself reaches the user
