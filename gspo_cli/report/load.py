@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from gspo_cli.report.blocks import Array, Block
+from gspo_cli.report.blocks import Block, read_fast, read_strict
 from gspo_cli.report.folders import Run
 from gspo_cli.report.jsonl import LogReader, corrupt
+from gspo_cli.report.lines import Array, Lines
 
 Wanted = Mapping[str, Collection[str]]
-"""The metrics to read: kind of line -> names; one that ends in `/layer_` stands for those of all layers."""
-LAYERS = "/layer_"
+"""The metrics to read: kind of line -> names. One that ends in `/layer_` stands for those of all layers, `SCORES` for
+all benchmark scores."""
+LAYERS, SCORES = "/layer_", "*/avg@"
 
 Part = tuple[str, tuple[Array, ...]]
 """A metric's name and its columns: `seq`, `step`, `kind` (a code), `mini_batch`, `value`, `count`."""
@@ -45,7 +49,7 @@ def load_log(run: Run, wanted: Wanted) -> Log:
     """
     reader = LogReader(run.folder / "metrics.jsonl")
     kinds = sorted(wanted)
-    parts = [part for lines in reader.blocks() for part in _collect(Block(reader, lines), kinds, wanted)]
+    parts = [part for block in reader.blocks() for part in _collect(reader, block, kinds, wanted)]
     frame = _frame(kinds, parts)
     twice = frame[frame.duplicated(["kind", "step", "mini_batch", "metric"])]
     if len(twice):
@@ -60,14 +64,15 @@ def load_perf(path: Path) -> pd.DataFrame:
     Errors: GspoError (exit code STORAGE) naming file and line of what is not strict JSON.
     """
     reader = LogReader(path)
-    return pd.DataFrame([record for lines in reader.blocks() for record in reader.parse(lines)])
+    return pd.DataFrame([record for block in reader.blocks() for record in reader.parse(block)])
 
 
-def _collect(block: Block, kinds: list[str], wanted: Wanted) -> Iterator[Part]:
+def _collect(reader: LogReader, text: bytes, kinds: list[str], wanted: Wanted) -> Iterator[Part]:
     """What one block has of every metric."""
+    block, names = _columns(reader, text, wanted)
     seq, step, mini_batch = block.integers("seq"), block.integers("step"), block.numbers("mini_batch")
     kind = block.codes(kinds, "kind")
-    for name, key in _names(block, wanted):
+    for name, key in names:
         values, valid = block.values(name)
         here = [index for index, kind_name in enumerate(kinds) if key in wanted[kind_name]]
         rows = np.flatnonzero(valid & np.isin(kind, here))
@@ -75,16 +80,37 @@ def _collect(block: Block, kinds: list[str], wanted: Wanted) -> Iterator[Part]:
         yield name, tuple(column[rows] for column in columns)
 
 
-def _names(block: Block, wanted: Wanted) -> list[tuple[str, str]]:
+def _columns(reader: LogReader, text: bytes, wanted: Wanted) -> tuple[Block, list[tuple[str, str]]]:
+    """The block given out last, as columns, and which of its metrics are wanted: by the fast parser, and without the
+    lines of other kinds, if its verdict can be trusted."""
+    lines = Lines(text)
+    names = _names(wanted, lines)
+    table = read_fast(lines.of(wanted), _schema([name for name, _ in names]))
+    if table is not None and not (table["seq"].null_count or table["step"].null_count):
+        return Block(reader, table), names
+    block = Block(reader, read_strict(reader, text))
+    logged = b"".join(b'"%b"' % name.encode("utf-8", "replace") for name in block.keys("metrics"))
+    return block, _names(wanted, Lines(logged))
+
+
+def _names(wanted: Wanted, lines: Lines) -> list[tuple[str, str]]:
     """(a metric's name, the wanted name that it answers), by name."""
-    logged = {*block.keys("metrics"), *block.keys("nonfinite")}
-    keys = {key for names in wanted.values() for key in names}
-    layers = [(name, key) for key in keys if key.endswith(LAYERS) for name in logged if _is_layer(name, key)]
-    return sorted([*layers, *((key, key) for key in keys if not key.endswith(LAYERS))])
+    found = set()
+    for kind, names in wanted.items():
+        for key in names:
+            if key == SCORES or key.endswith(LAYERS):
+                form = rb"[A-Za-z0-9_.-]+/avg@[0-9]+" if key == SCORES else rb"%b[0-9]+" % re.escape(key).encode()
+                found |= {(name.decode(), key) for name in set(re.findall(rb'"(%b)"' % form, lines.of([kind])))}
+            else:
+                found.add((key, key))
+    return sorted(found)
 
 
-def _is_layer(name: str, key: str) -> bool:
-    return name.startswith(key) and name.removeprefix(key).isdecimal()
+def _schema(names: list[str]) -> pa.Schema:
+    """What is read of a line."""
+    numbers, words = (pa.struct([(name, kind) for name in dict.fromkeys(names)]) for kind in (pa.float64(), pa.string()))
+    whole = [(name, pa.int64()) for name in ("seq", "step", "mini_batch")]
+    return pa.schema([*whole, ("kind", pa.string()), ("metrics", numbers), ("counts", numbers), ("nonfinite", words)])
 
 
 def _frame(kinds: list[str], parts: Sequence[Part]) -> pd.DataFrame:

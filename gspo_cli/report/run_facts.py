@@ -75,7 +75,7 @@ def end_of(folder: Path) -> tuple[Status, str]:
     if not path.is_file():
         return "running", "it has no events.jsonl"
     reader = LogReader(path)
-    events = [event for lines in reader.blocks() for event in reader.parse(lines)]
+    events = [event for block in reader.blocks() for event in reader.parse(block)]
     marks = [event for event in events if event.get("event") in ("start", "end")]
     if not marks or marks[-1]["event"] == "start":
         return "running", "no end was recorded: it is running or was killed"
