@@ -20,10 +20,6 @@ from gspo_cli.report.lines import CLOSE, OPEN, Array, line_ends
 NON_FINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
 """How a log line writes what JSON has no number for."""
 
-OPEN, CLOSE, NEWLINE = b"{}\n"
-COUNTS, KIND = b'{"counts":{', b',"kind":"'
-"""How the log's writer begins a line, and goes on after its counts, which are flat."""
-
 
 class Block:
     """Columns of a block of lines as numpy arrays, checked."""

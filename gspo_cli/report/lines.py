@@ -5,7 +5,6 @@ N = lines, X = bytes
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -26,21 +25,24 @@ class Lines:
         bytes_X = np.frombuffer(block, np.uint8)
         self._starts_N, self._ends_N = line_ends(bytes_X)
         closing = np.append(np.flatnonzero(bytes_X == CLOSE), len(block) - 1)
-        after_N = closing[np.searchsorted(closing, self._starts_N)] + 1
+        self._after_N = closing[np.searchsorted(closing, self._starts_N)] + 1
         own_N = _stands(bytes_X, self._starts_N, COUNTS)
-        self._kind_N = np.full(len(after_N), -1)
+        self._kind_N = np.full(len(own_N), -1)
         """Positions in `KINDS`; -1 where the line is not in the writer's own form."""
         for code, kind in enumerate(KINDS):
-            self._kind_N[own_N & _stands(bytes_X, after_N, KIND + b'%b"' % kind.encode())] = code
+            self._kind_N[own_N & _stands(bytes_X, self._after_N, KIND + b'%b"' % kind.encode())] = code
 
-    def of(self, kinds: Collection[str]) -> bytes:
-        """Those that are not known to be of other kinds than these."""
-        gone = [code for code, kind in enumerate(KINDS) if kind not in kinds]
-        kept = np.flatnonzero(~np.isin(self._kind_N, gone))
-        if len(kept) == len(self._kind_N):
-            return self._block
-        places = zip(self._starts_N[kept].tolist(), self._ends_N[kept].tolist(), strict=True)
-        return b"".join([self._block[start:end] for start, end in places])
+    @property
+    def own_form(self) -> bool:
+        """Whether all are in the form that the log's writer gives them."""
+        return bool((self._kind_N >= 0).all())
+
+    def of(self, kind: str, counts: bool = True) -> bytes:
+        """Those of a kind, with or without their counts."""
+        rows = np.flatnonzero(self._kind_N == KINDS.index(kind))
+        starts_N = (self._starts_N if counts else self._after_N)[rows] + 1
+        places = zip(starts_N.tolist(), self._ends_N[rows].tolist(), strict=True)
+        return b"{".join([b"", *(self._block[start:end] for start, end in places)])
 
 
 def line_ends(bytes_X: Array) -> tuple[Array, Array]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,6 +12,7 @@ from gspo_cli.report.curves import Panel
 from gspo_cli.report.folders import Run
 from gspo_cli.report.jsonl import corrupt, read_object
 from gspo_cli.report.load import Log
+
 
 def score_panels(metric: str) -> dict[str, Panel]:
     """The two panels of one score: the second is the paper's Figure 1."""

@@ -4,8 +4,8 @@
     python tests/benchmarks/report_speed.py --json OUT [--steps 10000] [--seeds 6] [--repeats 3] [--study FOLDER]
 
 Two arms of made-up runs whose logs are as wide as real ones: every line is one of the committed golden log's with each
-number varied, four `update` lines a rollout batch, chained, with `perf.jsonl` beside it. A study that `--study` names is
-made once and kept. Each command runs in a process of its own: seconds of the clock and of the processor (user and
+number varied, four `update` lines a rollout batch, chained, with `perf.jsonl` beside it. A study that `--study` names
+is made once and kept. Each command runs in a process of its own: seconds of the clock and of the processor (user and
 system), and largest resident memory.
 """
 
