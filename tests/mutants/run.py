@@ -105,21 +105,7 @@ def in_fork(mutant: Mutant, arguments: list[str]) -> Outcome:
 def pytest_arguments(killers: list[str], only: str = "") -> list[str]:
     """These tests, quietly, up to the first failure, leaving no files behind."""
     paths = [str(TESTS / killer) for killer in dict.fromkeys(killers)]
-    return [
-        *paths,
-        "-m",
-        "",
-        "-k",
-        only,
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        IMPORTED,
-        "--rootdir",
-        str(TESTS.parent),
-    ]
+    return [*paths, "-m", "", "-k", only, "-x", "-q", "-p", "no:cacheprovider", "-W", IMPORTED, "--rootdir", str(TESTS.parent)]
 
 
 def verdict(mutant: Mutant) -> tuple[str, str]:
