@@ -33,7 +33,7 @@ def token_form(batch: StoredBatch, scores: TokenScores, gspo: Loss) -> TokenForm
     apart = float((plain_BT - token_BT).abs().max())
     assert plain.clipped_BT is not None and token.clipped_BT is not None
     return TokenForm(
-        loss=abs(float(plain.loss_numerator / plain.denominator - token.loss_numerator / token.denominator)),
+        loss=abs(float((plain.loss_numerator / plain.denominator - token.loss_numerator / token.denominator).detach())),
         gradient=apart / scale if scale else apart,
         masks_equal=bool((plain.clipped_BT == token.clipped_BT).all()),
     )

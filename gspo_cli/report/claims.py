@@ -87,7 +87,8 @@ def _row(claim: Claim, study: Study, members: Members, declared: ReportConfig) -
     if claim.needs_experts and not is_moe(pair.members[0]):
         return Row(claim, pair, not_tested="the model has no experts", decide=train)
     if isinstance(number, BenchNumber) and not any(m.answers for m in pair.members):
-        how = f"gspo eval benchmarks RUN --bench {number.bench} --samples {number.k}, for every run"
+        more = f"--contests {number.bench}=FILE" if number.kind == "elo" else f"--samples {number.k}"
+        how = f"gspo eval benchmarks RUN --bench {number.bench} {more}, for every run"
         return Row(claim, pair, not_tested="no run was evaluated on it", decide=how)
     kept, _ = pair.drop_invalid()
     if claim.number != "churn":
@@ -171,8 +172,8 @@ def _p_values(row: Row) -> dict[str, float]:
 def _told(row: Row, p: dict[str, float]) -> dict[str, Any]:
     """One row for JSON."""
     claim, m = row.claim, row.measured
-    head = {"id": claim.id, "claim": claim.text, "place": claim.place, "metric": claim.number, "recipe": claim.recipe,
-            "primary": claim is CLAIMS[0]}  # fmt: skip
+    head: dict[str, Any] = {"id": claim.id, "claim": claim.text, "place": claim.place, "metric": claim.number,
+                            "recipe": claim.recipe, "primary": claim is CLAIMS[0]}  # fmt: skip
     arms = {} if row.pair is None else {"baseline": row.pair.baseline, "treatment": row.pair.treatment,
                                         "differs": differs(row.pair)}  # fmt: skip
     if m is None:
@@ -182,16 +183,12 @@ def _told(row: Row, p: dict[str, float]) -> dict[str, Any]:
     if "equal" in p:
         evidence = replace(evidence, p_equal=p["equal"])
     fallen = row.fallen and replace(row.fallen, p=p.get("collapses", row.fallen.p))
-    also = row.second and evidence_of(row.second, p.get("t_second"))
-    second = also and Outcome(judge(also, row.better), also, None)
+    also = None if row.second is None else evidence_of(row.second, p.get("t_second"))
+    second = None if also is None else Outcome(judge(also, row.better), also, None)
     verdict = verdict_of(claim.rule, Outcome(judge(evidence, row.better), evidence, fallen, second))
     if also:
-        arms = {
-            "baseline": "gspo",
-            "treatment": "grpo",
-            "differs": [],
-            "second": {"baseline": "reinforce", "value": also.effect, "ci": also.ci, "p_exact": also.p_exact},
-        }
+        arms = {"baseline": "gspo", "treatment": "grpo", "differs": []}
+        head["second"] = {"baseline": "reinforce", "value": also.effect, "ci": also.ci, "p_exact": also.p_exact}
     return head | arms | {
         "verdict": verdict,
         "n": evidence.n,
