@@ -21,8 +21,8 @@ def named(metric: str) -> str:
     return f"{metric} [{schema.metric(metric).unit}]"
 
 
-COLUMNS = 600
-"""Stretches of a long curve that can be told apart: the pixels that a panel is wide."""
+COLUMNS = 300
+"""Stretches of a long curve that can be told apart: a thin line is about as wide as one."""
 X_LABELS = {
     "step": "rollout batch",
     "tokens": named(TOKENS),
