@@ -16,7 +16,7 @@ from gspo_cli.report.batch_data import StoredBatch
 from gspo_cli.report.batch_gradients import Sketch
 from gspo_cli.report.batch_lengths import MIN_RESPONSES, weighted_slope
 from gspo_cli.report.batch_losses import Loss
-from gspo_cli.report.batch_policy import Policy, chunks, forward
+from gspo_cli.report.batch_policy import Policy, forward
 
 COMPARED = ("grpo", "gspo", "reinforce")
 MIN_BUCKETS = 2
@@ -71,12 +71,10 @@ def _sketches(
     parameters = [p for p in policy.model.parameters() if p.requires_grad]
     sketch = Sketch(sum(p.numel() for p in parameters), policy.model.device)
     found: dict[str, list[Tensor]] = {name: [] for name in COMPARED}
-    for part in chunks(batch, rows):
-        log_probs_N = forward(policy.model, batch, part)
-        pieces = log_probs_N.split([len(batch.responses[i].token_ids) for i in part])
-        for row, piece_N in zip(part, pieces, strict=True):
-            for name in COMPARED:
-                weight_N = losses[name].weight_BT[row, : len(piece_N)].to(piece_N)
-                parts = torch.autograd.grad(piece_N, parameters, weight_N, retain_graph=True, materialize_grads=True)
-                found[name].append(sketch.of(parts))
+    for row in rows:  # alone: a backward pass costs what the whole forward pass held
+        log_probs_N = forward(policy.model, batch, [row])
+        for name in COMPARED:
+            weight_N = losses[name].weight_BT[row, : len(log_probs_N)].to(log_probs_N)
+            parts = torch.autograd.grad(log_probs_N, parameters, weight_N, retain_graph=True, materialize_grads=True)
+            found[name].append(sketch.of(parts))
     return {name: torch.stack(rows_K) for name, rows_K in found.items()}

@@ -149,8 +149,8 @@ def test_a_refused_comparison_lists_its_reasons(tmp_path: Path, gspo_here: Gspo)
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_in_a_real_browser(study: Path, page: str, tmp_path: Path, width: int, dark: bool) -> None:
-    """Scripts are allowed here, so that one of ours can measure; theirs must still not exist. The page stands in a frame,
-    because a window is never as narrow as a telephone."""
+    """Scripts are allowed here, so that one of ours can measure; theirs must still not exist. The page stands in a
+    frame, because a window is never as narrow as a telephone."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no browser: chromium is not installed")
@@ -158,7 +158,8 @@ def test_in_a_real_browser(study: Path, page: str, tmp_path: Path, width: int, d
         "<script>parent.postMessage(JSON.stringify({title: document.title, width: document.documentElement.scrollWidth,"
         "view: document.documentElement.clientWidth, scripts: document.scripts.length, images: document.images.length,"
         "paper: getComputedStyle(document.body).backgroundColor, shown: getComputedStyle(document.body).display,"
-        "headings: document.querySelectorAll('body > h2').length, h1: document.querySelectorAll('h1').length}), '*')</script>"
+        "headings: document.querySelectorAll('body > h2').length, h1: document.querySelectorAll('h1').length}), '*')"
+        "</script>"
     )
     bare = re.sub(r"<meta http-equiv=[^>]*>", "", page)
     assert bare != page
