@@ -341,7 +341,7 @@ def test_elo_has_no_problem_axis(tmp_path: Path, gspo_here: Gspo) -> None:
         write_answers(run, [1, 2, 3], k=4, bench="codeforces", more={"contest_elo": {"elo": rating, "at_cap": 0}})
     found = compared(gspo_here, study, "--metric", "codeforces/elo")
     assert (found["effect"], found["unit"], found["points"]) == (117.5, "Elo", False)
-    assert [found[key] for key in ("two_way", "noise", "n_problems", "k", "margin")] == [None] * 5
+    assert [found[key] for key in ("two_way", "noise", "n_problems", "k")] == [None] * 4
     assert found["sentence"].startswith("Exploratory: GSPO better than GRPO on codeforces/elo")
     change(study / "gspo-s0" / "eval/codeforces/step-000020/summary.json", {"contest_elo": None})
     done = gspo_here("report", "compare", str(study), "--metric", "codeforces/elo", "--json")
