@@ -57,6 +57,8 @@ class ProblemSet:
     """Reason -> ids of the problems that cannot be graded."""
     flagged: Mapping[str, str] = field(default_factory=dict)
     """Problem id -> what is known to be wrong with it. They count; a second figure leaves them out."""
+    contests: Mapping[str, str] = field(default_factory=dict)
+    """Problem id -> the contest it is from, where problems come in such groups: they are no independent draws."""
     warnings: tuple[str, ...] = ()
     figures: Callable[[Outcomes], dict[str, Any]] | None = None
     """Further figures for the summary."""

@@ -85,9 +85,18 @@ def load(choice: DataChoice) -> ProblemSet:
         "fingerprint_expected": FINGERPRINT if standard else None,
     }
     return ProblemSet(
-        tuple(problems), source, payload, excluded, flagged=errata(rows),
+        tuple(problems), source, payload, excluded, flagged=errata(rows), contests=contests_of(rows),
         warnings=(*excluded_notes("livecodebench", excluded), *_other_ids(standard and found != FINGERPRINT, found)),
     )  # fmt: skip
+
+
+def contests_of(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Problem id -> its contest, or the day where a row names none."""
+    return {
+        str(row["question_id"]): " ".join(str(row.get(key) or "") for key in ("platform", "contest_id")).strip()
+        if row.get("contest_id") else str(row["contest_date"])[:10]
+        for row in rows
+    }  # fmt: skip
 
 
 def local_files(paths: tuple[Path, ...], names: tuple[str, ...], by_release: bool) -> Iterable[Path]:

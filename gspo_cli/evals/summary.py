@@ -86,6 +86,7 @@ def summarise(
         "temperature": settings.sampling.temperature if subject else None,
         **score(answers, grades),
         **_further(problems, answers, grades),
+        **({"contest_of": dict(problems.contests)} if problems.contests else {}),
         "warnings": [*problems.warnings, *remarks(settings, answers)] if subject else list(problems.warnings),
         "data": {
             "release": None,

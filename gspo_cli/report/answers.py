@@ -6,7 +6,7 @@ J = problems, I = samples
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,15 @@ from gspo_cli.report.stats_problems import pass_at_k
 
 Array = np.ndarray[Any, Any]
 
-RESULTS = {
-    "model", "model_sha256", "folder", "average", "standard_error", "mean_tokens", "truncated_frac", "num_ungraded",
-    "seconds", "workers", "calibration_ms",
-}  # fmt: skip
-"""Keys of a `summary.json` that say what came out; all others say how it was measured and must agree."""
+PROTOCOL = (
+    "benchmark", "samples", "temperature", "data", "sampling", "seed", "engine", "dtype", "device", "prompt_template",
+    "tokenizer_sha256", "chat_template_sha256", "grader", "packages",
+)  # fmt: skip
+"""Keys of a `summary.json` that say how it was measured and must agree; the others say what came out."""
+OF_THE_DAY = {"workers", "calibration_ms", "time_limits_not_confirmed"}
+"""What is in `grader` without being part of it."""
+VERDICTS = {"correct": 1.0, "wrong": 0.0, "no_answer": 0.0}
+"""All others mean that the grader failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,10 @@ class Answers:
     """How they were made, from `summary.json`."""
     sha256: str
     """Of the stored file."""
+    contests: tuple[str, ...] | None = None
+    """The contest of each problem [J], where they come from contests."""
+    elo: float | None = None
+    """The rating over contests, of a benchmark that has one."""
 
     @property
     def num_ungraded(self) -> int:
@@ -50,7 +58,7 @@ class Answers:
     def ungraded_as_wrong(self) -> Answers:
         """The same with 0 where the grader failed."""
         scores = tuple(np.where(np.isnan(s), 0.0, s) for s in self.scores)
-        return Answers(self.step, self.problems, scores, self.protocol, self.sha256)
+        return replace(self, scores=scores)
 
     def by_problem(self, number: BenchNumber) -> Array:
         """The score of each problem [J]: the mean over its k samples, or pass@k from all of them."""
@@ -63,12 +71,12 @@ class Answers:
         counts = sorted({len(s) for s in self.scores})
         if not counts:
             return "it holds no answers"
+        if number.kind == "elo" and self.elo is None:
+            return "no contest was rated: evaluate with --contests"
         if number.kind == "avg" and counts != [number.k]:
             return f"{' or '.join(map(str, counts))} samples a problem, not {number.k}"
         if number.kind == "pass" and counts[0] < number.k:
             return f"a problem has {counts[0]} samples, fewer than {number.k}"
-        if number.kind == "pass" and any(not np.isin(s[~np.isnan(s)], (0, 1)).all() for s in self.scores):
-            return "scores between 0 and 1: pass@k counts right answers"
         return f"{self.num_ungraded} answers without a verdict (grader errors)" if self.num_ungraded else None
 
 
@@ -82,22 +90,33 @@ def load_answers(run: Path, bench: str) -> Answers | None:
         return None
     path = found[-1]
     try:
-        table = pq.read_table(path, columns=["problem_id", "sample", "reward"])
-        frame = table.to_pandas().astype({"problem_id": str, "reward": np.float64})
+        frame = pq.read_table(path, columns=["problem_id", "sample", "verdict"]).to_pandas()
+        frame = frame.assign(problem_id=frame["problem_id"].astype(str), score=frame["verdict"].map(VERDICTS))
     except (pa.ArrowInvalid, pa.ArrowKeyError, ValueError, TypeError, OSError) as error:
         raise corrupt(str(path), error) from error
     twice = frame[frame.duplicated(["problem_id", "sample"])]
     if len(twice):
         raise corrupt(str(path), f"problem {twice.iloc[0]['problem_id']} has sample {twice.iloc[0]['sample']} twice")
-    by_problem = list(frame.sort_values(["problem_id", "sample"]).groupby("problem_id", sort=True)["reward"])
+    by_problem = list(frame.sort_values(["problem_id", "sample"]).groupby("problem_id", sort=True)["score"])
     summary = read_object(path.with_name("summary.json"))
+    problems, contests = tuple(str(name) for name, _ in by_problem), summary.get("contest_of")
     return Answers(
         path.parent.name,
-        tuple(str(name) for name, _ in by_problem),
+        problems,
         tuple(values.to_numpy(np.float64) for _, values in by_problem),
-        {key: value for key, value in summary.items() if key not in RESULTS},
+        protocol_of(summary),
         hashlib.sha256(path.read_bytes()).hexdigest(),
+        tuple(str(contests.get(name, name)) for name in problems) if contests else None,
+        (summary.get("contest_elo") or {}).get("elo"),
     )
+
+
+def protocol_of(summary: dict[str, Any]) -> dict[str, Any]:
+    """How an evaluation was made: what must agree between two runs."""
+    found = {key: summary[key] for key in PROTOCOL if key in summary}
+    if isinstance(grader := found.get("grader"), dict):
+        found["grader"] = {key: value for key, value in grader.items() if key not in OF_THE_DAY}
+    return found
 
 
 def problems_hash(answers: Answers) -> str:

@@ -21,6 +21,8 @@ def named(metric: str) -> str:
     return f"{metric} [{schema.metric(metric).unit}]"
 
 
+COLUMNS = 300
+"""Stretches of a long curve that can be told apart: a thin line is about as wide as one."""
 X_LABELS = {
     "step": "rollout batch",
     "tokens": named(TOKENS),
@@ -81,10 +83,27 @@ def _draw_line(ax: Axes, line: pd.DataFrame, look: Look, floor: float | None, ev
     x, y, low, high = (line[name].to_numpy(np.float64) for name in ("x", "y", "low", "high"))
     if floor is not None:
         y, low, high = np.where(y > 0, y, np.nan), np.maximum(low, floor), np.where(high > floor, high, np.nan)
+    dense = visible(y, *([low, high] if np.isfinite(high).any() else []))
+    x, y, low, high = x[dense], y[dense], low[dense], high[dense]
     ax.plot(x, y, color=look.colour, linestyle=look.dash, linewidth=look.width, alpha=look.alpha, zorder=look.order)
     _draw_dots(ax, x, y, look, np.isfinite(y) & (_lonely(y) | every_point))
     if np.isfinite(high).any():
         ax.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0, zorder=1)
+
+
+def visible(*curves: Array) -> Array:
+    """Which points of a long curve and its band are drawn: of each of `COLUMNS` stretches the first, the last, the
+    lowest and the highest, which look as all of them do. All points of a short curve, and where there are gaps."""
+    num_points = len(curves[0])
+    if num_points <= 4 * COLUMNS or not all(np.isfinite(curve).all() for curve in curves):
+        return np.arange(num_points)
+    width = -(-num_points // COLUMNS)
+    starts = np.arange(0, num_points, width)
+    kept = [starts, np.minimum(starts + width, num_points) - 1]
+    for curve in curves:
+        stretches = np.pad(curve, (0, -num_points % width), mode="edge").reshape(-1, width)
+        kept += [starts + stretches.argmin(1), starts + stretches.argmax(1)]
+    return np.unique(np.minimum(np.concatenate(kept), num_points - 1))
 
 
 def _draw_zeros(ax: Axes, line: pd.DataFrame, look: Look, height: float) -> None:

@@ -2,12 +2,13 @@
 
 Importance ratios, clips, weights, gradients and their noise at the same parameters, so that differences are the
 algorithms' own. It needs no study.
-Not covered: Adam's scaling and gradient clipping, KL penalties and sampler corrections, expert replay; the noise scale
-by response length.
+Not covered: Adam's scaling and gradient clipping, KL penalties and sampler corrections, expert replay; a second reading
+of the noise by length on copies of the same responses cut to other lengths, which would keep difficulty apart from it.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,14 @@ from gspo_cli.report.batch_noise import noise
 from gspo_cli.report.batch_notes import notes
 from gspo_cli.report.batch_policy import load_later_policy, load_sampling_policy
 from gspo_cli.runlog.folder import make_writable
+from gspo_cli.runlog.fs import write_text
+
+FILE = "batch.json"
+"""The numbers, in the folder of the figures; `gspo report claims` reads those of a study's runs."""
 
 
 def report_batch(rollout: Path, model: str, against: str | None, out: Path | None) -> dict[str, Any]:
-    """Measures a stored batch and draws its figures into `out` (default: `batch-report` beside the batch).
+    """Measures a stored batch; numbers and figures go into `out` (default: `batch-report` beside the batch).
 
     Returns everything as one object that JSON can hold: numbers are finite, or None where they have no meaning.
     Errors: GspoError for a file that is no usable batch, and for a model that did not sample it.
@@ -36,11 +41,9 @@ def report_batch(rollout: Path, model: str, against: str | None, out: Path | Non
     measured = measure(batch, sampling, later)
     remarks = notes(measured)
     files = draw_all(measured, remarks, folder)
-    return {
-        **summary(measured),
-        "notes": remarks,
-        "figures": {name: [str(path) for path in paths] for name, paths in files.items()},
-    }
+    numbers = summary(measured) | {"notes": remarks}
+    write_text(folder / FILE, json.dumps(numbers, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    return numbers | {"figures": {name: [str(path) for path in paths] for name, paths in files.items()}}
 
 
 def summary(measured: Measured) -> dict[str, Any]:
@@ -63,6 +66,8 @@ def summary(measured: Measured) -> dict[str, Any]:
         "algorithms": {name: _algorithm(measured, name) for name in measured.losses},
         "cosine": _cosines(measured),
         "lengths": [asdict(part) for part in measured.buckets],
+        "length_noise": measured.length_noise and asdict(measured.length_noise),
+        "token_form": asdict(measured.token_form),
     }
 
 

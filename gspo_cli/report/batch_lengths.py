@@ -88,6 +88,11 @@ def slope(parts: list[Bucket]) -> float | None:
         for b in parts
         if b.spread.seq_log_std and b.spread.responses >= MIN_RESPONSES
     ]
+    return weighted_slope(points)
+
+
+def weighted_slope(points: list[tuple[float, float, int]]) -> float | None:
+    """b of y = a + b x by least squares over (x, y, weight); None below two points."""
     if len(points) < 2:
         return None
     x, y, weight = torch.tensor(points, dtype=torch.float64).unbind(1)

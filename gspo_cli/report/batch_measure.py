@@ -11,6 +11,8 @@ import torch
 
 from gspo_cli.report.batch_data import StoredBatch
 from gspo_cli.report.batch_gradients import Gradients, gradients
+from gspo_cli.report.batch_identity import TokenForm, token_form
+from gspo_cli.report.batch_length_noise import LengthNoise, length_noise
 from gspo_cli.report.batch_lengths import Bucket, Spread, buckets, slope, spread
 from gspo_cli.report.batch_losses import Loss, TokenScores, losses
 from gspo_cli.report.batch_policy import Policy, log_probs, response_mask, sampler_log_probs
@@ -31,6 +33,9 @@ class Measured:
     """In the order of `losses`."""
     spread: Spread
     buckets: list[Bucket]
+    token_form: TokenForm
+    length_noise: LengthNoise | None
+    """None without a later policy: all ratios are 1 and the algorithms' gradients the same."""
 
     @property
     def slope(self) -> float | None:
@@ -64,4 +69,6 @@ def measure(batch: StoredBatch, sampling: Policy, later: Policy | None) -> Measu
         gradients=gradients((later or sampling).model, batch, weight_ABT),
         spread=spread(scores, torch.ones(len(now_BT), dtype=torch.bool)),
         buckets=buckets(scores, found),
+        token_form=token_form(batch, scores, found["gspo"]),
+        length_noise=None if later is None else length_noise(later, batch, found),
     )

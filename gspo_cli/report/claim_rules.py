@@ -23,6 +23,8 @@ class Outcome:
     """Treatment minus baseline; for `inside`, the value minus the band's middle, with half its width as margin."""
     collapses: Collapses | None
     """With the p of McNemar's test adjusted like the others."""
+    second: Outcome | None = None
+    """For `ahead_twice`: the same treatment against a second baseline."""
 
 
 def verdict_of(rule: Rule, outcome: Outcome) -> Verdict:
@@ -91,5 +93,6 @@ RULES: dict[Rule, tuple[Test, Test]] = {
     "not_ahead_needed": (lambda o: _equal(o) and o.collapses is not None and not o.collapses.baseline, _ahead),
     "equal": (_equal, _behind),
     "inside": (_inside, _outside),
+    "ahead_twice": (lambda o: _ahead(o) and o.second is not None and _ahead(o.second), _behind),
 }  # fmt: skip
 """Rule -> (what supports the claim, what contradicts it)."""

@@ -11,7 +11,8 @@ import numpy as np
 from gspo_cli.config import ReportConfig
 from gspo_cli.report import claim_numbers as special
 from gspo_cli.report.claim_arms import Members, differs, is_moe, pair_of
-from gspo_cli.report.claim_list import CLAIMS, ELSEWHERE, Claim
+from gspo_cli.report.claim_batches import COMMAND, batch_reports, noise_slopes, token_form
+from gspo_cli.report.claim_list import CLAIMS, Claim
 from gspo_cli.report.claim_rules import Outcome, verdict_of
 from gspo_cli.report.collapses import Collapses, collapses
 from gspo_cli.report.compare import report_config
@@ -46,6 +47,10 @@ class Row:
     """Why, if it was not."""
     decide: str = ""
     """What would decide it, where that is not a matter of seeds."""
+    second: Measured | None = None
+    """For `ahead_twice`: against the second baseline."""
+    seeds: tuple[int, ...] = ()
+    """Where it rests on stored batches instead of pairs of runs."""
 
 
 def claims(study: Study) -> dict[str, Any]:
@@ -57,10 +62,7 @@ def claims(study: Study) -> dict[str, Any]:
     members = load_members(study, None, CURVES)
     rows = [_row(claim, study, members, declared) for claim in CLAIMS]
     told = [_told(row, adjusted) for row, adjusted in zip(rows, _adjust(rows), strict=True)]
-    told += [
-        {"id": name, "claim": text, "place": place, "verdict": "not_tested", "why": why, "decide": why}
-        for name, text, place, why in ELSEWHERE
-    ]
+    told.append(token_form(batch_reports(study)))
     found = {"study": study.folder.name, "rows": told}
     write_text(study.folder / FILE, json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
     everything = [member for by_seed in members.values() for member in by_seed.values()]
@@ -72,6 +74,8 @@ def claims(study: Study) -> dict[str, Any]:
 
 def _row(claim: Claim, study: Study, members: Members, declared: ReportConfig) -> Row:
     """The measurement of one claim, or why there is none."""
+    if claim.number == "noise_slope":
+        return _from_batches(claim, study)
     number = _number(claim)
     if isinstance(number, BenchNumber):
         members = load_members(study, number)
@@ -83,7 +87,8 @@ def _row(claim: Claim, study: Study, members: Members, declared: ReportConfig) -
     if claim.needs_experts and not is_moe(pair.members[0]):
         return Row(claim, pair, not_tested="the model has no experts", decide=train)
     if isinstance(number, BenchNumber) and not any(m.answers for m in pair.members):
-        how = f"gspo eval benchmarks RUN --bench {number.bench} --samples {number.k}, for every run"
+        more = f"--contests {number.bench}=FILE" if number.kind == "elo" else f"--samples {number.k}"
+        how = f"gspo eval benchmarks RUN --bench {number.bench} {more}, for every run"
         return Row(claim, pair, not_tested="no run was evaluated on it", decide=how)
     kept, _ = pair.drop_invalid()
     if claim.number != "churn":
@@ -105,6 +110,15 @@ def _row(claim: Claim, study: Study, members: Members, declared: ReportConfig) -
         return replace(row, measured=None, not_tested=f"another model than the paper's: {share} here",
                        decide="the paper's model: model.path = Qwen/Qwen3-30B-A3B-Base")  # fmt: skip
     return row
+
+
+def _from_batches(claim: Claim, study: Study) -> Row:
+    """The claim about gradient noise and length."""
+    found = noise_slopes(batch_reports(study))
+    if isinstance(found, str):
+        return Row(claim, not_tested=found, decide=f"gspo train {claim.recipe} --seeds 0-7, then {COMMAND}")
+    seeds, against_gspo, against_reinforce = found
+    return Row(claim, None, measure(against_gspo, None), second=measure(against_reinforce, None), seeds=tuple(seeds))
 
 
 def _number(claim: Claim) -> Number:
@@ -146,6 +160,8 @@ def _p_values(row: Row) -> dict[str, float]:
     if row.measured and row.measured.t and row.claim.rule != "fewer_collapses":
         if row.claim.rule != "inside":
             found["t"] = row.measured.t.p
+        if row.second and row.second.t:
+            found["t_second"] = row.second.t.p
         if row.measured.tost and row.claim.rule in ("inside", "equal", "needed", "not_ahead_needed"):
             found["equal"] = max(row.measured.tost)
     if (row.fallen and "collapses" in row.claim.rule) or (row.fallen and row.claim.rule == "needed"):
@@ -156,8 +172,8 @@ def _p_values(row: Row) -> dict[str, float]:
 def _told(row: Row, p: dict[str, float]) -> dict[str, Any]:
     """One row for JSON."""
     claim, m = row.claim, row.measured
-    head = {"id": claim.id, "claim": claim.text, "place": claim.place, "metric": claim.number, "recipe": claim.recipe,
-            "primary": claim is CLAIMS[0]}  # fmt: skip
+    head: dict[str, Any] = {"id": claim.id, "claim": claim.text, "place": claim.place, "metric": claim.number,
+                            "recipe": claim.recipe, "primary": claim is CLAIMS[0]}  # fmt: skip
     arms = {} if row.pair is None else {"baseline": row.pair.baseline, "treatment": row.pair.treatment,
                                         "differs": differs(row.pair)}  # fmt: skip
     if m is None:
@@ -167,11 +183,16 @@ def _told(row: Row, p: dict[str, float]) -> dict[str, Any]:
     if "equal" in p:
         evidence = replace(evidence, p_equal=p["equal"])
     fallen = row.fallen and replace(row.fallen, p=p.get("collapses", row.fallen.p))
-    verdict = verdict_of(claim.rule, Outcome(judge(evidence, row.better), evidence, fallen))
+    also = None if row.second is None else evidence_of(row.second, p.get("t_second"))
+    second = None if also is None else Outcome(judge(also, row.better), also, None)
+    verdict = verdict_of(claim.rule, Outcome(judge(evidence, row.better), evidence, fallen, second))
+    if also:
+        arms = {"baseline": "gspo", "treatment": "grpo", "differs": []}
+        head["second"] = {"baseline": "reinforce", "value": also.effect, "ci": also.ci, "p_exact": also.p_exact}
     return head | arms | {
         "verdict": verdict,
         "n": evidence.n,
-        "seeds": row.pair.seeds if row.pair else [],
+        "seeds": row.pair.seeds if row.pair else list(row.seeds),
         "value": evidence.effect + row.shift,
         "ci": evidence.ci and [end + row.shift for end in evidence.ci],
         "points": row.points,

@@ -11,6 +11,7 @@ def statistics(found: Found) -> list[tuple[str, str]]:
     """(name, value) of the tests and what they rest on."""
     two = found["two_way"]
     plan = "n/a" if found["n_problems"] is None else f"{found['n_problems']}, k = {found['k'] or 'n/a'}"
+    plan += f", from {found['n_contests']} contests" if found["n_contests"] else ""
     new = "n/a" if two is None else f"{interval(found, two['ci'])} (two-way clustered, df {two['df']})"
     adjusted = "" if found["p_holm"] is None else f", adjusted (Holm) {p_value(found['p_holm'])}"
     correlation = "n/a" if found["correlation"] is None else f"{found['correlation']:.2f}"

@@ -132,6 +132,7 @@ def _tests(found: Compared, evidence: Evidence) -> dict[str, Any]:
         "n": evidence.n,
         "seeds": found.kept.seeds,
         "n_problems": None if cube is None else cube[0].shape[1],
+        "n_contests": None if m.scores.contests_J is None else len(set(m.scores.contests_J.tolist())),
         "k": m.scores.k,
         "effect": evidence.effect,
         "sd": t and t.sd,

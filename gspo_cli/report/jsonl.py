@@ -42,18 +42,22 @@ def read_object(path: Path) -> dict[str, Any]:
         raise corrupt(str(path), error) from error
 
 
+def lines_of(block: bytes) -> list[bytes]:
+    """The lines, without their newlines."""
+    return block[:-1].split(b"\n")
+
+
 class LogReader:
     """Gives a log's whole lines, block by block, once; afterwards knows what it read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.num_lines = 0
-        """Lines in the blocks before the one given out last."""
         self.num_bytes = 0
         """Length of all whole lines so far."""
         self.torn_bytes = 0
         """Length of the torn line at the end; 0 = none."""
         self._hash = hashlib.sha256()
+        self._begin = 0
 
     @property
     def sha256(self) -> str:
@@ -62,29 +66,33 @@ class LogReader:
 
     def corrupt(self, index: int, why: object) -> GspoError:
         """The error for line `index` (0-based) of the block given out last."""
-        return corrupt(f"{self.path}, line {self.num_lines + index + 1},", why)
-
-    def blocks(self) -> Iterator[list[bytes]]:
-        """Lists of lines, each with its newline."""
         with self.path.open("rb") as file:
-            while lines := file.readlines(BLOCK):
-                if not lines[-1].endswith(b"\n"):
-                    self.torn_bytes = len(lines.pop())
-                whole = b"".join(lines)
-                self._hash.update(whole)
-                self.num_bytes += len(whole)
-                yield lines
-                self.num_lines += len(lines)
+            before = file.read(self._begin).count(b"\n")
+        return corrupt(f"{self.path}, line {before + index + 1},", why)
 
-    def parse(self, lines: list[bytes]) -> list[dict[str, Any]]:
+    def blocks(self) -> Iterator[bytes]:
+        """Stretches of whole lines."""
+        with self.path.open("rb") as file:
+            while block := file.read(BLOCK):
+                if not block.endswith(b"\n"):
+                    block += file.readline()
+                whole = block.rfind(b"\n") + 1
+                self.torn_bytes = len(block) - whole
+                block = block[:whole]
+                self._hash.update(block)
+                self._begin, self.num_bytes = self.num_bytes, self.num_bytes + whole
+                if block:
+                    yield block
+
+    def parse(self, block: bytes) -> list[dict[str, Any]]:
         """The block given out last, as objects.
 
         Errors: GspoError (exit code STORAGE) naming file and line.
         """
         records = []
-        for index, line in enumerate(lines):
+        for index, line in enumerate(lines_of(block)):
             try:
-                if len(line) > MAX_LINE:
+                if len(line) >= MAX_LINE:
                     raise ValueError(f"the line is longer than {MAX_LINE} bytes")
                 records.append(parse_object(line.decode()))
             except ValueError as error:

@@ -12,7 +12,8 @@ from gspo_cli.runlog.schema import is_known, metric
 Axis = Literal["steps", "tokens", "seconds"]
 FORM = re.compile(r"(?P<metric>[^\s:]+):(?:(?P<last>last10)|area@(?P<axis>steps|tokens|seconds))")
 BENCHMARK = re.compile(r"(?P<bench>[^\s:/@]+)/(?P<kind>avg|pass)@(?P<k>[1-9]\d*)")
-FORMS = "METRIC:last10, METRIC:area@steps|tokens|seconds, BENCH/avg@K or BENCH/pass@K"
+ELO = "codeforces/elo"
+FORMS = f"METRIC:last10, METRIC:area@steps|tokens|seconds, BENCH/avg@K, BENCH/pass@K or {ELO}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,15 @@ class BenchNumber:
 
     text: str
     bench: str
-    kind: Literal["avg", "pass"]
+    kind: Literal["avg", "pass", "elo"]
     k: int
+    """Samples; 0 for a rating, which takes all."""
     budget: Axis = "steps"
 
     @property
     def metric(self) -> str:
         """The name under which training logs it."""
-        return f"{self.bench}/avg@{self.k}"
+        return ELO if self.kind == "elo" else f"{self.bench}/avg@{self.k}"
 
 
 Number = CurveNumber | BenchNumber
@@ -56,6 +58,8 @@ def parse_number(text: str) -> Number:
 
     Errors: GspoError for another form, an unknown metric, or one that is logged for mini-batches only.
     """
+    if text == ELO:
+        return BenchNumber(text, "codeforces", "elo", 0)
     if found := BENCHMARK.fullmatch(text):
         kind: Literal["avg", "pass"] = "avg" if found["kind"] == "avg" else "pass"
         return BenchNumber(text, found["bench"], kind, int(found["k"]))
@@ -77,7 +81,9 @@ def parse_number(text: str) -> Number:
 
 def unit_of(number: Number) -> str:
     """The schema's unit; a benchmark's share of right answers is a `frac`."""
-    return "frac" if isinstance(number, BenchNumber) else metric(number.metric).unit
+    if isinstance(number, BenchNumber):
+        return "Elo" if number.kind == "elo" else "frac"
+    return metric(number.metric).unit
 
 
 def better_of(number: Number) -> str:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from gspo_cli.report.blocks import Array, Block
+from gspo_cli.report.blocks import Block, read_fast, read_strict
 from gspo_cli.report.folders import Run
 from gspo_cli.report.jsonl import LogReader, corrupt
+from gspo_cli.report.lines import Array, Lines
 
 Wanted = Mapping[str, Collection[str]]
-"""The metrics to read: kind of line -> names; one that ends in `/layer_` stands for those of all layers."""
-LAYERS = "/layer_"
+"""The metrics to read: kind of line -> names. One that ends in `/layer_` stands for those of all layers, `SCORES` for
+all benchmark scores."""
+LAYERS, SCORES = "/layer_", "*/avg@"
 
 Part = tuple[str, tuple[Array, ...]]
 """A metric's name and its columns: `seq`, `step`, `kind` (a code), `mini_batch`, `value`, `count`."""
@@ -28,8 +32,8 @@ class Log:
     run: Run
     frame: pd.DataFrame
     """One row a value, in the order of the log: `seq`, `step`, `kind`, `mini_batch` (missing outside `update` lines),
-    `metric`, `value`, `count` (the value's denominator, NaN where the line has none). A null metric has no row; a
-    non-finite one has its nan or inf."""
+    `metric`, `value`, `count` (the value's denominator, NaN where the line has none or it was not read). A null metric
+    has no row; a non-finite one has its nan or inf."""
     num_bytes: int
     """Length of the whole lines read, in bytes."""
     sha256: str
@@ -38,14 +42,19 @@ class Log:
     """Length of a torn last line, which was left out."""
 
 
-def load_log(run: Run, wanted: Wanted) -> Log:
-    """Reads the wanted metrics from a run's `metrics.jsonl`.
+def load_log(run: Run, wanted: Wanted, counts: bool = True) -> Log:
+    """Reads the wanted metrics from a run's `metrics.jsonl`, with or (sooner) without their counts.
 
     Errors: GspoError (exit code STORAGE) naming file and line of what is not strict JSON or not a log line.
     """
     reader = LogReader(run.folder / "metrics.jsonl")
     kinds = sorted(wanted)
-    parts = [part for lines in reader.blocks() for part in _collect(Block(reader, lines), kinds, wanted)]
+    parts = [
+        part
+        for text in reader.blocks()
+        for block, asked in _blocks(reader, text, wanted, counts)
+        for part in _collect(block, kinds, asked)
+    ]
     frame = _frame(kinds, parts)
     twice = frame[frame.duplicated(["kind", "step", "mini_batch", "metric"])]
     if len(twice):
@@ -60,31 +69,57 @@ def load_perf(path: Path) -> pd.DataFrame:
     Errors: GspoError (exit code STORAGE) naming file and line of what is not strict JSON.
     """
     reader = LogReader(path)
-    return pd.DataFrame([record for lines in reader.blocks() for record in reader.parse(lines)])
+    return pd.DataFrame([record for block in reader.blocks() for record in reader.parse(block)])
 
 
-def _collect(block: Block, kinds: list[str], wanted: Wanted) -> Iterator[Part]:
+Names = dict[str, list[str]]
+"""Kind of line -> the metrics that it is asked for."""
+
+
+def _blocks(reader: LogReader, text: bytes, wanted: Wanted, counts: bool) -> list[tuple[Block, Names]]:
+    """The block given out last as columns: kind by kind by the fast parser, or, where its verdict on one of them cannot
+    be trusted, in one piece by the strict one."""
+    lines, found = Lines(text), []
+    for kind in wanted:
+        if own := lines.of(kind, counts):
+            names = _names(wanted[kind], own)
+            table = read_fast(own, _schema(names))
+            if table is None or table["seq"].null_count or table["step"].null_count:
+                break
+            found.append((Block(reader, table), {kind: names}))
+    else:
+        if lines.own_form:
+            return found
+    block = Block(reader, read_strict(reader, text))
+    logged = b"".join(b'"%b"' % name.encode("utf-8", "replace") for name in block.keys("metrics"))
+    return [(block, {kind: _names(keys, logged) for kind, keys in wanted.items()})]
+
+
+def _names(keys: Collection[str], text: bytes) -> list[str]:
+    """The names in a text that the wanted ones stand for, sorted."""
+    plain = {key for key in keys if key != SCORES and not key.endswith(LAYERS)}
+    forms = [rb"[A-Za-z0-9_.-]+/avg@[0-9]+" if key == SCORES else rb"%b[0-9]+" % re.escape(key).encode()
+             for key in keys if key not in plain]  # fmt: skip
+    return sorted(plain.union(*({n.decode() for n in set(re.findall(rb'"(%b)"' % form, text))} for form in forms)))
+
+
+def _collect(block: Block, kinds: list[str], asked: Names) -> Iterator[Part]:
     """What one block has of every metric."""
     seq, step, mini_batch = block.integers("seq"), block.integers("step"), block.numbers("mini_batch")
     kind = block.codes(kinds, "kind")
-    for name, key in _names(block, wanted):
+    for name in sorted({name for names in asked.values() for name in names}):
         values, valid = block.values(name)
-        here = [index for index, kind_name in enumerate(kinds) if key in wanted[kind_name]]
+        here = [index for index, kind_name in enumerate(kinds) if name in asked.get(kind_name, ())]
         rows = np.flatnonzero(valid & np.isin(kind, here))
         columns = (seq, step, kind, mini_batch, values, block.numbers("counts", name))
         yield name, tuple(column[rows] for column in columns)
 
 
-def _names(block: Block, wanted: Wanted) -> list[tuple[str, str]]:
-    """(a metric's name, the wanted name that it answers), by name."""
-    logged = {*block.keys("metrics"), *block.keys("nonfinite")}
-    keys = {key for names in wanted.values() for key in names}
-    layers = [(name, key) for key in keys if key.endswith(LAYERS) for name in logged if _is_layer(name, key)]
-    return sorted([*layers, *((key, key) for key in keys if not key.endswith(LAYERS))])
-
-
-def _is_layer(name: str, key: str) -> bool:
-    return name.startswith(key) and name.removeprefix(key).isdecimal()
+def _schema(names: list[str]) -> pa.Schema:
+    """What is read of a line."""
+    numbers, words = (pa.struct([(name, kind) for name in names]) for kind in (pa.float64(), pa.string()))
+    whole = [(name, pa.int64()) for name in ("seq", "step", "mini_batch")]
+    return pa.schema([*whole, ("kind", pa.string()), ("metrics", numbers), ("counts", numbers), ("nonfinite", words)])
 
 
 def _frame(kinds: list[str], parts: Sequence[Part]) -> pd.DataFrame:

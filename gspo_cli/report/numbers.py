@@ -38,6 +38,8 @@ class Scores:
     """Samples a problem of an avg@k."""
     points: bool = False
     """Whether all lie within [0, 1], so that differences are told in points."""
+    contests_J: Array | None = None
+    """The problems' contests, where they come from contests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,15 @@ class Measured:
 def scores(pair: Pair, number: Number) -> Scores:
     """The numbers of a pair whose preconditions hold."""
     left, right = [pair.left[s] for s in pair.seeds], [pair.right[s] for s in pair.seeds]
+    if isinstance(number, BenchNumber) and number.kind == "elo":
+        a_S, b_S = (np.array([m.answers.elo for m in side if m.answers], np.float64) for side in (left, right))
+        return Scores(a_S, b_S)
     if isinstance(number, BenchNumber) and all(m.answers for m in (*left, *right)):
         a_SJ, b_SJ = (np.stack([m.answers.by_problem(number) for m in side if m.answers]) for side in (left, right))
         k = number.k if number.kind == "avg" else None
-        return Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), (a_SJ, b_SJ), k, True)
+        named = left[0].answers.contests if left[0].answers else None
+        contests = None if named is None else np.array(named)
+        return Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), (a_SJ, b_SJ), k, True, contests)
     if isinstance(number, BenchNumber):
         a_S, b_S = (np.array([last_value(m, number.metric) for m in side]) for side in (left, right))
     else:
@@ -137,7 +144,7 @@ def measure(found: Scores, margin: float | None) -> Measured:
         tost=stats_pairs.tost(D_S, own) if t and own else None,
         mde=stats_power.mde(t.sd, t.n) if t else None,
         seeds_needed=stats_power.seeds_needed(t.sd, own) if t and own else None,
-        two_way=stats_problems.two_way(cube[1] - cube[0]) if cube and t else None,
+        two_way=stats_problems.two_way(cube[1] - cube[0], found.contests_J) if cube and t else None,
         noise=stats_problems.noise_split(*cube, found.k) if cube and found.k else None,
         over_problems=stats_problems.over_problems((cube[1] - cube[0])[0]) if cube and len(D_S) == 1 else None,
         correlation=None if steady else float(np.corrcoef(*sides)[0, 1]),

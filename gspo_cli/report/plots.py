@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,9 @@ from gspo_cli.report.content import Content, StudyFigure
 from gspo_cli.report.curves import BAND, Panel
 from gspo_cli.report.folders import Study
 from gspo_cli.report.line_figure import LineFigure
-from gspo_cli.report.load import Log, load_log
+from gspo_cli.report.load import SCORES, Log, load_log
 from gspo_cli.report.save import csv_bytes, save
-from gspo_cli.report.scores import figure_name, logged_names, score_panels, summaries, with_summaries
+from gspo_cli.report.scores import figure_name, score_panels, summaries, with_summaries
 from gspo_cli.report.sources import about_run
 from gspo_cli.runlog.seal import seal_files
 
@@ -109,21 +108,20 @@ def _plot_scores(study: Study, logs: list[Log], report: Report) -> None:
         _plot_one(study, figure_name(metric), LineFigure(score_panels(metric)), logs, report, {"evaluations": used})
 
 
-def _wanted(scores: Collection[str]) -> dict[str, set[str]]:
+def _wanted() -> dict[str, set[str]]:
     """Everything the figures show, by kind of line."""
-    wanted: dict[str, set[str]] = defaultdict(set)
+    wanted: dict[str, set[str]] = defaultdict(set, eval={SCORES})
     for figure in FIGURES.values():
         for kind, metric in figure.wanted():
             wanted[kind].add(metric)
-    wanted["eval"] = set(scores)
     return wanted
 
 
 def _load(study: Study, report: Report) -> list[Log]:
-    runs = [run for run in study.runs if (run.folder / "metrics.jsonl").is_file()]
+    runs, wanted = [run for run in study.runs if (run.folder / "metrics.jsonl").is_file()], _wanted()
     # threads: most of the time is spent in Arrow and sha256, outside the interpreter's lock
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        logs = list(pool.map(lambda run: load_log(run, _wanted(logged_names(run.folder / "metrics.jsonl"))), runs))
+        logs = list(pool.map(lambda run: load_log(run, wanted, counts=False), runs))
     if not any(len(log.frame) for log in logs):
         raise GspoError(
             f"nothing to plot in {study.folder}",

@@ -126,7 +126,7 @@ def _gap(member: Member, number: Number, stored: bool) -> str | None:
         return f"the log ends at step {member.curves.num_steps} of {member.facts.planned}"
     if isinstance(number, BenchNumber):
         values = member.curves.values[number.metric]
-        if number.kind == "pass" or not len(values):
+        if number.kind != "avg" or not len(values):
             return "neither stored answers nor a value in the log"
         if member.facts.status == "completed" and values.index[-1] != member.facts.planned:
             return f"last evaluated at step {values.index[-1]} of {member.facts.planned}"

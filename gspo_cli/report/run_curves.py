@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from gspo_cli.report.blocks import read_block
+from gspo_cli.report.blocks import read_fast, read_strict
 from gspo_cli.report.folders import Run
 from gspo_cli.report.jsonl import LogReader
 from gspo_cli.report.judged_by import Axis
@@ -27,6 +27,8 @@ Array = np.ndarray[Any, Any]
 REWARD, TOKENS, QUERIES = "reward/mean", "compute/gen_tokens", "compute/queries"
 TRAINING = ("rollout_s", "prepare_s", "old_policy_s", "update_s", "sync_s")
 """The phases of a rollout batch that are training; probing, evaluating and saving are not."""
+TIMES = pa.schema([("step", pa.int64()), *((name, pa.float64()) for name in TRAINING)])
+"""What is read of a line of `perf.jsonl`."""
 ALWAYS = {"rollout": {REWARD, TOKENS, QUERIES}}
 """Read of every log."""
 
@@ -107,8 +109,9 @@ def training_seconds(path: Path) -> pd.Series[float]:
     if not path.is_file():
         return pd.Series(dtype=np.float64)
     reader, steps, seconds = LogReader(path), [np.zeros(0)], [np.zeros(0)]
-    for lines in reader.blocks():
-        table = read_block(reader, lines)
+    for block in reader.blocks():
+        table = read_fast(block, TIMES)
+        table = read_strict(reader, block) if table is None else table
         times = np.array([_numbers(table, name) for name in TRAINING])
         timed = np.isfinite(times).any(axis=0)
         steps.append(_numbers(table, "step")[timed])

@@ -25,7 +25,9 @@ def csv_bytes(table: pd.DataFrame) -> bytes:
     """
     safe = table.astype({name: "Int64" for name in ("seed", "n") if name in table})
     for name in (name for name in table if not is_numeric_dtype(table[name])):
-        safe[name] = safe[name].map({text: _harmless(text) for text in safe[name].unique()})
+        harmless = {text: _harmless(text) for text in safe[name].unique()}
+        if any(text != shown for text, shown in harmless.items()):
+            safe[name] = safe[name].map(harmless)
     buffer = pa.BufferOutputStream()
     # pandas' own writer takes ten times as long, which long runs feel
     pa.csv.write_csv(pa.Table.from_pandas(safe, preserve_index=False), buffer)

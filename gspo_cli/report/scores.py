@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,13 +12,6 @@ from gspo_cli.report.curves import Panel
 from gspo_cli.report.folders import Run
 from gspo_cli.report.jsonl import corrupt, read_object
 from gspo_cli.report.load import Log
-
-LOGGED = re.compile(rb'"([A-Za-z0-9_.-]+/avg@[0-9]+)":')
-
-
-def logged_names(log: Path) -> set[str]:
-    """The scores that a `metrics.jsonl` holds."""
-    return {name.decode() for name in LOGGED.findall(log.read_bytes())}
 
 
 def score_panels(metric: str) -> dict[str, Panel]:

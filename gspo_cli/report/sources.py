@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gspo_cli import __version__
 from gspo_cli.report.folders import Run
-from gspo_cli.report.pairs import Member
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.seal import seal_files, sha256_of
+
+if TYPE_CHECKING:  # scipy, which figures need not wait for
+    from gspo_cli.report.pairs import Member
 
 ENDING = ".sources.json"
 

@@ -45,6 +45,7 @@ RC: dict[str, Any] = {
     "axes.labelsize": 8,
     "axes.titlesize": 8,
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # where it stands anyway; else every drawing measures all tick labels first
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report.jsonl import LogReader
+from gspo_cli.report.jsonl import LogReader, lines_of
 from gspo_cli.runlog.log import canonical, short_hash
 from gspo_cli.runlog.strict_json import parse_object
 
@@ -43,8 +43,8 @@ def verify_chain(run: Path) -> Iterator[Complaint]:
         return
     try:
         head, seq, reader = short_hash(config_text(run)), 0, LogReader(path)
-        for lines in reader.blocks():
-            for line, record in zip(lines, reader.parse(lines), strict=True):
+        for block in reader.blocks():
+            for line, record in zip(lines_of(block), reader.parse(block), strict=True):
                 if record.get("seq") != seq:
                     yield path.name, seq + 1, f"`seq` is {record.get('seq')}, not {seq}: a line is missing or doubled"
                     return
@@ -52,6 +52,6 @@ def verify_chain(run: Path) -> Iterator[Complaint]:
                     before = f"line {seq}" if seq else "the configuration"
                     yield path.name, seq + 1, f"`prev` is not the hash of {before}: one of the two was altered"
                     return
-                head, seq = short_hash(line[:-1].decode()), seq + 1
+                head, seq = short_hash(line.decode()), seq + 1
     except (GspoError, OSError, ValueError) as error:
         yield path.name, None, getattr(error, "message", str(error)) + ": " + getattr(error, "why", "unreadable")

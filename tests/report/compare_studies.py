@@ -125,23 +125,26 @@ def put(path: Path, table: Table) -> None:
 
 
 def write_answers(
-    run: Path, right_J: Sequence[float | None], k: int, bench: str = "arithmetic", step: int = STEPS
-) -> None:
+    run: Path, right_J: Sequence[float | None], k: int, bench: str = "arithmetic", step: int = STEPS,
+    more: Table | None = None,
+) -> None:  # fmt: skip
     """Answers with so many right ones a problem; None = the grader failed on the first of them."""
     folder = run / "eval" / bench / f"step-{step:06d}"
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {"problem_id": f"p{j:02d}", "sample": i, "text": f"{run.name} {i}",
-         "reward": (None if i == 0 else 1.0) if right is None else float(i < right)}
+         "verdict": ("grader_error" if i == 0 else "correct") if right is None else ("wrong", "correct")[i < right]}
         for j, right in enumerate(right_J) for i in range(k)
     ]  # fmt: skip
     np.random.default_rng(len(rows)).shuffle(rows)
     schema = pa.schema(
-        [("problem_id", pa.string()), ("sample", pa.int32()), ("text", pa.string()), ("reward", pa.float64())]
+        [("problem_id", pa.string()), ("sample", pa.int32()), ("text", pa.string()), ("verdict", pa.string())]
     )
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "answers.parquet")
-    summary = {"benchmark": bench, "samples": k, "temperature": 1.0, "seed": 0, "model": str(run), "average": 0.5}
-    put(folder / "summary.json", summary)
+    summary = {"benchmark": bench, "samples": k, "temperature": 1.0, "seed": 0, "model": str(run), "average": 0.5,
+               "verdicts": {"correct": int(sum(r or 0 for r in right_J))}, "times": {"total_s": len(run.name)},
+               "grader": {"name": "exact", "workers": 2, "calibration_ms": 0.1 * sum(map(ord, run.name))}}  # fmt: skip
+    put(folder / "summary.json", summary | (more or {}))
 
 
 def cube(study: Path, seeds: int = 6) -> Path:

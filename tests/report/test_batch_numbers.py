@@ -26,7 +26,7 @@ from gspo_cli.report.batch_lengths import Bucket, Spread, slope
 from gspo_cli.report.batch_losses import kish
 from gspo_cli.report.batch_noise import noise
 from gspo_cli.report.batch_notes import notes
-from gspo_cli.report.batch_policy import load_sampling_policy
+from gspo_cli.report.batch_policy import forward, load_sampling_policy
 from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
 from gspo_cli.training.update import Learner, update
 
@@ -294,3 +294,36 @@ def test_a_policy_that_sampled_in_bfloat16_is_known(stored: Stored, tmp_path: Pa
     policy = load_sampling_policy(str(stored.start), read_batch(file))
     assert policy.model.dtype == torch.bfloat16
     assert policy.sha256 == weights_hash(model)
+
+
+def test_gspo_token_is_gspo_on_the_batch(off_policy: dict[str, Any], on_policy: dict[str, Any]) -> None:
+    for found in (off_policy, on_policy):
+        form = found["token_form"]
+        assert form["masks_equal"] and max(form["loss"], form["gradient"]) <= 1e-12
+    assert off_policy["algorithms"]["gspo"]["metrics"]["clip/token_frac"] > 0
+    assert on_policy["length_noise"] is None  # every ratio is 1, so there is nothing to tell apart
+
+
+def test_noise_by_length_is_that_of_each_responses_gradient(stored: Stored, off_policy: dict[str, Any]) -> None:
+    found = measured(stored, stored.file, against=True)
+    by_length = off_policy["length_noise"]
+    assert len(by_length["lengths"]) >= 2 and sum(by_length["responses"]) <= GROUPS * SAMPLES
+    octave = int(by_length["lengths"][-1]).bit_length() - 1
+    rows = [
+        i for i, r in enumerate(found.batch.responses)
+        if len(r.token_ids).bit_length() - 1 == octave and found.losses["reinforce"].advantages_B[i] != 0
+    ]  # fmt: skip
+    assert len(rows) == by_length["responses"][-1]
+    assert found.later is not None
+    model = found.later.model
+    for name in ("grpo", "reinforce"):
+        gradients = []
+        for row in rows:
+            model.zero_grad()
+            weight_T = found.losses[name].weight_BT[row, : len(found.batch.responses[row].token_ids)]
+            (forward(model, found.batch, [row]).double() * weight_T).sum().backward()
+            gradients.append(torch.cat([p.grad.flatten().double() for p in model.parameters() if p.grad is not None]))
+        grid = torch.stack(gradients)
+        exact = float((grid - grid.mean(0)).square().sum() / (len(rows) - 1))
+        assert by_length["noise"][name][-1] == pytest.approx(exact, rel=0.05), name
+    assert len({value for value in by_length["slopes"].values() if value is not None}) >= 2

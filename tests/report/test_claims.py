@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compare_studies import STEPS, change, end, put, write_run
+from compare_studies import STEPS, change, end, put, write_answers, write_run
 from program import Gspo
 from report_runs import line, write_log
 
@@ -114,7 +115,9 @@ def test_what_a_study_lacks_is_named_with_the_command(tmp_path: Path, gspo_here:
         assert found[name]["verdict"] == "not_tested", name
         assert found[name]["decide"].startswith(("gspo train claims/", "gspo eval", "complete it")), found[name]
     assert found["churn_10"]["verdict"] == "not_tested" and "no experts" in found["churn_10"]["why"]
-    assert found["token_form"]["verdict"] == found["noise_length"]["verdict"] == "not_tested"
+    for name in ("token_form", "noise_length"):
+        assert found[name]["verdict"] == "not_tested" and "gspo report batch RUN/rollouts" in found[name]["decide"]
+    assert found["benchmark_codeforces"]["verdict"] == "not_tested"
     text = gspo_here("report", "claims", str(study)).out
     assert "reward_queries: supported here" in text and "log10 of the ratio of clip fractions" in text
     side = json.loads((study / "claims.sources.json").read_text())
@@ -175,3 +178,68 @@ def test_runs_that_are_not_comparable_are_not_tested(tmp_path: Path, gspo_here: 
 
 def test_every_claim_names_a_recipe_that_exists() -> None:
     assert {claim.recipe for claim in CLAIMS} <= set(recipe.names())
+
+
+def measured_batches(study: Path, slope: Callable[[str, int], float], form: dict[str, Any] | None = None) -> None:
+    """What `gspo report batch` leaves beside each run's stored batch; `slope`: of an algorithm's noise, by seed."""
+    for run in study.glob("*-s*"):
+        seed, batch = int(run.name.rpartition("-s")[2]), run / "rollouts" / "step_000001.parquet"
+        batch.parent.mkdir()
+        batch.write_text(run.name)
+        slopes = {name: slope(name, seed) for name in ("grpo", "gspo", "reinforce")}
+        about = {"rollout": str(batch), "rollout_sha256": hashlib.sha256(batch.read_bytes()).hexdigest()}
+        exact = {"loss": 0.0, "gradient": 3e-16, "masks_equal": True} | (form or {})
+        found = about | {"model_sha256": "m", "length_noise": {"slopes": slopes}, "token_form": exact}
+        put(batch.parent / "batch-report" / "batch.json", found)
+
+
+@pytest.mark.parametrize(
+    ("levels", "seeds", "verdict"),
+    [
+        ({"grpo": -0.5, "gspo": -0.9, "reinforce": -0.8}, 8, "supported"),
+        ({"grpo": -0.9, "gspo": -0.5, "reinforce": -0.8}, 8, "contradicted"),
+        ({"grpo": -0.5, "gspo": -0.9, "reinforce": -0.5}, 8, "inconclusive"),  # not above what has no ratio
+        ({"grpo": -0.5, "gspo": -0.9, "reinforce": -0.8}, 5, "inconclusive"),
+    ],
+)
+def test_noise_by_length(tmp_path: Path, gspo_here: Gspo, levels: dict[str, float], seeds: int, verdict: str) -> None:
+    study, rng = study_of(tmp_path / "demo", for_it, ["grpo", "gspo"], seeds=seeds, moe=False), np.random.default_rng(3)
+    measured_batches(study, lambda name, _: levels[name] + 0.02 * rng.normal())
+    row = rows(gspo_here, study)["noise_length"]
+    assert (row["verdict"], row["n"]) == (verdict, seeds)
+    assert set(row["p_adjusted"]) == {"t", "t_second"}
+    assert row["value"] == pytest.approx(levels["grpo"] - levels["gspo"], abs=0.03)
+    assert row["second"]["value"] == pytest.approx(levels["grpo"] - levels["reinforce"], abs=0.03)
+    text = gspo_here("report", "claims", str(study)).out
+    assert "slope of log gradient noise on log length: grpo against gspo" in text and "; against reinforce" in text
+
+
+@pytest.mark.parametrize(
+    ("form", "verdict"),
+    [(None, "supported"), ({"gradient": 1e-6}, "contradicted"), ({"masks_equal": False}, "contradicted")],
+)
+def test_the_token_form_is_exact(tmp_path: Path, gspo_here: Gspo, form: dict[str, Any] | None, verdict: str) -> None:
+    study = study_of(tmp_path / "demo", for_it, ["grpo", "gspo"], seeds=1, moe=False)
+    measured_batches(study, lambda *_: -1.0, form)
+    row = rows(gspo_here, study)["token_form"]
+    assert row["verdict"] == verdict and "on 2 stored batches" in row["why"]
+    (study / "gspo-s0" / "rollouts" / "step_000001.parquet").write_text("another")
+    assert gspo_here("report", "claims", str(study)).code == 6  # numbers of a batch that is no longer there
+
+
+def test_no_claim_of_the_list_is_missing(tmp_path: Path, gspo_here: Gspo) -> None:
+    found = rows(gspo_here, study_of(tmp_path / "demo", for_it, ["grpo", "gspo"], seeds=1, moe=False))
+    assert set(found) == {
+        "reward_queries", "reward_compute", "benchmark_aime24", "benchmark_livecodebench", "benchmark_codeforces",
+        "stable", "clip_more", "clip_100x", "clip_range", "churn_10", "grpo_needs_replay", "gspo_no_replay",
+        "sampler_likelihoods", "noise_length", "token_form", "sapo_gspo", "sapo_grpo",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("ahead", "verdict"), [(60, "supported"), (-60, "contradicted"), (0, "inconclusive")])
+def test_codeforces_elo(tmp_path: Path, gspo_here: Gspo, ahead: int, verdict: str) -> None:
+    study, rng = study_of(tmp_path / "demo", for_it, ["grpo", "gspo"], moe=False), np.random.default_rng(6)
+    for run in sorted(study.glob("*-s*")):
+        rating = 1200 + ahead * run.name.startswith("gspo") + int(rng.integers(-12, 13))
+        write_answers(run, [1, 2], k=2, bench="codeforces", more={"contest_elo": {"elo": rating}})
+    assert rows(gspo_here, study)["benchmark_codeforces"]["verdict"] == verdict

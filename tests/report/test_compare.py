@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from compare_studies import D1, STEPS, Rewards, change, cube, end, flat, put, write_run, write_study
+from compare_studies import D1, STEPS, Rewards, change, cube, end, flat, put, write_answers, write_run, write_study
 from program import Gspo
 
 ALWAYS = {
@@ -320,3 +320,29 @@ def test_every_seed_beyond_eighteen_is_drawn_and_said(tmp_path: Path, gspo_here:
     many: Rewards = flat(list(np.random.default_rng(0).normal(0.02, 0.02, 19)))
     study = write_study(tmp_path / "demo", many, seeds=19)
     assert "(Monte Carlo, 99,999 sign flips)" in gspo_here("report", "compare", study).out
+
+
+def test_problems_of_one_contest_are_one_cluster(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = cube(tmp_path / "demo")
+    contests = {"p00": "a", "p01": "a", "p02": "b", "p03": "b", "p04": "c"}
+    for path in study.glob("*/eval/arithmetic/*/summary.json"):
+        change(path, {"contest_of": contests})
+    found = compared(gspo_here, study, "--metric", "arithmetic/avg@4")
+    assert (found["n_problems"], found["n_contests"], found["two_way"]["df"]) == (5, 3, 2)
+    assert found["two_way"]["V"] == pytest.approx(0.00989052, rel=1e-6)
+    assert "5, k = 4, from 3 contests" in gspo_here("report", "compare", str(study), "--metric", "arithmetic/avg@4").out
+
+
+def test_elo_has_no_problem_axis(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo")
+    for run in study.iterdir():
+        arm, seed = run.name.split("-s")
+        rating = 1200 + 10 * int(seed) + (100 + 7 * int(seed) if arm == "gspo" else 0)
+        write_answers(run, [1, 2, 3], k=4, bench="codeforces", more={"contest_elo": {"elo": rating, "at_cap": 0}})
+    found = compared(gspo_here, study, "--metric", "codeforces/elo")
+    assert (found["effect"], found["unit"], found["points"]) == (117.5, "Elo", False)
+    assert [found[key] for key in ("two_way", "noise", "n_problems", "k")] == [None] * 4
+    assert found["sentence"].startswith("Exploratory: GSPO better than GRPO on codeforces/elo")
+    change(study / "gspo-s0" / "eval/codeforces/step-000020/summary.json", {"contest_elo": None})
+    done = gspo_here("report", "compare", str(study), "--metric", "codeforces/elo", "--json")
+    assert done.code == 3 and "no contest was rated" in done.out

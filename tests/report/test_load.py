@@ -13,6 +13,7 @@ from report_runs import canonical, line, records, write_run, write_study
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report import blocks, jsonl
+from gspo_cli.report import load as load_module
 from gspo_cli.report.folders import find_study
 from gspo_cli.report.load import Log, Wanted, load_log, load_perf
 
@@ -66,7 +67,7 @@ def test_fast_and_strict_parser_read_the_same(tmp_path: Path, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(blocks.LogReader, "parse", lambda *_: pytest.fail("the fast parser was not used"))
         fast = load(tmp_path)
-    monkeypatch.setattr(blocks, "_parse_fast", lambda _: None)
+    monkeypatch.setattr(load_module, "read_fast", lambda *_: None)
     pd.testing.assert_frame_equal(fast.frame, load(tmp_path).frame)
     assert len(fast.frame) == 50 * (1 + 2 * 4 + 1)
 
@@ -147,7 +148,7 @@ def test_a_line_that_is_not_strict_json_is_named(tmp_path: Path, bad: str, reaso
     last = canonical({**GOOD, "step": 9, "seq": 3})
     path.write_bytes("".join(f"{text}\n" for text in [*first, bad, last]).encode(errors="surrogateescape"))
     with pytest.raises(GspoError) as caught:
-        load(tmp_path)
+        load(tmp_path, {"step": ["clip/token_frac", "loss"]})
     assert caught.value.code == ExitCode.STORAGE
     assert f"{path}, line 3," in caught.value.message
     assert reason in caught.value.why

@@ -19,7 +19,7 @@ from PIL import Image
 from report_runs import Record, line, records, write_log, write_run, write_study
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report import style
+from gspo_cli.report import axes, style
 from gspo_cli.report.plots import FIGURES
 
 
@@ -352,3 +352,17 @@ def test_nothing_to_plot(tmp_path: Path) -> None:
 
 def test_colours_of_the_palette_are_colours() -> None:
     assert all(same_color(code, code.lower()) for code in style.COLOURS.values())
+
+
+def test_a_long_curve_is_drawn_by_its_extremes() -> None:
+    y = np.random.default_rng(0).normal(size=10_007)
+    y[5003] = 9.0
+    kept = axes.visible(y)
+    assert len(kept) <= 4 * axes.COLUMNS and {0, 5003, 10_006} <= set(kept.tolist())
+    width = -(-len(y) // axes.COLUMNS)
+    for start in range(0, len(y), width):
+        stretch, shown = y[start : start + width], y[kept[(kept >= start) & (kept < start + width)]]
+        assert (shown.min(), shown.max(), shown[0]) == (stretch.min(), stretch.max(), stretch[0])
+    assert axes.visible(y[:1200]).tolist() == list(range(1200))
+    y[7] = np.nan  # a gap is never drawn over
+    assert len(axes.visible(y)) == len(y)
