@@ -27,6 +27,8 @@ class GspoError(Exception):
         self.why = why
         self.hint = hint
         self.code = code
+        self.shared = False
+        """Whether several ranks of a run have it alike, so that the first one's word is enough."""
 
     def __str__(self) -> str:
         return f"error: {self.message}\nwhy:   {self.why}\ndo:    {self.hint}"

@@ -54,7 +54,9 @@ class Ranks:
         for answer in said:
             if "failed" in answer:
                 message, why, hint, code = answer["failed"]
-                raise GspoError(message, why, hint, ExitCode(code))
+                failed = GspoError(message, why, hint, ExitCode(code))
+                failed.shared = True
+                raise failed
         return [answer["found"] for answer in said]
 
     def from_first(self, work: Callable[[], Any]) -> Any:
@@ -99,12 +101,14 @@ def gather(data: bytes) -> list[bytes]:
 
 def lost(error: RuntimeError) -> GspoError:
     """For a collective operation that failed."""
-    return GspoError(
+    gone = GspoError(
         "another rank of this run is gone",
         str(error).strip().splitlines()[0],
         "its own message says why; gspo train --resume goes on from the last checkpoint, on any number of ranks",
         ExitCode.ENGINE,
     )
+    gone.shared = True
+    return gone
 
 
 def join(timeout_s: float = 1800) -> Ranks:

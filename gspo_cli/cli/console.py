@@ -52,6 +52,8 @@ def report(error: Exception, as_json: bool) -> ExitCode:
             "run again with `gspo --debug ...` and report the traceback",
             ExitCode.UNEXPECTED,
         )
+    if (error.shared or error.code == ExitCode.USER_ERROR) and os.environ.get("RANK", "0") != "0":
+        return error.code  # the first rank says it
     if as_json:
         parts = {"error": error.message, "why": error.why, "do": error.hint, "exit": int(error.code)}
         sys.stderr.write(json.dumps(parts) + "\n")

@@ -24,7 +24,7 @@ from gspo_cli.runlog.read import read_object
 from gspo_cli.runlog.repair import check_to, cut, mend_tails, put_aside, sweep_files
 from gspo_cli.runlog.seal import read_seal, seal_run
 from gspo_cli.training.changes import changed
-from gspo_cli.training.checkpoints import STATE
+from gspo_cli.training.saved import STATE
 from gspo_cli.training.study import Run, find_algorithm
 
 SAME = ("packages", "python", "cpu", "code")

@@ -48,13 +48,14 @@ from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.contract import Task
 from gspo_cli.training.changes import config_hash, config_table
-from gspo_cli.training.checkpoints import Checkpoints, restore
+from gspo_cli.training.checkpoints import Checkpoints
 from gspo_cli.training.collapse_watch import CollapseWatch
 from gspo_cli.training.critic import Critic
 from gspo_cli.training.guards import Guards
 from gspo_cli.training.loop import Hooks, Session, train
 from gspo_cli.training.plans import Plan, record_plan
 from gspo_cli.training.resume import Earlier, compare_machine, continue_log, reopened, start_event
+from gspo_cli.training.saved import restore
 from gspo_cli.training.signals import CODES, Signals
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner

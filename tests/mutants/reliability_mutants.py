@@ -15,7 +15,7 @@ STORED = "reliability/test_stored_rollouts.py"
 BEAT = "reliability/test_heartbeat.py"
 CODE = "reliability/test_foreign_code.py"
 PROTOCOL = "checkpoint/protocol.py"
-CHECKPOINTS = "training/checkpoints.py"
+SAVED = "training/saved.py"
 DATA = "        for path in files_in(temporary):\n            fs.fsync(path)\n"
 MANIFEST = """        manifest = describe(temporary, step)
         (temporary / NAME).write_text(manifest.text(), encoding="utf-8")
@@ -86,7 +86,7 @@ RELIABILITY = (
         ORDER,
     ),
     Mutant(
-        "M27 generators not restored", CHECKPOINTS, "restore_generators(load_file(folder / GENERATORS))", "pass",
+        "M27 generators not restored", SAVED, "restore_generators(load_file(folder / GENERATORS))", "pass",
         EVERY_STEP, "gspo",
     ),
     Mutant(
@@ -94,15 +94,15 @@ RELIABILITY = (
         "optimizer.state[known[name]] = {", "optimizer.state.get(known[name]) or {", EVERY_STEP, "gspo",
     ),
     Mutant(
-        "the critic not restored", CHECKPOINTS, "learner.critic.restore(load_file(folder / CRITIC))", "pass",
+        "the critic not restored", SAVED, "learner.critic.restore(load_file(folder / CRITIC))", "pass",
         EVERY_STEP, "ppo",
     ),
     Mutant(
-        "portions of the data forgotten", CHECKPOINTS, "session.chunks, session.updates = state.step, state.portions,",
+        "portions of the data forgotten", SAVED, "session.chunks, session.updates = state.step, state.portions,",
         "session.chunks, session.updates = state.step, 0,", EVERY_STEP, "gspo",
     ),
     Mutant(
-        "batches sampled ahead forgotten", CHECKPOINTS, "session.ahead.extend(load_ahead(folder, state))", "pass",
+        "batches sampled ahead forgotten", SAVED, "session.ahead.extend(load_ahead(folder, state))", "pass",
         f"{STALE}::test_resume_at_every_step",
     ),
     Mutant(
@@ -121,7 +121,7 @@ RELIABILITY = (
         f"{CORRUPTION}::test_the_older_one_is_used_and_that_is_said",
     ),
     Mutant(
-        "M32 the count of refused updates not restored", CHECKPOINTS,
+        "M32 the count of refused updates not restored", SAVED,
         "session.guards.counts.update(state.guards)", "pass", f"{GUARDS}::test_the_limit_holds_across_a_resume",
     ),
     Mutant(
@@ -134,7 +134,7 @@ RELIABILITY = (
         f"{RESUME}::test_another_start_model_is_refused",
     ),
     Mutant(
-        "a state that is not finite saved", CHECKPOINTS, "if bad := first_nonfinite(everything):",
+        "a state that is not finite saved", SAVED, "if bad := first_nonfinite(everything):",
         "if (bad := first_nonfinite(everything)) and False:",
         f"{GUARDS}::test_a_state_that_is_not_finite_is_never_saved",
     ),
@@ -171,7 +171,7 @@ RELIABILITY = (
         "reliability/test_untrusted.py::test_a_weight_that_is_not_in_the_files_is_not_invented",
     ),
     Mutant(
-        "a full disk ends the run", CHECKPOINTS, "except (OSError, SafetensorError, Damaged) as error:",
+        "a full disk ends the run", "training/checkpoints.py", "except (OSError, SafetensorError, Damaged) as error:",
         "except ZeroDivisionError as error:", f"{GUARDS}::test_a_full_disk_lets_training_go_on_and_is_told_at_the_end",
     ),
 )  # fmt: skip
