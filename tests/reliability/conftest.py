@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import toy  # noqa: E402
 
 from gspo_cli.runlog import provenance  # noqa: E402
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, which runs respect
 SOURCE = provenance.SOURCE
 
 

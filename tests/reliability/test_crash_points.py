@@ -12,7 +12,7 @@ from crashes import RUN, Point, faults, points
 
 from gspo_cli.checkpoint import protocol
 from gspo_cli.runlog import fs, log, repair
-from gspo_cli.training import checkpoints
+from gspo_cli.training import checkpoints, saved
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +72,11 @@ def old_one_first() -> None:
 
 
 def no_generators() -> None:
-    checkpoints.restore_generators = lambda _: None
+    saved.restore_generators = lambda _: None
 
 
 def no_optimizer() -> None:
-    checkpoints.restore_optimizer = lambda *_: None
+    saved.restore_optimizer = lambda *_: None
 
 
 def numbers_again() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from gspo_cli.checkpoint import protocol
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog import fs
-from gspo_cli.training import checkpoints, loop, update
+from gspo_cli.training import loop, saved, update
 from gspo_cli.training.guards import Guards, is_spike
 from gspo_cli.training.update import Learner
 from gspo_cli.types import Score
@@ -198,7 +198,7 @@ def test_a_reward_that_fails_is_left_out_and_counted(
 def test_a_full_disk_lets_training_go_on_and_is_told_at_the_end(
     start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    real, calls = checkpoints.save_file, list[int]()
+    real, calls = saved.save_file, list[int]()
 
     def full(*args: Any) -> None:
         calls.append(1)
@@ -206,7 +206,7 @@ def test_a_full_disk_lets_training_go_on_and_is_told_at_the_end(
             raise error
         real(*args)
 
-    monkeypatch.setattr(checkpoints, "save_file", full)
+    monkeypatch.setattr(saved, "save_file", full)
     with pytest.raises(GspoError) as caught:
         toy.train(toy.recipe(start), ram / "study")
     assert caught.value.code is ExitCode.STORAGE
