@@ -51,10 +51,13 @@ class RayCluster:
     def next_event(self, placed: Mapping[Any, Job]) -> tuple[Any, Event]:
         """The next event of any of them."""
         (stream,), _ = self.ray.wait(list(placed), num_returns=1)
+        name = placed[stream].name
         try:
             return stream, json.loads(self.ray.get(next(stream)))
+        except StopIteration:  # a signal came between the last event and its arrival here
+            return stream, interrupted(name)
         except self.ray.exceptions.RayError as error:
-            return stream, how_it_ended(placed[stream].name, error, self.ray.exceptions)
+            return stream, how_it_ended(name, error, self.ray.exceptions)
 
     def cancel(self, stream: Any) -> None:
         """Interrupts the task at the run's next event."""
@@ -65,12 +68,17 @@ class RayCluster:
         self.ray.shutdown()
 
 
+def interrupted(name: str) -> Event:
+    """The last event of a task that the driver's own end took away."""
+    words = [f"run {name} was interrupted", "the study was", "go on with gspo train --resume STUDY --launcher ray"]
+    return {"ended": int(ExitCode.SIGINT), "error": words}
+
+
 def how_it_ended(name: str, error: Exception, kinds: Any) -> Event:
     """The last event of a task that could not give it; `kinds` is `ray.exceptions`."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if isinstance(error, kinds.TaskCancelledError):
-        words = [f"run {name} was interrupted", "the study was", "go on with gspo train --resume STUDY --launcher ray"]
-        return {"ended": int(ExitCode.SIGINT), "error": words}
+        return interrupted(name)
     if isinstance(error, kinds.RayTaskError | kinds.RuntimeEnvSetupError):
         hint = "every node needs the same Python and the same gspo with the extra ray (docs/clusters.md)"
         return {

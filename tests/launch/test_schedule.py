@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.launch.job import Event, Job
-from gspo_cli.launch.ray_cluster import connect, gpus_each, how_it_ended
+from gspo_cli.launch.ray_cluster import RayCluster, connect, gpus_each, how_it_ended
 from gspo_cli.launch.schedule import RETRIES, begun_again, run_all
 
 WORDS = ["what", "why", "do"]
@@ -152,3 +152,23 @@ def test_how_a_task_ended_that_could_not_say_it() -> None:
     assert raised["ended"] == ExitCode.UNEXPECTED and raised["error"][1] == "ModuleNotFoundError: gspo_cli"
     lost = how_it_ended("a", Exception("The node died. Node ID: 6b48\nmore"), Kinds)
     assert lost["ended"] is None and lost["error"][:2] == ["run a lost its worker", "The node died"]
+
+
+def test_a_stream_whose_last_event_was_missed_counts_as_interrupted() -> None:
+    class Played:
+        """As much of ray as the driver asks for events."""
+
+        class exceptions:  # noqa: N801
+            RayError = RuntimeError
+
+        @staticmethod
+        def remote(function: Any) -> Any:
+            return function
+
+        @staticmethod
+        def wait(streams: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+            return streams[:num_returns], []
+
+    stream: Iterator[str] = iter(())
+    found, event = RayCluster(Played, 0, 1).next_event({stream: Job("a", {})})
+    assert found is stream and event["ended"] == ExitCode.SIGINT and "a was interrupted" in event["error"][0]
