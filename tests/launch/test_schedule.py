@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -158,7 +159,7 @@ def test_a_stream_whose_last_event_was_missed_counts_as_interrupted() -> None:
     class Played:
         """As much of ray as the driver asks for events."""
 
-        class exceptions:  # noqa: N801
+        class exceptions:
             RayError = RuntimeError
 
         @staticmethod
@@ -168,6 +169,8 @@ def test_a_stream_whose_last_event_was_missed_counts_as_interrupted() -> None:
         @staticmethod
         def wait(streams: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
             return streams[:num_returns], []
+
+        get = staticmethod(json.loads)
 
     stream: Iterator[str] = iter(())
     found, event = RayCluster(Played, 0, 1).next_event({stream: Job("a", {})})
