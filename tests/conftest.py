@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the programs that tests start, too: small tensors lose by a second
+
 import pytest
 import torch
 from program import GSPO, Done, Gspo
