@@ -171,7 +171,9 @@ RELIABILITY = (
         "reliability/test_untrusted.py::test_a_weight_that_is_not_in_the_files_is_not_invented",
     ),
     Mutant(
-        "a full disk ends the run", "training/checkpoints.py", "except (OSError, SafetensorError, Damaged) as error:",
-        "except ZeroDivisionError as error:", f"{GUARDS}::test_a_full_disk_lets_training_go_on_and_is_told_at_the_end",
+        "a full disk ends the run", "training/checkpoints.py",
+        "except (OSError, SafetensorError, Damaged) as error:\n            self.missed",
+        "except ZeroDivisionError as error:\n            self.missed",
+        f"{GUARDS}::test_a_full_disk_lets_training_go_on_and_is_told_at_the_end",
     ),
 )  # fmt: skip
