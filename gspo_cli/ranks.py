@@ -66,6 +66,10 @@ class Ranks:
         """
         return self.everywhere(lambda: work() if self.first else None)[0]
 
+    def wait(self) -> None:
+        """Returns when all ranks have come here."""
+        self.everywhere(lambda: None)
+
     def total(self, numbers: list[float]) -> list[float]:
         """The sum over the ranks of each number, the same bits on all of them."""
         if self.size == 1:
@@ -111,9 +115,10 @@ def lost(error: RuntimeError) -> GspoError:
     return gone
 
 
-def join(timeout_s: float = 1800) -> Ranks:
+def join(timeout_s: float = 4 * 3600) -> Ranks:
     """Meets the other processes that `torchrun` started; one rank where it started none.
 
+    A rank that died is noticed at once; the time limit is for one that hangs, and must outlast the slowest sampling.
     Errors: GspoError (exit code 5) when they do not come.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))

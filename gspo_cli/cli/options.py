@@ -32,7 +32,9 @@ class Launcher(StrEnum):
     RAY = "ray"
 
 
-def check_launcher(launcher: Launcher, jobs: int, nproc: int | None, gpus_per_run: int | None) -> None:
+def check_launcher(
+    launcher: Launcher, jobs: int, nproc: int | None, gpus_per_run: int | None, under_torchrun: bool
+) -> None:
     """Errors: GspoError for options that belong to another launcher."""
     for broken, message, why in (
         (
@@ -49,6 +51,9 @@ def check_launcher(launcher: Launcher, jobs: int, nproc: int | None, gpus_per_ru
          "as many runs go at once as the cluster has room for"),
         (jobs > 1 and launcher is Launcher.TORCHRUN, "--jobs with --launcher torchrun",
          "all processes work on one run after the other"),
+        (under_torchrun and jobs > 1, "--jobs under torchrun", "each of its processes would train all runs"),
+        (under_torchrun and launcher is Launcher.RAY, "--launcher ray under torchrun",
+         "each of its processes would place all runs"),
     ):  # fmt: skip
         if broken:
             raise GspoError(message, why, "remove it")

@@ -77,12 +77,12 @@ def train(
 
         gspo train --resume results/my-study
     """
-    check_launcher(launcher, jobs, nproc, gpus_per_run)
-    from gspo_cli.launch.torchrun import launch, must_launch, ranks_of_this_program
+    from gspo_cli.launch.torchrun import is_rank, launch, ranks_of_this_program
     from gspo_cli.models.foreign_code import allow_code
 
+    check_launcher(launcher, jobs, nproc, gpus_per_run, is_rank())
     allow_code(trust_remote_code)
-    if launcher is Launcher.TORCHRUN and must_launch() and not dry_run:
+    if launcher is Launcher.TORCHRUN and not is_rank() and not dry_run:
         raise typer.Exit(launch(nproc or 1))
     ranks = ranks_of_this_program()
     console.settings["quiet"] |= not ranks.first
@@ -113,7 +113,7 @@ def train(
         options |= {"model": {"path": model, "tiny": None}, "cold_start": None}
     loaded = recipes.load(recipe, options, set_ or [])
     chosen = parse_seeds(seed, seeds, loaded.seed)
-    folder = study_folder(out, name, loaded.name)
+    folder = Path(ranks.from_first(lambda: str(study_folder(out, name, loaded.name))))  # its name may hold the time
 
     from gspo_cli.evals.during_training import load_benchmarks
     from gspo_cli.models.torch_setup import prepare_torch

@@ -14,9 +14,9 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.ranks import Ranks, join, leave
 
 
-def must_launch() -> bool:
-    """Whether this process is to start the ranks, rather than being one."""
-    return "WORLD_SIZE" not in os.environ
+def is_rank() -> bool:
+    """Whether torchrun started this process, as one of several or alone."""
+    return "WORLD_SIZE" in os.environ
 
 
 def launch(nproc: int) -> ExitCode:

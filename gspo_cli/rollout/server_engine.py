@@ -114,8 +114,15 @@ class ServerEngine:
             )
 
     def sync(self, weights: Any, version: int) -> SyncReport | None:
-        """Not possible; a recipe that would need it is refused before (`training/checks.py`)."""
-        raise NotImplementedError
+        """Never possible: a recipe that would need it is refused before anything is loaded (`capabilities.py`).
+
+        Errors: GspoError.
+        """
+        raise GspoError(
+            f"the server at {self.url} cannot take over the weights of {type(weights).__name__} after step {version}",
+            "engine vllm-server samples for `gspo rollout` and `gspo eval`, from the weights it was started with",
+            "rollout.engine = 'vllm' or 'transformers' to train",
+        )
 
     def rest(self) -> None:
         """The server's memory is its own."""

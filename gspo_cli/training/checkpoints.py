@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,18 +58,18 @@ class Checkpoints:
         Errors: GspoError when a signal asked for the end (129, 130, 143), or after too many failed saves (6).
         """
         log, best = session.log, self.config.best
-        session.signals.agree()
+        signalled = session.signals.agreed()
         if best is not None and (value := values.get(best)) is not None:
             self.score = -value if metric(best).better == "lower" else value
         self.position = LogPosition(num_bytes=log.num_bytes, num_lines=log.seq, head=log.head)
         self.generators = generator_tensors()
         last = session.step == session.run.recipe.train.steps
-        if any(self.ranks.everywhere(lambda: self.is_due(session.step))) or last or session.signals.received:
+        if any(self.ranks.everywhere(lambda: self.is_due(session.step))) or last or signalled:
             self.save(session)
             if self.missed and last:
                 raise self.storage_error()
-        if session.signals.received:
-            self.stop(session)
+        if signalled:
+            self.stop(session, signalled)
 
     def go_on(self, state: State) -> None:
         """Continues after this state's checkpoint, and with the rotation that a crash may have prevented; a damaged
@@ -89,13 +90,11 @@ class Checkpoints:
         by_count = config.every and step % config.every == 0
         return step == 0 or bool(by_count) or (config.minutes is not None and waited >= 60 * config.minutes)
 
-    def stop(self, session: Session) -> None:
+    def stop(self, session: Session, number: signal.Signals) -> None:
         """Saves the last boundary, unless it is saved, and ends the run.
 
         Errors: GspoError with the exit code of the signal, always; 6 when saving failed.
         """
-        number = session.signals.received
-        assert number is not None
         self.save(session)
         if self.missed:
             raise self.storage_error()

@@ -101,7 +101,8 @@ def train(session: Session, checkpoints: Checkpoints) -> None:
             if is_evaluated(recipe, step):
                 evaluate(session, step)
     except Interruption:
-        checkpoints.stop(session)
+        assert session.signals.received is not None
+        checkpoints.stop(session, session.signals.received)
     planned = recipe.train.steps * minibatches(recipe)
     if session.updates != planned:
         raise GspoError(

@@ -192,6 +192,7 @@ def train_held(
         "data_sha256": problems_hash(parts.stream.problems),
     }
     log = open_log(hashes) if parts.shared.ranks.first else SilentLog(folder, "")
+    parts.shared.ranks.wait()  # the first rank may have cut logs that the others read
     if isinstance(engine, HostedEngine):
         engine.on_restart = lambda reason: log.event("engine_restarted", reason=reason)
     learner, ranks = make_learner(run, model, parts.shared), parts.shared.ranks

@@ -52,10 +52,11 @@ class Signals:
         if self._may_abandon:
             raise Interruption
 
-    def agree(self) -> None:
-        """Makes a signal that one rank got known to all: they stop after the same rollout batch."""
+    def agreed(self) -> signal.Signals | None:
+        """The signal that any rank has got so far, the same answer on all of them: they stop after the same rollout
+        batch. One that comes later, to whichever rank, is for the next time."""
         got = self.ranks.everywhere(lambda: self.received and int(self.received))
-        self.received = next((signal.Signals(number) for number in got if number), None)
+        return next((signal.Signals(number) for number in got if number), None)
 
     @contextmanager
     def abandonable(self) -> Iterator[None]:

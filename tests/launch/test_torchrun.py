@@ -31,14 +31,14 @@ def ranks_of(launcher: int) -> list[int]:
 
 @pytest.mark.slow
 def test_the_papers_recipe_on_two_ranks_is_killed_and_goes_on_with_one(gspo: Gspo, tmp_path: Path) -> None:
-    command = [str(GSPO), "train", *SMALL, "--out", str(tmp_path), "--name", "s", "--launcher", "torchrun"]
-    run = tmp_path / "s" / "gspo-s0"
+    command = [str(GSPO), "train", *SMALL, "--out", str(tmp_path), "--launcher", "torchrun"]
     launcher = subprocess.Popen([*command, "--nproc", "2"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 300
-        while not (run / "checkpoints" / "step-000001" / "MANIFEST.json").exists():
+        while not (found := list(tmp_path.glob("*/gspo-s0/checkpoints/step-000001/MANIFEST.json"))):
             assert launcher.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
+        run = found[0].parents[2]
         ranks = ranks_of(launcher.pid)
         assert len(ranks) == 2
         os.kill(ranks[1], signal.SIGKILL)
@@ -51,13 +51,23 @@ def test_the_papers_recipe_on_two_ranks_is_killed_and_goes_on_with_one(gspo: Gsp
     assert [json.loads(line)["arm"] for line in done.out.splitlines()] == ["gspo"]  # the first rank alone speaks
     lines = strict_lines(run / "metrics.jsonl")
     assert [line["step"] for line in lines if line["kind"] == "step"] == [1, 2, 3, 4]
-    assert gspo("runs", "verify", tmp_path / "s").code == 0
+    assert gspo("runs", "verify", run.parent).code == 0
 
 
 @pytest.mark.slow
 def test_what_is_refused_is_said_once(gspo: Gspo, tmp_path: Path) -> None:
     done = gspo("train", "--algo", "ppo", "--launcher", "torchrun", "--nproc", "2", "--out", tmp_path)
     assert done.code == 2 and done.err.count("ppo with 2 ranks") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_runs_at_once_are_refused_under_torchrun(
+    gspo: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for options in (["--jobs", "2"], ["--launcher", "ray"]):
+        done = gspo("train", *options, "--out", tmp_path)
+        assert done.code == 2 and "each of its processes" in done.err
     assert not list(tmp_path.iterdir())
 
 

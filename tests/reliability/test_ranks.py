@@ -198,6 +198,28 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_batch(start: Path, ram: P
     assert toy.checkpoints(ram / "gspo-s0") == [0, 1, 2]
 
 
+def test_a_signal_that_comes_after_the_ranks_have_agreed_waits_for_the_next_batch(start: Path, ram: Path) -> None:
+    """Obeyed by one rank alone, it would leave the others waiting for ever."""
+
+    def work(ranks: Ranks) -> None:
+        from gspo_cli.training.signals import Signals
+
+        real, calls = Signals.agreed, list[int]()
+
+        def agreed(self: Signals) -> signal.Signals | None:
+            answer = real(self)
+            calls.append(1)
+            if len(calls) == 2 and ranks.rank == 1:  # after batch 1
+                os.kill(os.getpid(), signal.SIGTERM)
+            return answer
+
+        Signals.agreed = agreed  # type: ignore[method-assign]
+        toy.train(toy.recipe(start, **QUIET, **FEW), ram, ranks=ranks)
+
+    assert in_ranks(2, work, ram) == [ExitCode.SIGTERM] * 2
+    assert toy.events(ram / "gspo-s0", "interrupted")[0]["step"] == 2
+
+
 def test_a_reward_that_fails_on_one_rank_is_everyones_error(start: Path, ram: Path) -> None:
     def work(ranks: Ranks) -> None:
         def reward(*_: Any) -> Any:
