@@ -12,7 +12,7 @@ from gspo_cli.rollout.collect import PromptStream, collect
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.tasks import make_task
-from gspo_cli.training.run import rollout_metadata
+from gspo_cli.training.run_folder import rollout_metadata
 from gspo_cli.types import RolloutBatch, Sampling
 
 

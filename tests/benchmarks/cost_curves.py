@@ -55,7 +55,7 @@ def prepare(settings: dict[str, int], folder: Path) -> Callable[[], None]:
     from gspo_cli.runlog.log import RunLog
     from gspo_cli.tasks.arithmetic import Arithmetic
     from gspo_cli.training.loop import Hooks, Session, train_batch
-    from gspo_cli.training.run import make_learner
+    from gspo_cli.training.parts import make_learner
     from gspo_cli.training.study import plan
     from gspo_cli.types import Problem, Score, StepMetrics
 

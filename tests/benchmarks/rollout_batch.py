@@ -48,7 +48,7 @@ def main() -> None:
     from gspo_cli.rollout.transformers_engine import TransformersEngine
     from gspo_cli.runlog.log import RunLog
     from gspo_cli.training.loop import Hooks, Session, train_batch
-    from gspo_cli.training.run import make_learner
+    from gspo_cli.training.parts import make_learner
     from gspo_cli.training.study import plan
     from gspo_cli.types import Problem, Score, StepMetrics
 

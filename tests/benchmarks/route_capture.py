@@ -35,7 +35,7 @@ def main() -> None:
     from gspo_cli.rollout.engines import open_engine
     from gspo_cli.tasks.arithmetic import Arithmetic
     from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
-    from gspo_cli.training.run import make_learner
+    from gspo_cli.training.parts import make_learner
     from gspo_cli.training.study import plan
     from gspo_cli.training.update import record_old_policy, update
     from gspo_cli.types import Sampling

@@ -130,7 +130,7 @@ RELIABILITY = (
         f"{RESUME}::test_a_changed_recipe_is_shown_and_refused",
     ),
     Mutant(
-        "another start model accepted", "training/run.py", "if record[key] != value:", "if False:",
+        "another start model accepted", "training/run_folder.py", "if record[key] != value:", "if False:",
         f"{RESUME}::test_another_start_model_is_refused",
     ),
     Mutant(

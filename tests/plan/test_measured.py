@@ -16,7 +16,7 @@ from gspo_cli.models.packing import enable_packing, pack, packs
 from gspo_cli.plan import memory
 from gspo_cli.plan.architecture import of_config
 from gspo_cli.plan.setup import Setup
-from gspo_cli.training.run import make_optimizer
+from gspo_cli.training.parts import make_optimizer
 
 ROWS, LENGTH = 4, 64
 SHAPE = {

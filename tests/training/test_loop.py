@@ -21,7 +21,7 @@ from gspo_cli.runlog.log import RunLog
 from gspo_cli.training import loop
 from gspo_cli.training.accumulate import Accumulator
 from gspo_cli.training.loop import Hooks, Session, train_batch
-from gspo_cli.training.run import make_learner
+from gspo_cli.training.parts import make_learner
 from gspo_cli.training.study import plan
 from gspo_cli.training.update import Learner
 from gspo_cli.types import MiniBatch, Problem, Score, StepMetrics

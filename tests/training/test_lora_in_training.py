@@ -21,7 +21,7 @@ from gspo_cli.models.lora import add_lora
 from gspo_cli.moe.routers import find_routing
 from gspo_cli.training.batches import make_mini_batches, rewards_and_groups
 from gspo_cli.training.compute import active_parameters, batch_flops, real_positions
-from gspo_cli.training.run import make_learner
+from gspo_cli.training.parts import make_learner
 from gspo_cli.training.study import plan
 from gspo_cli.training.update import Learner, record_old_policy, scored, update
 
