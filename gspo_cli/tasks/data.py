@@ -31,7 +31,12 @@ def load_rows(
     except GspoError:
         raise
     except Exception as error:  # datasets raises many types; each means that there are no rows
-        hint = "check the file" if path else f"check the network, or pass a local copy: --set task.path=FILE ({hub})"
+        hint = (
+            "check the file"
+            if path
+            else f"where there is a network: hf download {source} --repo-type dataset --local-dir FOLDER; then here: "
+            "--set task.path=FILE, one of its json, jsonl or parquet files"
+        )
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise GspoError(f"cannot read the data {source}", why, hint) from error
     missing = [name for name in columns.values() if name not in data.column_names]
