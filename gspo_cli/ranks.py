@@ -28,6 +28,8 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    local: int = 1
+    """Of them on this machine; neighbours by number, as torchrun deals them out."""
 
     @property
     def first(self) -> bool:
@@ -95,7 +97,8 @@ def gather(data: bytes) -> list[bytes]:
         dist.all_gather(lengths, torch.tensor([len(data)]))
         longest = int(max(lengths))
         mine = torch.zeros(longest, dtype=torch.uint8)
-        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if data:
+            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         parts: list[Tensor] = [torch.empty(longest, dtype=torch.uint8) for _ in range(size)]
         dist.all_gather(parts, mine)
     except RuntimeError as error:
@@ -136,7 +139,7 @@ def join(timeout_s: float = 4 * 3600) -> Ranks:
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
         except (RuntimeError, ValueError) as error:
             raise lost(RuntimeError(str(error))) from error
-    return Ranks(dist.get_rank(), size)
+    return Ranks(dist.get_rank(), size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
 
 
 def leave(ranks: Ranks) -> None:

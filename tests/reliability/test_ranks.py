@@ -116,6 +116,8 @@ def assert_equal(one: Path, many: Path) -> None:
         pytest.param(4, {"name": "gspo"}, marks=pytest.mark.slow),
         pytest.param(2, {"name": "grpo", "replay": "r2", "kl": {"coef": 0.1}}, marks=pytest.mark.slow),
         pytest.param(3, {"name": "sapo", "dynamic_sampling": True}, marks=pytest.mark.slow),
+        (2, {"name": "ppo", "critic_lr": 0.01}),
+        pytest.param(3, {"name": "ppo", "critic_lr": 0.01, "kl": {"coef": 0.1}}, marks=pytest.mark.slow),
     ],
 )
 def test_ten_batches_equal_those_of_one_process(start: Path, ram: Path, size: int, algo: dict[str, Any]) -> None:
