@@ -27,7 +27,9 @@ FEW = {
     "train": {"steps": 3, "minibatches": 2, "lr": 0.002, "warmup": 1, "micro_batch_tokens": 9},
     "checkpoint": {"every": 1, "keep": 9},
 }
-NOISE = ("mismatch/", "kl/", "loss", "moe/slot_churn_weighted", "weight/within", "ratio/")
+PPO = {"name": "ppo", "critic_lr": 0.01}
+LORA = {"lora": {"rank": 2, "alpha": 8, "experts": True}}
+NOISE = ("mismatch/", "kl/", "loss", "moe/slot_churn_weighted", "weight/within", "ratio/", "value/explained_var")
 """Differences of nearly equal numbers: they are compared in absolute terms."""
 
 
@@ -89,8 +91,12 @@ def trained(recipe: Any, study: Path, size: int) -> Path:
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    """Of the last checkpoint."""
-    return load_file(sorted((run / "checkpoints").glob("step-*"))[-1] / "model" / "model.safetensors")
+    """Of the last checkpoint, with the critic and all moments."""
+    folder = sorted((run / "checkpoints").glob("step-*"))[-1]
+    files = [*(folder / "model").glob("*.safetensors"), *folder.glob("optimizer*"), *folder.glob("critic*")]
+    found = [(name, tensor) for file in files for name, tensor in load_file(file).items()]
+    assert len(dict(found)) == len(found)
+    return dict(found)
 
 
 def assert_equal(one: Path, many: Path) -> None:
@@ -110,24 +116,39 @@ def assert_equal(one: Path, many: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "algo"),
+    ("size", "algo", "model"),
     [
-        (2, {"name": "gspo"}),
-        pytest.param(4, {"name": "gspo"}, marks=pytest.mark.slow),
-        pytest.param(2, {"name": "grpo", "replay": "r2", "kl": {"coef": 0.1}}, marks=pytest.mark.slow),
-        pytest.param(3, {"name": "sapo", "dynamic_sampling": True}, marks=pytest.mark.slow),
-        (2, {"name": "ppo", "critic_lr": 0.01}),
-        pytest.param(3, {"name": "ppo", "critic_lr": 0.01, "kl": {"coef": 0.1}}, marks=pytest.mark.slow),
+        (2, {"name": "gspo"}, {}),
+        pytest.param(4, {"name": "gspo"}, {}, marks=pytest.mark.slow),
+        pytest.param(2, {"name": "grpo", "replay": "r2", "kl": {"coef": 0.1}}, {}, marks=pytest.mark.slow),
+        pytest.param(3, {"name": "sapo", "dynamic_sampling": True}, {}, marks=pytest.mark.slow),
+        (2, PPO, {}),
+        pytest.param(3, PPO | {"kl": {"coef": 0.1}}, {}, marks=pytest.mark.slow),
+        (2, {"name": "gspo", "kl": {"coef": 0.1}}, LORA),
+        pytest.param(3, PPO, LORA, marks=pytest.mark.slow),
     ],
 )
-def test_ten_batches_equal_those_of_one_process(start: Path, ram: Path, size: int, algo: dict[str, Any]) -> None:
-    recipe = toy.recipe(start, **QUIET, algo=algo, train=FEW["train"] | {"steps": 10})
+def test_ten_batches_equal_those_of_one_process(
+    start: Path, ram: Path, size: int, algo: dict[str, Any], model: dict[str, Any]
+) -> None:
+    recipe = toy.recipe(start, **QUIET, algo=algo, model=model, train=FEW["train"] | {"steps": 10})
     assert_equal(trained(recipe, ram / "one", 1), trained(recipe, ram / "many", size))
 
 
-@pytest.mark.parametrize("after", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(start: Path, ram: Path, after: int) -> None:
-    recipe = toy.recipe(start, **QUIET, **FEW)
+@pytest.mark.parametrize(
+    ("after", "algo", "model"),
+    [
+        (1, {"name": "gspo"}, {}),
+        pytest.param(4, {"name": "gspo"}, {}, marks=pytest.mark.slow),
+        pytest.param(3, PPO, {}, marks=pytest.mark.slow),
+        (1, PPO, LORA),
+        pytest.param(4, PPO, LORA, marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(
+    start: Path, ram: Path, after: int, algo: dict[str, Any], model: dict[str, Any]
+) -> None:
+    recipe = toy.recipe(start, **QUIET, **FEW, algo=algo, model=model)
     whole = trained(recipe, ram / "whole", 1)
     study = ram / "study"
     study.mkdir()
@@ -148,7 +169,8 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(start: Path, ram:
     assert 0 not in in_ranks(2, stopped, study)
     run = trained(recipe, study, after)
     assert [e["resumed_from"] for e in toy.events(run, "start") if "resumed_from" in e] == [1]
-    assert len(list((run / "checkpoints" / "step-000001").glob("optimizer-*-of-00002.safetensors"))) == 2
+    shares = [path.name for path in (run / "checkpoints" / "step-000001").glob("*-of-00002.safetensors")]
+    assert len(shares) == (4 if algo is PPO else 2)
     assert_equal(whole, run)
 
 
