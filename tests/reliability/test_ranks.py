@@ -21,13 +21,14 @@ from safetensors.torch import load_file
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.ranks import Ranks, join, leave
+from gspo_cli.training import run as training
 
 QUIET = {"task": {"name": "toy:quiet_letters"}}
 FEW = {
     "train": {"steps": 3, "minibatches": 2, "lr": 0.002, "warmup": 1, "micro_batch_tokens": 9},
     "checkpoint": {"every": 1, "keep": 9},
 }
-PPO = {"name": "ppo", "critic_lr": 0.01}
+PPO = {"name": "ppo", "critic_lr": 0.002}
 LORA = {"lora": {"rank": 2, "alpha": 8, "experts": True}}
 NOISE = ("mismatch/", "kl/", "loss", "moe/slot_churn_weighted", "weight/within", "ratio/", "value/explained_var")
 """Differences of nearly equal numbers: they are compared in absolute terms."""
@@ -36,7 +37,7 @@ NOISE = ("mismatch/", "kl/", "loss", "moe/slot_churn_weighted", "weight/within",
 ABORTED = -signal.SIGABRT & 0xFF
 
 
-def in_ranks(size: int, work: Callable[[Ranks], object], folder: Path) -> list[int]:
+def in_ranks(size: int, work: Callable[[Ranks], object], folder: Path, machines: int = 1) -> list[int]:
     """Exit codes of the work done by forks that know of each other; what they say goes to `folder/said-RANK`.
 
     Repeated once, and loudly, where glibc aborted one of them ("double free or corruption"): seen once in some 400
@@ -44,27 +45,31 @@ def in_ranks(size: int, work: Callable[[Ranks], object], folder: Path) -> list[i
     """
     before = folder.with_name(f"{folder.name}-before")
     shutil.copytree(folder, before)
-    codes = fork_ranks(size, work, folder)
+    codes = fork_ranks(size, work, folder, machines)
     if ABORTED in codes:
         said = "\n".join((folder / f"said-{rank}").read_text() for rank in range(size))
         sys.__stderr__.write(f"\nTRIED AGAIN: a rank was aborted, {codes}\n{said}\n")  # type: ignore[union-attr]
         shutil.rmtree(folder)
         shutil.copytree(before, folder)
-        codes = fork_ranks(size, work, folder)
+        codes = fork_ranks(size, work, folder, machines)
     shutil.rmtree(before)
     return codes
 
 
-def fork_ranks(size: int, work: Callable[[Ranks], object], folder: Path, deadline_s: float = 60) -> list[int]:
-    """One try of `in_ranks`."""
+def fork_ranks(
+    size: int, work: Callable[[Ranks], object], folder: Path, machines: int = 1, deadline_s: float = 60
+) -> list[int]:
+    """One try of `in_ranks`. `machines` = on how many they believe to be."""
+    local = size // machines
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
 
     def run(rank: int) -> None:
         os.environ.update(
-            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="localhost", MASTER_PORT=str(port)
-        )
+            RANK=str(rank), LOCAL_RANK=str(rank % local), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(local),
+            MASTER_ADDR="localhost", MASTER_PORT=str(port),
+        )  # fmt: skip
         ranks = join(timeout_s=deadline_s)
         try:
             work(ranks)
@@ -80,12 +85,12 @@ def fork_ranks(size: int, work: Callable[[Ranks], object], folder: Path, deadlin
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def trained(recipe: Any, study: Path, size: int) -> Path:
+def trained(recipe: Any, study: Path, size: int, machines: int = 1) -> Path:
     """The run's folder after a training by that many ranks."""
     if size == 1:
         return toy.train(recipe, study)
     study.mkdir(exist_ok=True)
-    codes = in_ranks(size, lambda ranks: toy.train(recipe, study, ranks=ranks), study)
+    codes = in_ranks(size, lambda ranks: toy.train(recipe, study, ranks=ranks), study, machines)
     assert codes == [0] * size, "\n".join((study / f"said-{rank}").read_text() for rank in range(size))
     return study / f"{recipe.algo.name}-s0"
 
@@ -133,6 +138,42 @@ def test_ten_batches_equal_those_of_one_process(
 ) -> None:
     recipe = toy.recipe(start, **QUIET, algo=algo, model=model, train=FEW["train"] | {"steps": 10})
     assert_equal(trained(recipe, ram / "one", 1), trained(recipe, ram / "many", size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algo", "model", "machines"), [({"name": "gspo", "kl": {"coef": 0.1}}, {}, 2), (PPO, LORA, 2), (PPO, {}, 4)]
+)
+def test_weights_divided_within_machines_train_as_one_process(
+    start: Path, ram: Path, algo: dict[str, Any], model: dict[str, Any], machines: int
+) -> None:
+    """Two machines of two ranks, or four of one: rows are held once a machine."""
+    recipe = toy.recipe(start, **QUIET, algo=algo, model=model, train=FEW["train"] | {"steps": 6})
+    many = recipe.model_copy(update={"train": recipe.train.model_copy(update={"divide": "machine"})})
+    study, shapes = ram / "many", ram / "shapes"
+    study.mkdir()
+    shapes.mkdir()
+
+    def work(ranks: Ranks) -> None:
+        from gspo_cli.training import loop
+
+        real = loop.train
+
+        def train(session: Any, checkpoints: Any) -> None:
+            weight = next(session.learner.model.parameters())
+            found = [list(weight.device_mesh.shape), str(weight.placements), list(weight.to_local().shape)]
+            (shapes / str(ranks.rank)).write_text(json.dumps([*found, list(weight.shape)]))
+            real(session, checkpoints)
+
+        training.train = train  # type: ignore[assignment]
+        toy.train(many, study, ranks=ranks)
+
+    assert in_ranks(4, work, study, machines) == [0] * 4, (study / "said-0").read_text()
+    for rank in range(4):
+        mesh, placements, held, whole = json.loads((shapes / str(rank)).read_text())
+        assert mesh == [machines, 4 // machines] and placements == "(Replicate(), Shard(dim=0))"
+        assert abs(held[0] - whole[0] * machines / 4) < 1
+    assert_equal(trained(recipe, ram / "one", 1), study / f"{algo['name']}-s0")
 
 
 @pytest.mark.parametrize(
