@@ -83,6 +83,14 @@ class Ranks:
 ALONE = Ranks()
 
 
+def in_turn(shares: list[list[T]]) -> list[T]:
+    """What `Ranks.share` parted, in its order again; or what was made of it, item by item."""
+    whole: list[T | None] = [None] * sum(map(len, shares))
+    for rank, share in enumerate(shares):
+        whole[rank :: len(shares)] = share
+    return whole  # type: ignore[return-value]
+
+
 def gather(data: bytes) -> list[bytes]:
     """Every rank's bytes, in rank order. Nothing is pickled.
 

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "runlog": BASE,
     "moe": BASE | {"runlog"},
     "rollout": BASE | {"models", "moe", "tasks", "runlog", "ranks"},
-    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog"}
+    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog", "ranks"}
     | {"tasks"},  # a benchmark names a task
     "checkpoint": BASE | {"runlog", "ranks"} | {"models"},  # whole tensors of divided models
     "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "ranks"}

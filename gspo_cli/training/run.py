@@ -96,7 +96,7 @@ def train_held(
     learner, ranks = make_learner(run, model, parts.shared), parts.shared.ranks
     hooks = Hooks(
         evaluate=lambda: measure_all(
-            parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed
+            parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed, ranks
         ),
         store=lambda batch: store_rollout(batch, rollout_metadata(model, tokenizer, recipe), log),
         on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),

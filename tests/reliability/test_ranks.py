@@ -20,7 +20,8 @@ import toy
 from safetensors.torch import load_file
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.ranks import Ranks, join, leave
+from gspo_cli.evals.arithmetic import ArithmeticGrader
+from gspo_cli.ranks import Ranks, in_turn, join, leave
 from gspo_cli.training import run as training
 
 QUIET = {"task": {"name": "toy:quiet_letters"}}
@@ -297,6 +298,31 @@ def test_a_reward_that_fails_on_one_rank_is_everyones_error(start: Path, ram: Pa
 
     assert in_ranks(2, work, ram) == [ExitCode.ENGINE] * 2
     assert "the judge is gone" in (ram / "said-0").read_text()
+
+
+def test_each_answer_of_an_evaluation_is_graded_by_one_rank(
+    start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = {"bench": ["arithmetic"], "limit": 5, "samples": 3, "max_new_tokens": 4}
+    recipe = toy.recipe(start, **QUIET, train=FEW["train"] | {"steps": 1}, eval=some)
+    real = ArithmeticGrader.grade
+
+    def grade(self: ArithmeticGrader, answers: Any) -> Any:
+        with (ram / f"graded-{os.environ.get('RANK')}").open("a") as file:
+            file.writelines(json.dumps([problem.id, text]) + "\n" for problem, text in answers)
+        return real(self, answers)
+
+    def graded(name: str) -> list[str]:
+        return (ram / f"graded-{name}").read_text().splitlines()
+
+    monkeypatch.setattr(ArithmeticGrader, "grade", grade)
+    one, many = trained(recipe, ram / "one", 1), trained(recipe, ram / "many", 2)
+    whole, shares = graded("None"), [graded("0"), graded("1")]
+    assert len(whole) == 15 and in_turn(shares) == whole
+    assert [len(share) for share in shares] == [8, 7]
+    assert_equal(one, many)
+    lines = [(run / "metrics.jsonl").read_text().splitlines()[-1] for run in (one, many)]
+    assert lines[0].partition('"eval"')[1] and json.loads(lines[0])["metrics"] == json.loads(lines[1])["metrics"]
 
 
 def test_a_rank_that_dies_ends_the_others_at_once(start: Path, ram: Path) -> None:
