@@ -7,6 +7,7 @@ nothing here does anything.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 from collections.abc import Callable
@@ -138,6 +139,7 @@ def join(timeout_s: float = 4 * 3600) -> Ranks:
     import torch
     import torch.distributed as dist
 
+    faulthandler.enable(2)  # what aborts a rank ends without a word; this says where its threads were
     if not dist.is_initialized():
         backend = "cpu:gloo"
         if torch.cuda.is_available():

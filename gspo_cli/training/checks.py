@@ -148,6 +148,12 @@ def check_ranks(runs: list[Run], ranks: Ranks) -> None:
         engine, divide = run.recipe.rollout.engine, run.recipe.train.divide
         for broken, message, why, hint in (
             (
+                run.recipe.model.lora is not None and engine != "transformers",
+                f"[model.lora] with engine {engine} and {ranks.size} ranks",
+                "an engine of its own is given whole weights, not adapters beside them",
+                "rollout.engine = 'transformers', or remove [model.lora]",
+            ),
+            (
                 engine != "transformers",
                 f"engine {engine} with {ranks.size} ranks",
                 "an engine in a process of its own is not yet given weights that are divided over ranks",
