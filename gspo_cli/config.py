@@ -196,6 +196,9 @@ class TrainConfig(Table):
     recompute: bool = Field(default=False, exclude_if=lambda value: not value)
     """Keep each layer's input alone and compute the layer once more in the backward pass: little memory, a third more
     arithmetic."""
+    divide: Literal["all", "machine"] = Field(default="all", exclude_if=lambda value: value == "all")
+    """With several processes: weights are divided over all of them, or over those of each machine, where each machine
+    has all weights and only gradients travel between machines."""
     optimizer: Optimizer = Optimizer()
 
 

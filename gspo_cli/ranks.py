@@ -7,6 +7,7 @@ nothing here does anything.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 from collections.abc import Callable
@@ -28,6 +29,8 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    local: int = 1
+    """Of them on this machine; neighbours by number, as torchrun deals them out."""
 
     @property
     def first(self) -> bool:
@@ -81,6 +84,14 @@ class Ranks:
 ALONE = Ranks()
 
 
+def in_turn(shares: list[list[T]]) -> list[T]:
+    """What `Ranks.share` parted, in its order again; or what was made of it, item by item."""
+    whole: list[T | None] = [None] * sum(map(len, shares))
+    for rank, share in enumerate(shares):
+        whole[rank :: len(shares)] = share
+    return whole  # type: ignore[return-value]
+
+
 def gather(data: bytes) -> list[bytes]:
     """Every rank's bytes, in rank order. Nothing is pickled.
 
@@ -95,7 +106,8 @@ def gather(data: bytes) -> list[bytes]:
         dist.all_gather(lengths, torch.tensor([len(data)]))
         longest = int(max(lengths))
         mine = torch.zeros(longest, dtype=torch.uint8)
-        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if data:
+            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         parts: list[Tensor] = [torch.empty(longest, dtype=torch.uint8) for _ in range(size)]
         dist.all_gather(parts, mine)
     except RuntimeError as error:
@@ -127,6 +139,7 @@ def join(timeout_s: float = 4 * 3600) -> Ranks:
     import torch
     import torch.distributed as dist
 
+    faulthandler.enable(2)  # what aborts a rank ends without a word; this says where its threads were
     if not dist.is_initialized():
         backend = "cpu:gloo"
         if torch.cuda.is_available():
@@ -136,7 +149,7 @@ def join(timeout_s: float = 4 * 3600) -> Ranks:
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
         except (RuntimeError, ValueError) as error:
             raise lost(RuntimeError(str(error))) from error
-    return Ranks(dist.get_rank(), size)
+    return Ranks(dist.get_rank(), size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
 
 
 def leave(ranks: Ranks) -> None:

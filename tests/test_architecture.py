@@ -27,21 +27,21 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "s
 BASE = {"types", "config", "errors", "seeds", "recipe"}
 MAY_IMPORT = {
     "types": set(), "errors": set(), "seeds": set(), "config": set(), "recipe": {"config", "errors"},
-    "plugins": {"errors"}, "ranks": {"errors"},
+    "plugins": {"errors"}, "ranks": {"errors"}, "attempt": set(),
     "algorithms": {"types", "errors"},
     "rewards": BASE | {"sandbox"},
     "sandbox": BASE,
     "tasks": BASE | {"rewards", "plugins", "sandbox"},
     "models": BASE | {"ranks"},
-    "runlog": BASE,
+    "runlog": BASE | {"attempt"},
     "moe": BASE | {"runlog"},
     "rollout": BASE | {"models", "moe", "tasks", "runlog", "ranks"},
-    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog"}
+    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog", "ranks"}
     | {"tasks"},  # a benchmark names a task
     "checkpoint": BASE | {"runlog", "ranks"} | {"models"},  # whole tensors of divided models
     "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "ranks"}
-    | {"evals"},  # evaluates on its way
-    "launch": {"errors", "ranks"},
+    | {"evals", "attempt"},  # evaluates on its way
+    "launch": {"errors", "ranks", "attempt"},
     "report": BASE | {"runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
     "plan": BASE,  # nothing that could load a weight
@@ -52,7 +52,7 @@ MAY_IMPORT = {
 
 THIRD_PARTY = {
     "types": set(), "errors": set(), "seeds": set(), "config": {"pydantic"}, "recipe": {"pydantic"}, "plugins": set(),
-    "ranks": {"torch"},
+    "ranks": {"torch"}, "attempt": set(),
     "algorithms": {"torch"},
     "rewards": {"math_verify", "sympy"},  # in the worker alone
     "sandbox": set(),

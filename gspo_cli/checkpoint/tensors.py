@@ -19,6 +19,12 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 Named = Iterable[tuple[str, nn.Parameter]]
 
 
+def parameter_tensors(parameters: Named, ranks: Ranks) -> dict[str, Tensor]:
+    """Parameters by name, whole; with several ranks each gets every `size`-th."""
+    gathered = ((number, name, whole(p.detach())) for number, (name, p) in enumerate(parameters))
+    return {name: rows.cpu().contiguous() for number, name, rows in gathered if number % ranks.size == ranks.rank}
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Named, ranks: Ranks = ALONE) -> dict[str, Tensor]:
     """AdamW's state under `<parameter>|<moment>`: by name, since an index means nothing to another version's model.
 
@@ -63,7 +69,7 @@ def restore_parameters(parameters: Named, saved: dict[str, Tensor]) -> None:
         raise ValueError(f"parameters differ: {sorted(known.keys() ^ saved.keys())[:3]}")
     with torch.no_grad():
         for name, parameter in known.items():
-            parameter.copy_(saved[name])
+            parameter.copy_(like(parameter, saved[name]))
 
 
 def first_nonfinite(tensors: dict[str, Tensor]) -> str | None:

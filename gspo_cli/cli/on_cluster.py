@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gspo_cli.cli import console
-from gspo_cli.errors import GspoError
 
 if TYPE_CHECKING:
     from gspo_cli.launch.ray_cluster import RayCluster
@@ -33,11 +32,12 @@ def train_on(cluster: RayCluster, runs: list[Run], asked: Plan, start: Path, stu
 
 
 def go_on_with_ray(
-    study: Path, gpus: int | None, steps: int | None, sets: list[str], allowed: list[str], as_json: bool
+    path: Path, gpus: int | None, steps: int | None, sets: list[str], allowed: list[str], as_json: bool
 ) -> int:
-    """Finishes the runs of a study; those that are complete are left alone. How many a training guard stopped.
+    """Finishes the runs of a study, or one of them; those that are complete are left alone. How many a training guard
+    stopped.
 
-    Errors: GspoError for a folder that is no study, and of a run that failed otherwise.
+    Errors: GspoError for a folder that is neither, and of a run that failed otherwise.
     """
     from gspo_cli.cli.live import ColdStartBar
     from gspo_cli.cli.study_options import as_jobs, shown
@@ -47,14 +47,10 @@ def go_on_with_ray(
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.training.changes import overrides
     from gspo_cli.training.cold_start import start_model
-    from gspo_cli.training.plans import NAME, planned_runs
+    from gspo_cli.training.plans import with_plans
 
-    if not (study / NAME).is_file():
-        raise GspoError(
-            f"no study in {study}", f"it has no {NAME}", "give the study's folder, or go on with one run without Ray"
-        )
-    changes = overrides(steps, sets)
-    planned = [(one.run, one.plan) for one in planned_runs(study) if one.run and one.plan]
+    changes, found = overrides(steps, sets), with_plans(path)
+    planned, study = [(one.run, one.plan) for one in found if one.run and one.plan], found[0].folder.parent
     cluster = connect(gpus, max(plan.recipe.model.threads or 1 for _, plan in planned))
     todo: list[Job] = []
     for run, plan in planned:
@@ -63,17 +59,17 @@ def go_on_with_ray(
         (job,) = as_jobs([run], plan, start_model(run.recipe, ColdStartBar()), study)
         todo.append(replace(job, asked=job.asked | more))
     longest = changes.get("train", {}).get("steps") or max(plan.recipe.train.steps for _, plan in planned)
-    with saying_how_to_go_on(cluster, study):
+    with saying_how_to_go_on(cluster, path):
         return shown([run for run, _ in planned], longest, study, as_json, lambda tell: run_all(todo, cluster, tell))
 
 
 @contextmanager
-def saying_how_to_go_on(cluster: RayCluster, study: Path) -> Iterator[None]:
-    """Leaves the cluster in the end; names the command to go on with when the study is interrupted."""
+def saying_how_to_go_on(cluster: RayCluster, path: Path) -> Iterator[None]:
+    """Leaves the cluster in the end; names the command to go on with when a study or run is interrupted."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        console.note(f"the runs in progress were saved; gspo train --resume {study} --launcher ray goes on with all")
+        console.note(f"the runs in progress were saved; gspo train --resume {path} --launcher ray goes on with all")
         raise
     finally:
         cluster.close()

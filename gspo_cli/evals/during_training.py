@@ -15,6 +15,7 @@ from gspo_cli.evals.code_grader import check_sandbox
 from gspo_cli.evals.runner import make_plan, measure
 from gspo_cli.evals.settings import Overrides, settle
 from gspo_cli.evals.subject import Subject
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.types import StepMetrics
 
 BenchmarkSet = list[tuple[Benchmark, ProblemSet]]
@@ -35,12 +36,14 @@ def load_benchmarks(config: EvalConfig) -> BenchmarkSet:
     return [(b, b.load(DataChoice((Path(config.data[b.name]),) if b.name in config.data else ()))) for b in chosen]
 
 
-def measure_all(benchmarks: BenchmarkSet, config: EvalConfig, subject: Subject, seed: int) -> StepMetrics:
-    """avg@k of each, with the number of graded answers."""
+def measure_all(
+    benchmarks: BenchmarkSet, config: EvalConfig, subject: Subject, seed: int, ranks: Ranks = ALONE
+) -> StepMetrics:
+    """avg@k of each, with the number of graded answers, the same on all ranks."""
     metrics = StepMetrics()
     for benchmark, problems in benchmarks:
         plan = make_plan(benchmark, problems, subject, _overrides(config), seed, GraderChoice())
-        found = measure(plan)
+        found = measure(plan, ranks)
         name = f"{benchmark.name}/avg@{plan.settings.samples}"
         metrics.values[name] = found["average"]
         metrics.counts[name] = found["num_answers"] - found["grader_errors"]

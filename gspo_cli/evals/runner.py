@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from gspo_cli.evals.settings import Overrides, Settings, fit_context, settle
 from gspo_cli.evals.store import Mode, Store, open_store
 from gspo_cli.evals.subject import Subject
 from gspo_cli.evals.summary import score, summarise
+from gspo_cli.ranks import ALONE, Ranks, in_turn
 from gspo_cli.rollout.collect import encode
 from gspo_cli.types import Prompt
 
@@ -118,16 +119,19 @@ def fill(plan: Plan, store: Store, grading: Grading, progress: Progress) -> int:
     return tokens
 
 
-def measure(plan: Plan) -> dict[str, Any]:
-    """The figures of `score` without storing anything: evaluation during training."""
+def measure(plan: Plan, ranks: Ranks = ALONE) -> dict[str, Any]:
+    """The figures of `score` without storing anything: evaluation during training. Each answer is graded by one of the
+    ranks, all of which must call it."""
     answers: list[Answer] = []
     with Grading(plan.benchmark.grader(plan.problems, plan.grading), plan.problems, plan.opening) as grading:
         for index, drawn in enumerate(
             generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, plan.portions)
         ):
-            grading.submit(index, drawn)
+            grading.submit(index, [a for i, a in enumerate(drawn, len(answers)) if i % ranks.size == ranks.rank])
             answers += drawn
-        return score(answers, grading.result())
+        # told here: what ranks say to each other must be said by one thread
+        given = ranks.everywhere(lambda: [asdict(grade) for grade in grading.result()])
+    return score(answers, [Grade(**table) for table in in_turn(given)])
 
 
 def same_grader(stored: dict[str, Any], current: dict[str, Any]) -> bool:

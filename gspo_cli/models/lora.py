@@ -17,9 +17,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from gspo_cli.errors import GspoError
+from gspo_cli.seeds import derive_seed
 
 if TYPE_CHECKING:
-    from gspo_cli.config import Lora
+    from gspo_cli.config import Lora, Recipe
 
 OF_EXPERTS = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """In a mixture-of-experts model peft takes these names for the experts' weights, whatever else is called so."""
@@ -29,6 +30,15 @@ def require_peft(what: str) -> None:
     """Errors: GspoError when peft is not installed; `what` = what needs it."""
     if find_spec("peft") is None:
         raise GspoError(f"{what} needs the package peft", "it is optional and not installed", "pip install peft")
+
+
+def adapt(model: PreTrainedModel, recipe: Recipe, start: str | Path) -> None:
+    """Adds the recipe's adapters, if it has any.
+
+    Errors: as `add_lora`.
+    """
+    if recipe.model.lora is not None:
+        add_lora(model, recipe.model.lora, start, recipe.model.revision, derive_seed(recipe.seed, "lora"))
 
 
 def add_lora(model: PreTrainedModel, lora: Lora, start: str | Path, revision: str | None, seed: int) -> None:

@@ -1,6 +1,7 @@
 """A model whose weights are divided over the ranks: torch's FSDP2, one group a decoder layer, the rest in the root.
 
 Each rank keeps its rows of every weight, with gradient and moments; a layer is gathered for as long as it computes.
+Divided over the ranks of a machine alone, every machine has all rows once, and only gradients travel between machines.
 Gradients are summed over the ranks, not averaged: losses are divided by the mini-batch's global denominator already.
 
 Differs from transformers' own FSDP2 plan: the root group (embedding, last norm, head) is gathered anew for each pass,
@@ -10,31 +11,43 @@ so that a pass without backward leaves no stale copy behind.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
+from gspo_cli.models.value import ValueModel
+
+Model: TypeAlias = PreTrainedModel | ValueModel
 T = TypeVar("T")
 
 
-def divide(
-    skeleton: PreTrainedModel, source: PreTrainedModel | None, device: torch.device, compute: torch.dtype
-) -> None:
+@cache
+def ranks_mesh(device: str, size: int, together: int) -> DeviceMesh:
+    """The ranks over which weights are divided: all `size` of them, or each `together` neighbours (a machine's) once,
+    with the same rows on every machine."""
+    if together == size:
+        return init_device_mesh(device, (size,))
+    return init_device_mesh(device, (size // together, together), mesh_dim_names=("machine", "rank"))
+
+
+def divide(skeleton: Model, source: Model | None, device: torch.device, compute: torch.dtype, together: int) -> None:
     """Gives a model without memory (on `meta`) its weights, layer by layer, each divided as soon as it is there.
 
     `source` = the whole model on rank 0, None on the others: at no time does a rank hold more than one layer and its
-    share. Passes are made in the precision `compute`; gradients are summed in float32 at least. Afterwards the model
-    computes within `inside` only.
+    share. Passes are made in the precision `compute`, a critic's head in its own; gradients are summed in float32 at
+    least. `together` = ranks over which to divide (see `ranks_mesh`). Afterwards the model computes within `inside`
+    only.
     """
-    exact = torch.promote_types(skeleton.dtype, torch.float32)
+    exact = torch.promote_types(skeleton.base_model.dtype, torch.float32)
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=exact, cast_forward_inputs=False)
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    mesh = ranks_mesh(device.type, dist.get_world_size(), together)
     weights = {} if source is None else dict(source.named_parameters()) | dict(source.named_buffers())
     names = {module: name for name, module in skeleton.named_modules()}
     layers = list(skeleton.base_model.layers)
@@ -44,10 +57,13 @@ def divide(
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
     for module in set(skeleton.modules()) - inner:
         module.to_empty(device=device, recurse=False)
-    skeleton.tie_weights()
+    if isinstance(skeleton, PreTrainedModel):
+        skeleton.tie_weights()
     outer = [module for module in skeleton.modules() if module not in inner]
     for module in outer:
         fill(module, f"{names[module]}." if names[module] else "", weights, device, recurse=False)
+    if isinstance(skeleton, ValueModel):
+        fully_shard(skeleton.head, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
     skeleton.forward = lambda function, *args: function(skeleton, *args)
     fully_shard(skeleton, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
     for module in skeleton.modules():
@@ -89,10 +105,12 @@ def copy_from_first(source: PreTrainedModel | None, model: PreTrainedModel) -> N
 
 
 @torch.no_grad()
-def copy_whole(model: PreTrainedModel, replica: PreTrainedModel) -> None:
-    """Copies the weights of a divided model into a whole one; all ranks must call it."""
+def copy_whole(model: PreTrainedModel, replica: PreTrainedModel, frozen: bool = True) -> None:
+    """Copies the weights of a divided model into a whole one; all ranks must call it. `frozen` = those too that are
+    not trained."""
     for parameter, target in zip(model.parameters(), replica.parameters(), strict=True):
-        target.copy_(whole(parameter))
+        if frozen or parameter.requires_grad:
+            target.copy_(whole(parameter))
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -100,7 +118,7 @@ def is_sharded(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
-def inside(model: PreTrainedModel, function: Callable[..., T], *args: Any) -> T:
+def inside(model: nn.Module, function: Callable[..., T], *args: Any) -> T:
     """`function(model, *args)` as the model's forward pass, for which a divided model gathers its weights.
 
     All ranks must call it equally often, since each gathers what all hold.

@@ -38,7 +38,7 @@ def layer_numbers(model: Architecture, half: bool) -> int:
 
 def state(setup: Setup) -> Parts:
     """Weights w P / S, gradients w P / S, Adam's two moments 2 w P / S: 16 P / S bytes in float32."""
-    each = setup.stored / setup.ranks
+    each = setup.stored / setup.shards
     return {
         "weights": each * setup.model.parameters,
         "gradients": each * setup.trained,
@@ -48,7 +48,7 @@ def state(setup: Setup) -> Parts:
 
 def companions(setup: Setup) -> Parts:
     """A frozen reference for the KL penalty (without LoRA, which is one already), a critic with its own optimizer."""
-    algo, each = setup.recipe.algo, setup.stored * setup.model.parameters / setup.ranks
+    algo, each = setup.recipe.algo, setup.stored * setup.model.parameters / setup.shards
     parts: Parts = {}
     if algo.kl.coef > 0 and setup.recipe.model.lora is None:
         parts["reference model"] = each

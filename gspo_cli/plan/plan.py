@@ -86,7 +86,8 @@ class Plan:
         if self.setup.ranks > 1:
             lines += [
                 f"exchange {LINKS.text}",
-                "one process a GPU under torchrun; weights, gradients and optimizer sharded over all of them",
+                "one process a GPU under torchrun; weights, gradients and optimizer sharded over "
+                + ("all of them" if self.setup.shards == self.setup.ranks else "those of a node, once a node"),
             ]
         if self.setup.gpu and self.setup.recipe.rollout.engine == "vllm":
             lines.append(f"weights to the engine {COPIES.text}")

@@ -23,6 +23,8 @@ def remedies(recipe: Recipe, model: Architecture) -> list[str]:
 def changes(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     """Keys with values to try, the mildest first."""
     cluster, rollout = recipe.cluster, recipe.rollout
+    if recipe.train.divide == "machine":
+        yield "train.divide", "all"
     if not recipe.train.recompute:
         yield "train.recompute", True
     tokens = recipe.train.micro_batch_tokens

@@ -28,9 +28,15 @@ class Setup:
 
     @property
     def ranks(self) -> int:
-        """Processes that train, a GPU each; parameters, gradients and optimizer are sharded over all of them."""
+        """Processes that train, a GPU each."""
         cluster = self.recipe.cluster
         return cluster.nodes * cluster.gpus_per_node if cluster else 1
+
+    @property
+    def shards(self) -> int:
+        """Of them, those over which parameters, gradients and optimizer are divided."""
+        cluster = self.recipe.cluster
+        return cluster.gpus_per_node if cluster and self.recipe.train.divide == "machine" else self.ranks
 
     @property
     def stored(self) -> int:

@@ -98,7 +98,7 @@ def phases(setup: Setup) -> list[Phase]:
     found = [
         decode(setup, gpu),
         *(Phase(name, n * flop / rate, share, f"{n:g} forward passes") for name, n in passes(setup).items() if n),
-        Phase("optimizer", setup.minibatches * 7 * setup.stored * setup.trained / setup.ranks / gpu.bandwidth, ADAM,
+        Phase("optimizer", setup.minibatches * 7 * setup.stored * setup.trained / setup.shards / gpu.bandwidth, ADAM,
               f"{setup.minibatches} steps, {7 * setup.stored} bytes a parameter"),
     ]  # fmt: skip
     if setup.ranks > 1:

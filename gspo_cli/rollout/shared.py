@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gspo_cli.ranks import Ranks
+from gspo_cli.ranks import Ranks, in_turn
 from gspo_cli.rollout.collect import score
 from gspo_cli.rollout.engine import Engine, SampleKey, SyncReport
 from gspo_cli.tasks.contract import Crediting, Task
@@ -69,10 +69,7 @@ class SharedTask:
     def rewards(self, responses: list[tuple[Problem, str]]) -> list[Score]:
         """See `Batched.rewards`: each response is scored once, so that all ranks agree on it."""
         given = self.ranks.everywhere(lambda: [asdict(s) for s in score(self.task, self.ranks.share(responses))])
-        scores: list[Score] = [Score(None, "")] * len(responses)
-        for rank, mine in enumerate(given):
-            scores[rank :: self.ranks.size] = [Score(**table) for table in mine]
-        return scores
+        return [Score(**table) for table in in_turn(given)]
 
 
 def as_table(sample: Sample) -> dict[str, Any]:

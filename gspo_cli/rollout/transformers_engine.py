@@ -84,7 +84,7 @@ class TransformersEngine:
     def sync(self, weights: PreTrainedModel, version: int) -> None:
         """The model is the trainer's own, so only the version moves; or a whole copy of one divided over ranks."""
         if weights is not self.model:
-            copy_whole(weights, self.model)
+            copy_whole(weights, self.model, frozen=False)  # what is not trained is there since the start
         self.weight_version = version
 
     def rest(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gspo_cli.attempt import command_began, of_first_try
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.fs import remove_tree, storage_error
 from gspo_cli.runlog.lock import NAME as LOCK
@@ -24,7 +24,7 @@ def study_folder(out: Path, name: str | None, recipe: str) -> Path:
     Errors: GspoError for a name that could leave `out` or that some file system refuses.
     """
     if name is None:
-        name = f"{recipe[:48]}-{datetime.now():%Y%m%d-%H%M%S}"
+        name = f"{recipe[:48]}-{command_began().astimezone():%Y%m%d-%H%M%S}"
     if not NAME.fullmatch(name) or name.endswith(".") or name.split(".")[0].lower() in DEVICES:
         raise GspoError(
             f"{name!r} cannot name a study",
@@ -35,13 +35,14 @@ def study_folder(out: Path, name: str | None, recipe: str) -> Path:
 
 
 def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
-    """Refuses a study folder that already holds one of the runs, or with `overwrite` something that is no run.
+    """Refuses a study folder that already holds one of the runs, or with `overwrite` something that is no run; what a
+    first try of this command has begun is no obstacle.
 
     Errors: GspoError naming the ways out; nothing is touched then.
     """
     if study.exists() and not study.is_dir():
         raise GspoError(f"{study} is not a folder", "a file of that name is in the way", "choose another --name")
-    used = [r for r in runs if (study / r).exists()]
+    used = [r for r in runs if (study / r).exists() and not begun_before(study / r)]
     if used and not overwrite:
         done = progress(study / used[0])
         raise GspoError(
@@ -60,6 +61,11 @@ def is_run(folder: Path) -> bool:
     """Whether a folder is a run's, or one that was being made when its process died."""
     begun = not folder.is_symlink() and (folder / LOCK).is_file()
     return begun or (not folder.is_symlink() and (folder / "run.json").is_file())
+
+
+def begun_before(run: Path) -> bool:
+    """Whether a folder is a run's that this command's own first try has begun."""
+    return is_run(run) and of_first_try(created(run / "run.json"))
 
 
 def fresh(run: Path) -> None:

@@ -15,7 +15,7 @@ from gspo_cli.runlog.log import canonical
 from gspo_cli.runlog.read import read_object
 
 MAY_CHANGE = ("train.steps", "checkpoint.", "eval.", "guards.", "rollout.store", "rollout.deadline_s",
-              "rollout.kv_budget_gb", "model.device", "model.threads")  # fmt: skip
+              "rollout.kv_budget_gb", "model.device", "model.threads", "train.divide")  # fmt: skip
 """Keys of a recipe that a resume may change at all; any other would make the run two experiments in one log."""
 
 

@@ -143,9 +143,16 @@ def check_routers(recipes: list[Recipe], start: Path) -> None:
 
 def check_ranks(runs: list[Run], ranks: Ranks) -> None:
     """Errors: GspoError for what several ranks cannot train together."""
+    machines = sorted(set(ranks.everywhere(lambda: ranks.local)))
     for run in runs if ranks.size > 1 else ():
-        recipe, engine, name = run.recipe, run.recipe.rollout.engine, run.recipe.algo.name
+        engine, divide = run.recipe.rollout.engine, run.recipe.train.divide
         for broken, message, why, hint in (
+            (
+                run.recipe.model.lora is not None and engine != "transformers",
+                f"[model.lora] with engine {engine} and {ranks.size} ranks",
+                "an engine of its own is given whole weights, not adapters beside them",
+                "rollout.engine = 'transformers', or remove [model.lora]",
+            ),
             (
                 engine != "transformers",
                 f"engine {engine} with {ranks.size} ranks",
@@ -153,16 +160,10 @@ def check_ranks(runs: list[Run], ranks: Ranks) -> None:
                 "rollout.engine = 'transformers', or one process",
             ),
             (
-                getattr(run.algorithm, "CRITIC", False),
-                f"{name} with {ranks.size} ranks",
-                "its critic is not divided over ranks",
-                "an algorithm without critic, or one process",
-            ),
-            (
-                recipe.model.lora is not None,
-                f"[model.lora] with {ranks.size} ranks",
-                "adapters are not divided over ranks; they fit one GPU where the model does",
-                "remove it, or use one process and --jobs for several runs",
+                divide == "machine" and len(machines) > 1,
+                "train.divide = 'machine' on machines with unequal numbers of processes",
+                f"they have {' and '.join(map(str, machines))}, so they cannot hold the same rows",
+                "start as many on each, or train.divide = 'all'",
             ),
         ):
             if broken:

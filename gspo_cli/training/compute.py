@@ -53,7 +53,7 @@ def batch_flops(learner: Learner, batch: RolloutBatch, passes: list[int]) -> int
     flops = active_parameters(learner.model) * (2 * forward + 4 * trained)
     flops += active_parameters(learner.model, trained=True) * 2 * trained
     if learner.critic is not None:
-        trunk = unembedded(learner.critic.trunk)
+        trunk = unembedded(learner.critic.model.trunk)
         flops += sum(p.numel() * (8 if p.requires_grad else 6) for p in trunk) * trained
     return flops
 

@@ -1,41 +1,39 @@
 """PPO's critic: a copy of the start model with a scalar head, trained beside the policy (with LoRA, by adapters of
-its own).
+its own), and like it divided over the ranks.
 
 B = responses, T = token positions, R = tokens fed
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import Algorithm
 from gspo_cli.algorithms.critic import value_loss
-from gspo_cli.checkpoint.tensors import optimizer_tensors, restore_optimizer, restore_parameters
-from gspo_cli.models.packing import last_hidden, take_rows
+from gspo_cli.checkpoint.tensors import optimizer_tensors, parameter_tensors, restore_optimizer, restore_parameters
+from gspo_cli.models.packing import take_rows
+from gspo_cli.models.sharding import inside, whole
+from gspo_cli.models.value import ValueModel, token_values
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.training.accumulate import Accumulator
+from gspo_cli.training.merge import all_rows, merged
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
 
 
 class Critic:
-    """V(prompt and response so far): the value before each response token. Its head starts at 0, in float32."""
+    """V(prompt and response so far): the value before each response token."""
 
-    def __init__(self, policy: PreTrainedModel, lr: float, grad_clip: float) -> None:
-        self.trunk = copy.deepcopy(policy.base_model)
-        self.head = nn.Linear(policy.config.hidden_size, 1).to(policy.device)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        self.parameters = [p for part in (self.trunk, self.head) for p in part.parameters() if p.requires_grad]
+    def __init__(self, model: ValueModel, lr: float, grad_clip: float, ranks: Ranks = ALONE) -> None:
+        self.model, self.grad_clip, self.ranks = model, grad_clip, ranks
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-        self.grad_clip = grad_clip
 
     def values(self, micro: MicroBatch) -> Tensor:
         """The value at each loss token, 0 elsewhere: [B, T]; like the log-probability, read one position earlier."""
-        values_R1 = self.head(last_hidden(self.trunk, micro.input_ids_BT, micro.packing).float())
+        values_R1 = inside(self.model, token_values, micro.input_ids_BT, micro.packing)
         if micro.packing is None:
             values_BT = values_R1.view(micro.mask_BT.shape)
         else:
@@ -48,60 +46,60 @@ class Critic:
         """Once per rollout batch: old values, returns and whitened advantages of every token.
 
         Until here a row's advantage is its reward. Advantages are whitened over the whole rollout batch, so all rows
-        are laid into one matrix.
+        are laid into one matrix, those of the other ranks too.
         """
-        micro_batches = [m for mini in mini_batches for m in mini.micro_batches]
-        if not micro_batches:
+        passes = [m for mini in mini_batches for m in mini.micro_batches]
+        if not passes:
             return
-        old_values = [self.values(m) for m in micro_batches]
-        for micro, mine_BT in zip(micro_batches, old_values, strict=True):
-            micro.old_values_BT = mine_BT
-        width = max(m.mask_BT.shape[1] for m in micro_batches)
-        mask_BT, values_BT = (
-            torch.cat([nn.functional.pad(t, (0, width - t.shape[1])) for t in tensors])
-            for tensors in ([m.mask_BT for m in micro_batches], old_values)
+        for micro in passes:
+            micro.old_values_BT = self.values(micro)
+        own = [m for m in passes if not m.filler]
+        device, values = passes[0].mask_BT.device, [m.old_values_BT for m in own if m.old_values_BT is not None]
+        rewards_B1, first = all_rows([m.advantages[:, None] for m in own], torch.float32, self.ranks)
+        values_BT, _ = all_rows(values, torch.float32, self.ranks)
+        mask_BT, _ = all_rows([m.mask_BT for m in own], torch.bool, self.ranks)
+        found = algorithm.token_advantages(  # type: ignore[attr-defined]
+            rewards_B1[:, 0].to(device), values_BT.to(device), mask_BT.to(device), params
         )
-        rewards_B = torch.cat([m.advantages for m in micro_batches])
-        advantages_BT, returns_BT = algorithm.token_advantages(rewards_B, values_BT, mask_BT, params)  # type: ignore[attr-defined]
-        sizes = [len(m.mask_BT) for m in micro_batches]
-        for micro, mine_BT, target_BT in zip(
-            micro_batches, advantages_BT.split(sizes), returns_BT.split(sizes), strict=True
-        ):
-            micro.advantages, micro.returns_BT = (t[:, : micro.mask_BT.shape[1]] for t in (mine_BT, target_BT))
+        for micro in own:
+            size, width = micro.mask_BT.shape
+            advantages_BT, returns_BT = (rows_BT[first : first + size, :width] for rows_BT in found)
+            micro.advantages, micro.returns_BT = advantages_BT, returns_BT
+            first += size
 
     def update(self, mini_batch: MiniBatch, params: Any) -> dict[str, Reduced]:
         """One optimizer step of the critic on a mini-batch, with the value/* metrics."""
         metrics = Accumulator()
-        total = sum(int(m.mask_BT.sum()) for m in mini_batch.micro_batches)
+        total = int(mini_batch.mask_BT.sum())
         for micro in mini_batch.micro_batches:
+            values_BT = self.values(micro)
+            if micro.filler:
+                (0.0 * values_BT.sum()).backward()
+                continue
             assert micro.old_values_BT is not None and micro.returns_BT is not None
             numerator, _, found = value_loss(
-                self.values(micro), micro.old_values_BT, micro.returns_BT, micro.mask_BT, params.value_clip
+                values_BT, micro.old_values_BT, micro.returns_BT, micro.mask_BT, params.value_clip
             )
             (numerator / total).backward()
             metrics.add(found)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.grad_clip)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = whole(nn.utils.get_total_norm(gradients))
+        nn.utils.clip_grads_with_norm_(self.parameters, self.grad_clip, norm)
         if torch.isfinite(norm):
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        metrics.add({"value/grad_norm": Mean(norm, 1)})
-        return metrics.values
-
-    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """Trunk and head."""
-        parts = {"trunk": self.trunk, "head": self.head}
-        return [(f"{part}.{name}", p) for part, module in parts.items() for name, p in module.named_parameters()]
+        return merged(metrics, self.ranks).values | {"value/grad_norm": Mean(norm, 1)}
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of its state, for a checkpoint."""
-        weights = {name: p.detach().cpu().contiguous() for name, p in self.named_parameters()}
-        return weights | optimizer_tensors(self.optimizer, self.named_parameters())
+        """This rank's share of its state, for a checkpoint."""
+        named = list(self.model.named_parameters())
+        return parameter_tensors(named, self.ranks) | optimizer_tensors(self.optimizer, named, self.ranks)
 
     def restore(self, saved: dict[str, Tensor]) -> None:
-        """Puts that back.
+        """Puts the whole state back.
 
         Errors: ValueError for a state of another critic.
         """
         moments = {name: t for name, t in saved.items() if "|" in name}
-        restore_parameters(self.named_parameters(), {n: t for n, t in saved.items() if n not in moments})
-        restore_optimizer(self.optimizer, self.named_parameters(), moments)
+        restore_parameters(self.model.named_parameters(), {n: t for n, t in saved.items() if n not in moments})
+        restore_optimizer(self.optimizer, self.model.named_parameters(), moments)

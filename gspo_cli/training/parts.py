@@ -12,10 +12,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.during_training import BenchmarkSet, load_benchmarks
-from gspo_cli.models.divided import load_divided, replica
+from gspo_cli.models.divided import load_divided, load_divided_value, replica
 from gspo_cli.models.load import load_policy, weights_hash
-from gspo_cli.models.lora import add_lora
+from gspo_cli.models.lora import adapt
 from gspo_cli.models.recompute import enable_recompute
+from gspo_cli.models.value import ValueModel
 from gspo_cli.moe.gating import Gating
 from gspo_cli.moe.routers import find_routing, replayable
 from gspo_cli.ranks import ALONE, Ranks
@@ -23,11 +24,10 @@ from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.shared import SharedEngine, SharedTask
-from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.contract import Task
 from gspo_cli.training.critic import Critic
-from gspo_cli.training.study import Run
+from gspo_cli.training.study import Run, find_algorithm
 from gspo_cli.training.update import Learner
 
 
@@ -37,7 +37,9 @@ class Shared:
 
     ranks: Ranks = ALONE
     reference: PreTrainedModel | None = None
-    """The start model, divided too, where the KL penalty needs one."""
+    """The start model, divided too, where the KL penalty needs one; adapters stand on it already."""
+    value: ValueModel | None = None
+    """The critic's, divided too, where the algorithm has one."""
     rule: Gating | None = None
     """How the routers' logits become gate weights, where Routing Replay needs it."""
 
@@ -77,8 +79,7 @@ def load_parts(recipe: Recipe, start: Path, ranks: Ranks = ALONE) -> Parts:
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
     start_sha256 = weights_hash(model)
-    if recipe.model.lora is not None:
-        add_lora(model, recipe.model.lora, start, recipe.model.revision, derive_seed(recipe.seed, "lora"))
+    adapt(model, recipe, start)
     engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes)
     return Parts(model, tokenizer, task, stream, benchmarks, engine, start_sha256)
 
@@ -88,22 +89,26 @@ def load_shared_parts(recipe: Recipe, start: Path, ranks: Ranks) -> Parts:
 
     Errors: GspoError for what cannot be loaded.
     """
-    model, tokenizer, start_sha256 = load_divided(recipe.model, start, ranks)
+    model, tokenizer, start_sha256 = load_divided(recipe, start, ranks)
     if recipe.train.recompute:
         enable_recompute(model)
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
-    whole = replica(recipe.model, start, model)
+    whole = replica(recipe, start, model)
     engine = open_engine(recipe.rollout, whole, tokenizer, recipe.records_routes)
-    reference = rule = None
-    if recipe.algo.kl.coef > 0:
-        reference = load_divided(recipe.model, start, ranks).model.requires_grad_(False)
+    reference = value = rule = None
+    if recipe.algo.kl.coef > 0 and recipe.model.lora is None:
+        reference = load_divided(recipe, start, ranks).model.requires_grad_(False)
+    if getattr(find_algorithm(recipe.algo.name, []), "CRITIC", False):
+        value = load_divided_value(recipe, start, ranks)
+        if recipe.train.recompute:
+            enable_recompute(value.trunk)
     if recipe.algo.replay != "none":
         rule = replayable(whole, f"algo.replay = {recipe.algo.replay!r}").rule
     return Parts(
         model, tokenizer, SharedTask(task, ranks), stream, benchmarks, SharedEngine(engine, ranks), start_sha256,
-        Shared(ranks, reference, rule),
+        Shared(ranks, reference, value, rule),
     )  # fmt: skip
 
 
@@ -112,9 +117,10 @@ def make_learner(run: Run, model: PreTrainedModel, shared: Shared = Shared()) ->
     recipe, reference, routing = run.recipe, shared.reference, find_routing(model)
     if recipe.algo.kl.coef > 0 and reference is None:  # with adapters the start model is still there, beneath them
         reference = copy.deepcopy(model).requires_grad_(False) if recipe.model.lora is None else model
-    critic = (
-        Critic(model, run.params.critic_lr, recipe.train.grad_clip) if getattr(run.algorithm, "CRITIC", False) else None
-    )
+    critic = None
+    if getattr(run.algorithm, "CRITIC", False):
+        value = ValueModel(copy.deepcopy(model.base_model)) if shared.value is None else shared.value
+        critic = Critic(value, run.params.critic_lr, recipe.train.grad_clip, shared.ranks)
     replay = recipe.algo.replay
     if replay != "none":
         if routing is not None and shared.rule is not None:

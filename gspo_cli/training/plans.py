@@ -83,6 +83,24 @@ def to_resume(path: Path) -> list[Planned]:
     return _nothing(path)
 
 
+def with_plans(path: Path) -> list[Planned]:
+    """The same with what each was asked for, by which another machine can train it; a run's is in its study.
+
+    Errors: GspoError for a path that is neither, or a run outside of its study.
+    """
+    if (path / NAME).is_file():
+        return planned_runs(path)
+    inside = (path.parent / NAME).is_file() and planned_runs(path.parent)
+    found = [planned for planned in inside or () if planned.folder.name == path.name]
+    if not found:
+        raise GspoError(
+            f"no study in {path}, and no run of one",
+            f"neither it nor the folder around it has a {NAME} that names it",
+            "give a study's folder, or one of its runs; a run on its own goes on without --launcher ray",
+        )
+    return found
+
+
 def planned_runs(study: Path) -> list[Planned]:
     """All of them in the order of their plans; a later plan of the same run replaces an earlier one."""
     found: dict[str, Planned] = {}

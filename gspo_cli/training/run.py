@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gspo_cli.attempt import why_again
 from gspo_cli.checkpoint.tensors import seed_generators
 from gspo_cli.config import Recipe
 from gspo_cli.evals.during_training import measure_all
@@ -17,6 +18,7 @@ from gspo_cli.models.load import tokenizer_hash
 from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.rollout.collect import problems_hash
 from gspo_cli.rollout.hosted_engine import HostedEngine
+from gspo_cli.runlog.folder import begun_before
 from gspo_cli.runlog.heartbeat import Heartbeat
 from gspo_cli.runlog.lock import locked
 from gspo_cli.runlog.log import RunLog, SilentLog
@@ -24,12 +26,13 @@ from gspo_cli.runlog.seal import seal_run
 from gspo_cli.seeds import derive_seed
 from gspo_cli.training.changes import config_hash
 from gspo_cli.training.checkpoints import Checkpoints
+from gspo_cli.training.checks import check_ranks
 from gspo_cli.training.collapse_watch import CollapseWatch
 from gspo_cli.training.guards import Guards
 from gspo_cli.training.loop import Hooks, Session, train
 from gspo_cli.training.parts import Parts, load_parts, make_learner
 from gspo_cli.training.plans import Plan, record_plan
-from gspo_cli.training.resume import Earlier, reopened
+from gspo_cli.training.resume import Earlier, has_begun, is_complete, reopened
 from gspo_cli.training.run_folder import open_folder, record_end, reopen_folder, rollout_metadata, store_rollout
 from gspo_cli.training.saved import restore
 from gspo_cli.training.signals import Signals
@@ -47,7 +50,14 @@ class View:
 
 
 def execute(run: Run, start: Path, study: Path, plan: Plan, argv: list[str], view: View, ranks: Ranks = ALONE) -> Path:
-    """Trains one run from its beginning and returns its folder, which no other process may hold but its ranks."""
+    """Trains one run from its beginning and returns its folder, which no other process may hold but its ranks.
+
+    What the command's own first try has begun goes on instead (see `launch.torchrun`).
+    """
+    folder = study / run.name
+    if why_again() and ranks.from_first(lambda: begun_before(folder) and has_begun(folder)):
+        done = ranks.from_first(lambda: is_complete(folder))
+        return folder if done else resume(folder, lambda _: start, {}, [], argv, view, ranks)
     parts = load_parts(run.recipe, start, ranks)
     with locked(study / run.name) if ranks.first else nullcontext():
         if ranks.first:
@@ -64,6 +74,7 @@ def resume(folder: Path, start: Callable[[Recipe], Path], overrides: dict[str, A
     change.
     """
     with reopened(folder, overrides, allowed, view.note, ranks) as earlier:
+        check_ranks([earlier.run], ranks)
         view.note(f"{folder}: going on after rollout batch {earlier.state.step}")
         parts = load_parts(earlier.run.recipe, start(earlier.run.recipe), ranks)
         return train_held(
@@ -90,13 +101,15 @@ def train_held(
         "data_sha256": problems_hash(parts.stream.problems),
     }
     log = open_log(hashes) if parts.shared.ranks.first else SilentLog(folder, "")
+    if why := why_again():
+        log.event("launched_again", reason=why)
     parts.shared.ranks.wait()  # the first rank may have cut logs that the others read
     if isinstance(engine, HostedEngine):
         engine.on_restart = lambda reason: log.event("engine_restarted", reason=reason)
     learner, ranks = make_learner(run, model, parts.shared), parts.shared.ranks
     hooks = Hooks(
         evaluate=lambda: measure_all(
-            parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed
+            parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed, ranks
         ),
         store=lambda batch: store_rollout(batch, rollout_metadata(model, tokenizer, recipe), log),
         on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),

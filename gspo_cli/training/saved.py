@@ -1,7 +1,7 @@
 """What a checkpoint holds: gathered from a run, and put back into one.
 
-Of a model that is divided over ranks rank 0 takes the weights, whole, and each rank its share of the moments; so a
-checkpoint says nothing about the number of ranks, and any number can go on from it.
+Of a model that is divided over ranks rank 0 takes the weights, whole, and each rank its share of the moments and of the
+critic; so a checkpoint says nothing about the number of ranks, and any number can go on from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gspo_cli.training.ahead import load_ahead
 if TYPE_CHECKING:
     from gspo_cli.training.loop import Session
 
-STATE, OPTIMIZER, CRITIC, GENERATORS = "state.json", "optimizer.safetensors", "critic.safetensors", "rng.safetensors"
+STATE, OPTIMIZER, CRITIC, GENERATORS = "state.json", "optimizer", "critic", "rng.safetensors"
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Saved:
 
 
 def collect(session: Session, run: Path, ranks: Ranks) -> Saved:
-    """What this rank writes: of a divided model rank 0 takes the weights, each its share of the moments.
+    """What this rank writes: of a divided model rank 0 takes the weights, each its share of the rest.
 
     Errors: GspoError (exit code 4) for a weight or moment that is not finite; such a state is never saved.
     """
     learner = session.learner
     weights = whole_weights(learner.model, ranks)
-    files = {optimizer_file(ranks): optimizer_tensors(learner.optimizer, learner.model.named_parameters(), ranks)}
+    files = {own_file(OPTIMIZER, ranks): optimizer_tensors(learner.optimizer, learner.model.named_parameters(), ranks)}
     if learner.critic is not None:
-        files[CRITIC] = learner.critic.tensors()
+        files[own_file(CRITIC, ranks)] = learner.critic.tensors()
     everything: dict[str, Tensor] = dict(weights)
     for tensors in files.values():
         everything |= tensors
@@ -72,24 +72,24 @@ def collect(session: Session, run: Path, ranks: Ranks) -> Saved:
 
 
 def whole_weights(model: PreTrainedModel, ranks: Ranks) -> dict[str, Tensor]:
-    """The weights by name, those of a divided model gathered into the memory of rank 0's host."""
+    """The weights by name; what is trained of a divided model is gathered into the memory of rank 0's host."""
     if not is_sharded(model):
         return {name: p.detach() for name, p in model.named_parameters()}
-    gathered = ((name, whole(p.detach())) for name, p in model.named_parameters())
+    gathered = ((name, whole(p.detach())) for name, p in model.named_parameters() if p.requires_grad)
     return {name: rows.cpu() for name, rows in gathered if ranks.first}
 
 
-def optimizer_file(ranks: Ranks) -> str:
-    """Where this rank's share of the moments goes."""
-    return OPTIMIZER if ranks.size == 1 else f"optimizer-{ranks.rank + 1:05d}-of-{ranks.size:05d}.safetensors"
+def own_file(kind: str, ranks: Ranks) -> str:
+    """Where this rank's share of the moments, or of the critic, goes."""
+    return f"{kind}.safetensors" if ranks.size == 1 else f"{kind}-{ranks.rank + 1:05d}-of-{ranks.size:05d}.safetensors"
 
 
-def load_optimizer(folder: Path) -> dict[str, Tensor]:
-    """All moments, whichever number of ranks saved them.
+def load_shares(folder: Path, kind: str) -> dict[str, Tensor]:
+    """All of them together, whichever number of ranks saved them.
 
     Errors: OSError when there are none.
     """
-    files = sorted(folder.glob("optimizer*.safetensors")) or [folder / OPTIMIZER]
+    files = sorted(folder.glob(f"{kind}*.safetensors")) or [folder / f"{kind}.safetensors"]
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
 
@@ -107,9 +107,9 @@ def restore(session: Session, folder: Path, state: State) -> None:
     learner = session.learner
     try:
         load_weights(session, folder / "model", state)
-        restore_optimizer(learner.optimizer, learner.model.named_parameters(), load_optimizer(folder))
+        restore_optimizer(learner.optimizer, learner.model.named_parameters(), load_shares(folder, OPTIMIZER))
         if learner.critic is not None:
-            learner.critic.restore(load_file(folder / CRITIC))
+            learner.critic.restore(load_shares(folder, CRITIC))
         restore_generators(load_file(folder / GENERATORS))
         session.ahead.extend(load_ahead(folder, state))
     except (OSError, KeyError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -121,6 +122,12 @@ def test_an_interrupted_study_is_saved_and_goes_on(smoke: Path, local: Path, tmp
     assert process.returncode == 143, err
     assert f"gspo train --resume {study} --launcher ray" in err and "Traceback" not in err
     assert strict_lines(study / RUNS[0] / "events.jsonl")[-1]["status"] in ("interrupted", "completed")
+    begun = (study / RUNS[2]).exists()
+    done = on_ray("train", "--resume", study / RUNS[0], "--json")  # one of its runs alone
+    assert done.code == 0, done.err
+    assert [json.loads(line)["run"] for line in done.out.splitlines()] == [str(study / RUNS[0])]
+    assert (study / RUNS[0] / "metrics.jsonl").read_bytes() == (local / RUNS[0] / "metrics.jsonl").read_bytes()
+    assert (study / RUNS[2]).exists() == begun
     done = on_ray("train", "--resume", study)
     assert done.code == 0, done.err
     for run in ("grpo-s0", "grpo-s1"):

@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 from program import GSPO, Gspo, strict_lines
 
+from gspo_cli import attempt
+from gspo_cli.errors import GspoError
+from gspo_cli.launch import torchrun
+from gspo_cli.runlog.folder import check_free, study_folder
+
 SMALL = [
     "real/qwen3-30b-a3b-8xh200", "--algo", "gspo", "--steps", "4",
     "--set", "model={tiny = {hidden = 16, layers = 2, experts = 4}, threads = 1}",  # passes in bfloat16, as the recipe
@@ -54,10 +59,102 @@ def test_the_papers_recipe_on_two_ranks_is_killed_and_goes_on_with_one(gspo: Gsp
     assert gspo("runs", "verify", run.parent).code == 0
 
 
+ABORTS = """
+import os
+from pathlib import Path
+from gspo_cli.tasks.arithmetic import Arithmetic
+
+class Aborts(Arithmetic):
+    def reward(self, problem, text):
+        saved = list(Path(os.environ["OUT"]).glob("*/*/checkpoints/step-000002/MANIFEST.json"))
+        if os.environ["RANK"] == "1" and saved and "GSPO_LAUNCHED_AGAIN" not in os.environ:
+            os.abort()
+        return super().reward(problem, text)
+
+def aborts(_config=None):
+    return Aborts()
+"""
+
+
+@pytest.mark.slow
+def test_an_aborted_rank_is_begun_once_more_from_the_checkpoint(gspo: Gspo, smoke: Path, tmp_path: Path) -> None:
+    (tmp_path / "aborts_for_tests.py").write_text(ABORTS)
+    asked = ["train", smoke, "--algo", "gspo", "--steps", "4", "--launcher", "torchrun", "--nproc", "2", "--json"]
+    sets = ["task.name=aborts_for_tests:aborts", "checkpoint.every=1", "eval.bench=[]"]
+    out = tmp_path / "out"
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    options = [option for assignment in sets for option in ("--set", assignment)]
+    done = gspo(*asked, *options, "--out", out, OUT=str(out), PYTHONPATH=path)
+    assert done.code == 0, done.err
+    assert done.err.count("warning: rank 1 was ended by signal 6 (SIGABRT); once more") == 1
+    (run,) = out.glob("*/gspo-s0")
+    events = strict_lines(run / "events.jsonl")
+    assert [e.get("resumed_from") for e in events if e["event"] == "start"] == [None, 2]
+    assert [e["reason"] for e in events if e["event"] == "launched_again"] == ["rank 1 was ended by signal 6 (SIGABRT)"]
+    assert "Fatal Python error: Aborted" in done.err  # where it was
+    assert [json.loads(line)["run"] for line in done.out.splitlines()] == [str(run)]
+    assert [line["step"] for line in strict_lines(run / "metrics.jsonl") if line["kind"] == "step"] == [1, 2, 3, 4]
+    assert gspo("runs", "verify", run.parent).code == 0
+
+
+@pytest.mark.parametrize(
+    ("codes", "tries", "expected"),
+    [
+        ([-6, 0], 2, 0),
+        ([-6, 4], 2, 4),
+        ([-6, -6], 2, None),
+        ([-9], 1, None),
+        ([-11], 1, None),
+        ([5], 1, 5),
+        ([0], 1, 0),
+    ],
+)
+def test_nothing_but_an_abort_is_tried_again(
+    codes: list[int], tries: int, expected: int | None, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    told: list[tuple[str, str | None]] = []
+
+    def run_all(_nproc: int) -> tuple[int, int]:
+        told.append((os.environ[attempt.LAUNCHED], os.environ.get(attempt.AGAIN)))
+        return 1, codes[len(told) - 1]
+
+    for name in (attempt.LAUNCHED, attempt.AGAIN):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(torchrun, "run_all", run_all)
+    if expected is None:
+        with pytest.raises(GspoError, match=f"signal {-codes[-1]}"):
+            torchrun.launch(2)
+    else:
+        assert torchrun.launch(2) == expected
+    assert len(told) == tries and len({when for when, _ in told}) == 1
+    assert [why is not None for _, why in told] == [False, True][:tries]
+    assert ("once more" in capsys.readouterr().err) == (tries == 2)
+
+
+def test_what_the_first_try_has_begun_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, before, strange = (tmp_path / name for name in ("ours", "before", "strange"))
+    for folder, created in ((ours, "2026-02-03T04:05:07+00:00"), (before, "2026-02-03T04:05:05+00:00")):
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({"created": created}))
+    strange.mkdir()
+    monkeypatch.setenv(attempt.LAUNCHED, "2026-02-03T04:05:06+00:00")
+    with pytest.raises(GspoError, match="already holds"):
+        check_free(tmp_path, ["ours"], overwrite=False)
+    monkeypatch.setenv(attempt.AGAIN, "rank 1 was ended by signal 6 (SIGABRT)")
+    check_free(tmp_path, ["ours"], overwrite=False)
+    for name in ("before", "strange"):
+        with pytest.raises(GspoError, match="already holds"):
+            check_free(tmp_path, [name], overwrite=False)
+    assert study_folder(tmp_path, None, "r") == study_folder(tmp_path, None, "r")
+
+
 @pytest.mark.slow
 def test_what_is_refused_is_said_once(gspo: Gspo, tmp_path: Path) -> None:
-    done = gspo("train", "--algo", "ppo", "--launcher", "torchrun", "--nproc", "2", "--out", tmp_path)
-    assert done.code == 2 and done.err.count("ppo with 2 ranks") == 1
+    engine = ("--set", "rollout.engine=vllm")
+    done = gspo("train", *engine, "--launcher", "torchrun", "--nproc", "2", "--out", tmp_path)
+    assert done.code == 2 and done.err.count("why:") == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -94,7 +94,7 @@ RELIABILITY = (
         "optimizer.state[known[name]] = {", "optimizer.state.get(known[name]) or {", EVERY_STEP, "gspo",
     ),
     Mutant(
-        "the critic not restored", SAVED, "learner.critic.restore(load_file(folder / CRITIC))", "pass",
+        "the critic not restored", SAVED, "learner.critic.restore(load_shares(folder, CRITIC))", "pass",
         EVERY_STEP, "ppo",
     ),
     Mutant(

@@ -116,8 +116,17 @@ def test_a_kl_penalty_and_a_critic_take_memory_of_their_own() -> None:
     assert planned("real/qwen3-0.6b", arm="ppo").memory["training"]["critic"] == 4 * plain["weights"]
 
 
+def test_weights_divided_within_machines_take_the_memory_of_one_machine() -> None:
+    two = "real/qwen3-30b-a3b-16xh100"
+    everywhere, within = planned(two), planned(two, "train.divide=machine")
+    for part in ("weights", "gradients", "optimizer"):
+        assert within.memory["training"][part] == 2 * everywhere.memory["training"][part]
+    assert not within.fits and "--set train.divide=all" in remedies(within.setup.recipe, within.setup.model)
+
+
 def test_a_recipe_without_the_new_keys_is_written_as_before() -> None:
     """Otherwise no run that began before them could go on: its configuration is known by its hash."""
     table = Recipe.model_validate({"name": "t", "model": {"path": "x"}}).model_dump(mode="json")
     assert "cluster" not in table and "recompute" not in table["train"] and "compute" not in table["model"]
+    assert "divide" not in table["train"]
     assert "tensor_parallel" not in table["rollout"]["vllm"]

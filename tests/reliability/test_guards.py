@@ -122,7 +122,7 @@ def test_the_limit_holds_across_a_resume(start: Path, ram: Path, monkeypatch: py
 def test_a_critic_that_is_not_finite_counts_too(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_critic(learner: Learner, _: pytest.MonkeyPatch, bad: float) -> None:
         assert learner.critic is not None
-        parameter = learner.critic.head.weight
+        parameter = learner.critic.model.head.weight
         handle = parameter.register_hook(lambda grad: (handle.remove(), torch.full_like(grad, bad))[1])
 
     spoiled(monkeypatch, in_critic, float("inf"), {1})

@@ -20,21 +20,25 @@ import toy
 from safetensors.torch import load_file
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.ranks import Ranks, join, leave
+from gspo_cli.evals.arithmetic import ArithmeticGrader
+from gspo_cli.ranks import Ranks, in_turn, join, leave
+from gspo_cli.training import run as training
 
 QUIET = {"task": {"name": "toy:quiet_letters"}}
 FEW = {
     "train": {"steps": 3, "minibatches": 2, "lr": 0.002, "warmup": 1, "micro_batch_tokens": 9},
     "checkpoint": {"every": 1, "keep": 9},
 }
-NOISE = ("mismatch/", "kl/", "loss", "moe/slot_churn_weighted", "weight/within", "ratio/")
+PPO = {"name": "ppo", "critic_lr": 0.002}
+LORA = {"lora": {"rank": 2, "alpha": 8, "experts": True}}
+NOISE = ("mismatch/", "kl/", "loss", "moe/slot_churn_weighted", "weight/within", "ratio/", "value/explained_var")
 """Differences of nearly equal numbers: they are compared in absolute terms."""
 
 
 ABORTED = -signal.SIGABRT & 0xFF
 
 
-def in_ranks(size: int, work: Callable[[Ranks], object], folder: Path) -> list[int]:
+def in_ranks(size: int, work: Callable[[Ranks], object], folder: Path, machines: int = 1) -> list[int]:
     """Exit codes of the work done by forks that know of each other; what they say goes to `folder/said-RANK`.
 
     Repeated once, and loudly, where glibc aborted one of them ("double free or corruption"): seen once in some 400
@@ -42,27 +46,31 @@ def in_ranks(size: int, work: Callable[[Ranks], object], folder: Path) -> list[i
     """
     before = folder.with_name(f"{folder.name}-before")
     shutil.copytree(folder, before)
-    codes = fork_ranks(size, work, folder)
+    codes = fork_ranks(size, work, folder, machines)
     if ABORTED in codes:
         said = "\n".join((folder / f"said-{rank}").read_text() for rank in range(size))
         sys.__stderr__.write(f"\nTRIED AGAIN: a rank was aborted, {codes}\n{said}\n")  # type: ignore[union-attr]
         shutil.rmtree(folder)
         shutil.copytree(before, folder)
-        codes = fork_ranks(size, work, folder)
+        codes = fork_ranks(size, work, folder, machines)
     shutil.rmtree(before)
     return codes
 
 
-def fork_ranks(size: int, work: Callable[[Ranks], object], folder: Path, deadline_s: float = 60) -> list[int]:
-    """One try of `in_ranks`."""
+def fork_ranks(
+    size: int, work: Callable[[Ranks], object], folder: Path, machines: int = 1, deadline_s: float = 60
+) -> list[int]:
+    """One try of `in_ranks`. `machines` = on how many they believe to be."""
+    local = size // machines
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
 
     def run(rank: int) -> None:
         os.environ.update(
-            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="localhost", MASTER_PORT=str(port)
-        )
+            RANK=str(rank), LOCAL_RANK=str(rank % local), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(local),
+            MASTER_ADDR="localhost", MASTER_PORT=str(port),
+        )  # fmt: skip
         ranks = join(timeout_s=deadline_s)
         try:
             work(ranks)
@@ -78,19 +86,23 @@ def fork_ranks(size: int, work: Callable[[Ranks], object], folder: Path, deadlin
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def trained(recipe: Any, study: Path, size: int) -> Path:
+def trained(recipe: Any, study: Path, size: int, machines: int = 1) -> Path:
     """The run's folder after a training by that many ranks."""
     if size == 1:
         return toy.train(recipe, study)
     study.mkdir(exist_ok=True)
-    codes = in_ranks(size, lambda ranks: toy.train(recipe, study, ranks=ranks), study)
+    codes = in_ranks(size, lambda ranks: toy.train(recipe, study, ranks=ranks), study, machines)
     assert codes == [0] * size, "\n".join((study / f"said-{rank}").read_text() for rank in range(size))
     return study / f"{recipe.algo.name}-s0"
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    """Of the last checkpoint."""
-    return load_file(sorted((run / "checkpoints").glob("step-*"))[-1] / "model" / "model.safetensors")
+    """Of the last checkpoint, with the critic and all moments."""
+    folder = sorted((run / "checkpoints").glob("step-*"))[-1]
+    files = [*(folder / "model").glob("*.safetensors"), *folder.glob("optimizer*"), *folder.glob("critic*")]
+    found = [(name, tensor) for file in files for name, tensor in load_file(file).items()]
+    assert len(dict(found)) == len(found)
+    return dict(found)
 
 
 def assert_equal(one: Path, many: Path) -> None:
@@ -110,22 +122,75 @@ def assert_equal(one: Path, many: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "algo"),
+    ("size", "algo", "model"),
     [
-        (2, {"name": "gspo"}),
-        pytest.param(4, {"name": "gspo"}, marks=pytest.mark.slow),
-        pytest.param(2, {"name": "grpo", "replay": "r2", "kl": {"coef": 0.1}}, marks=pytest.mark.slow),
-        pytest.param(3, {"name": "sapo", "dynamic_sampling": True}, marks=pytest.mark.slow),
+        (2, {"name": "gspo"}, {}),
+        pytest.param(4, {"name": "gspo"}, {}, marks=pytest.mark.slow),
+        pytest.param(2, {"name": "grpo", "replay": "r2", "kl": {"coef": 0.1}}, {}, marks=pytest.mark.slow),
+        pytest.param(3, {"name": "sapo", "dynamic_sampling": True}, {}, marks=pytest.mark.slow),
+        (2, PPO, {}),
+        pytest.param(3, PPO | {"kl": {"coef": 0.1}}, {}, marks=pytest.mark.slow),
+        (2, {"name": "gspo", "kl": {"coef": 0.1}}, LORA),
+        pytest.param(3, PPO, LORA, marks=pytest.mark.slow),
     ],
 )
-def test_ten_batches_equal_those_of_one_process(start: Path, ram: Path, size: int, algo: dict[str, Any]) -> None:
-    recipe = toy.recipe(start, **QUIET, algo=algo, train=FEW["train"] | {"steps": 10})
+def test_ten_batches_equal_those_of_one_process(
+    start: Path, ram: Path, size: int, algo: dict[str, Any], model: dict[str, Any]
+) -> None:
+    recipe = toy.recipe(start, **QUIET, algo=algo, model=model, train=FEW["train"] | {"steps": 10})
     assert_equal(trained(recipe, ram / "one", 1), trained(recipe, ram / "many", size))
 
 
-@pytest.mark.parametrize("after", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(start: Path, ram: Path, after: int) -> None:
-    recipe = toy.recipe(start, **QUIET, **FEW)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algo", "model", "machines"), [({"name": "gspo", "kl": {"coef": 0.1}}, {}, 2), (PPO, LORA, 2), (PPO, {}, 4)]
+)
+def test_weights_divided_within_machines_train_as_one_process(
+    start: Path, ram: Path, algo: dict[str, Any], model: dict[str, Any], machines: int
+) -> None:
+    """Two machines of two ranks, or four of one: rows are held once a machine."""
+    recipe = toy.recipe(start, **QUIET, algo=algo, model=model, train=FEW["train"] | {"steps": 6})
+    many = recipe.model_copy(update={"train": recipe.train.model_copy(update={"divide": "machine"})})
+    study, shapes = ram / "many", ram / "shapes"
+    study.mkdir()
+    shapes.mkdir()
+
+    def work(ranks: Ranks) -> None:
+        from gspo_cli.training import loop
+
+        real = loop.train
+
+        def train(session: Any, checkpoints: Any) -> None:
+            weight = next(session.learner.model.parameters())
+            found = [list(weight.device_mesh.shape), str(weight.placements), list(weight.to_local().shape)]
+            (shapes / str(ranks.rank)).write_text(json.dumps([*found, list(weight.shape)]))
+            real(session, checkpoints)
+
+        training.train = train  # type: ignore[assignment]
+        toy.train(many, study, ranks=ranks)
+
+    assert in_ranks(4, work, study, machines) == [0] * 4, (study / "said-0").read_text()
+    for rank in range(4):
+        mesh, placements, held, whole = json.loads((shapes / str(rank)).read_text())
+        assert mesh == [machines, 4 // machines] and placements == "(Replicate(), Shard(dim=0))"
+        assert abs(held[0] - whole[0] * machines / 4) < 1
+    assert_equal(trained(recipe, ram / "one", 1), study / f"{algo['name']}-s0")
+
+
+@pytest.mark.parametrize(
+    ("after", "algo", "model"),
+    [
+        (1, {"name": "gspo"}, {}),
+        pytest.param(4, {"name": "gspo"}, {}, marks=pytest.mark.slow),
+        pytest.param(3, PPO, {}, marks=pytest.mark.slow),
+        (1, PPO, LORA),
+        pytest.param(4, PPO, LORA, marks=pytest.mark.slow),
+    ],
+)
+def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(
+    start: Path, ram: Path, after: int, algo: dict[str, Any], model: dict[str, Any]
+) -> None:
+    recipe = toy.recipe(start, **QUIET, **FEW, algo=algo, model=model)
     whole = trained(recipe, ram / "whole", 1)
     study = ram / "study"
     study.mkdir()
@@ -146,7 +211,8 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(start: Path, ram:
     assert 0 not in in_ranks(2, stopped, study)
     run = trained(recipe, study, after)
     assert [e["resumed_from"] for e in toy.events(run, "start") if "resumed_from" in e] == [1]
-    assert len(list((run / "checkpoints" / "step-000001").glob("optimizer-*-of-00002.safetensors"))) == 2
+    shares = [path.name for path in (run / "checkpoints" / "step-000001").glob("*-of-00002.safetensors")]
+    assert len(shares) == (4 if algo is PPO else 2)
     assert_equal(whole, run)
 
 
@@ -232,6 +298,31 @@ def test_a_reward_that_fails_on_one_rank_is_everyones_error(start: Path, ram: Pa
 
     assert in_ranks(2, work, ram) == [ExitCode.ENGINE] * 2
     assert "the judge is gone" in (ram / "said-0").read_text()
+
+
+def test_each_answer_of_an_evaluation_is_graded_by_one_rank(
+    start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = {"bench": ["arithmetic"], "limit": 5, "samples": 3, "max_new_tokens": 4}
+    recipe = toy.recipe(start, **QUIET, train=FEW["train"] | {"steps": 1}, eval=some)
+    real = ArithmeticGrader.grade
+
+    def grade(self: ArithmeticGrader, answers: Any) -> Any:
+        with (ram / f"graded-{os.environ.get('RANK')}").open("a") as file:
+            file.writelines(json.dumps([problem.id, text]) + "\n" for problem, text in answers)
+        return real(self, answers)
+
+    def graded(name: str) -> list[str]:
+        return (ram / f"graded-{name}").read_text().splitlines()
+
+    monkeypatch.setattr(ArithmeticGrader, "grade", grade)
+    one, many = trained(recipe, ram / "one", 1), trained(recipe, ram / "many", 2)
+    whole, shares = graded("None"), [graded("0"), graded("1")]
+    assert len(whole) == 15 and in_turn(shares) == whole
+    assert [len(share) for share in shares] == [8, 7]
+    assert_equal(one, many)
+    lines = [(run / "metrics.jsonl").read_text().splitlines()[-1] for run in (one, many)]
+    assert lines[0].partition('"eval"')[1] and json.loads(lines[0])["metrics"] == json.loads(lines[1])["metrics"]
 
 
 def test_a_rank_that_dies_ends_the_others_at_once(start: Path, ram: Path) -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.ranks import Ranks
+from gspo_cli.training.checks import check_ranks
 from gspo_cli.training.study import plan, resolve_arm
 
 
@@ -84,3 +86,26 @@ def test_arms_of_a_recipe() -> None:
     assert (params.clip.low, params.clip.high, filled.algo.name) == (3e-4, 3e-4, "gspo")
     filled, _, params = resolve_arm(recipe({"name": "grpo", "clip": {"low": 0.1}}, arms=arms), "slow")
     assert (filled.algo.name, filled.algo.lr, params.clip.low, params.clip.high) == ("grpo", 1e-5, 0.1, 0.27)
+
+
+@pytest.mark.parametrize(
+    ("tables", "machines", "reason"),
+    [
+        ({}, [2, 2, 1], None),
+        ({"train": {"divide": "machine"}}, [2, 2, 2, 2], None),
+        ({"train": {"divide": "machine"}}, [2, 2, 1], "unequal numbers of processes"),
+        ({"model": {"tiny": {}, "lora": {}}}, [2, 2], None),
+        ({"model": {"tiny": {}, "lora": {}}, "rollout": {"engine": "scripted"}}, [2, 2], "lora.* with engine scripted"),
+    ],
+)
+def test_what_several_ranks_cannot_do_together(
+    tables: dict[str, Any], machines: list[int], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ranks, "everywhere", lambda *_: machines)
+    for algo in ("gspo", "ppo"):
+        runs = plan(recipe({"name": algo}, **tables), [algo], [0])
+        if reason is None:
+            check_ranks(runs, Ranks(0, len(machines), machines[0]))
+        else:
+            with pytest.raises(GspoError, match=reason):
+                check_ranks(runs, Ranks(0, len(machines), machines[0]))

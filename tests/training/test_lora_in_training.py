@@ -127,10 +127,10 @@ def test_the_critic_has_adapters_of_its_own(tiny_dense: PreTrainedModel) -> None
     batch, ppo = rollout_batch(), ALGORITHMS["ppo"]
     minis = make_mini_batches(batch, ppo.advantage(*rewards_and_groups(batch), who.params), WHOLE, CPU)
     who.critic.set_advantages(ppo, who.params, minis)
-    before = {n: p.detach().clone() for n, p in who.critic.trunk.named_parameters()}
+    before = {n: p.detach().clone() for n, p in who.critic.model.trunk.named_parameters()}
     for _ in range(2):
         who.critic.update(minis[0], who.params)
-    moved = {n for n, p in who.critic.trunk.named_parameters() if not torch.equal(p, before[n])}
+    moved = {n for n, p in who.critic.model.trunk.named_parameters() if not torch.equal(p, before[n])}
     assert moved and all(".lora_" in n for n in moved)
     assert not {id(p) for p in who.critic.parameters} & {id(p) for p in who.model.parameters()}
 

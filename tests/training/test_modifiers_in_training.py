@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from gspo_cli.algorithms import ALGORITHMS, ppo
 from gspo_cli.algorithms.critic import gae, whiten
 from gspo_cli.config import AlgoConfig, Correction, Kl
+from gspo_cli.models.value import ValueModel
 from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
 from gspo_cli.training.critic import Critic
 from gspo_cli.training.loop import has_spread
@@ -97,8 +98,8 @@ def test_has_spread() -> None:
 
 
 def critic_batch(model: PreTrainedModel, budget: int) -> tuple[Critic, list[MiniBatch]]:
-    critic = Critic(model, lr=0.1, grad_clip=1e9)
-    torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
+    critic = Critic(ValueModel(copy.deepcopy(model.base_model)), lr=0.1, grad_clip=1e9)
+    torch.nn.init.normal_(critic.model.head.weight, generator=torch.Generator().manual_seed(0))
     parts = minis(rollout_batch(), Cut(2, budget, keep_rows_without_advantage=True), "ppo")
     critic.set_advantages(ppo, ppo.Params(lam=0.9), parts)  # type: ignore[arg-type]
     return critic, parts
@@ -107,9 +108,9 @@ def critic_batch(model: PreTrainedModel, budget: int) -> tuple[Critic, list[Mini
 def test_critic_values_stand_before_the_token(tiny_dense: PreTrainedModel) -> None:
     critic, parts = critic_batch(tiny_dense, 10_000)
     micro = parts[0].micro_batches[0]
-    hidden = critic.trunk(input_ids=micro.input_ids_BT, use_cache=False).last_hidden_state
+    hidden = critic.model.trunk(input_ids=micro.input_ids_BT, use_cache=False).last_hidden_state
     for b, t in micro.mask_BT.nonzero().tolist():
-        torch.testing.assert_close(critic.values(micro)[b, t], critic.head(hidden[b, t - 1])[0])
+        torch.testing.assert_close(critic.values(micro)[b, t], critic.model.head(hidden[b, t - 1])[0])
 
 
 def test_critic_advantages_do_not_depend_on_the_cut(tiny_dense: PreTrainedModel) -> None:
@@ -161,7 +162,7 @@ def test_sampler_log_probs_as_old_policy(tiny_moe: PreTrainedModel) -> None:
 
 def test_the_critic_rests_when_the_policy_does(tiny_dense: PreTrainedModel) -> None:
     who = learner(tiny_dense, "ppo")
-    critic = Critic(who.model, lr=0.1, grad_clip=1e9)
+    critic = Critic(ValueModel(copy.deepcopy(who.model.base_model)), lr=0.1, grad_clip=1e9)
     who = replace(who, critic=critic)
     (mini,) = minis(rollout_batch(), Cut(1, 10_000, keep_rows_without_advantage=True), "ppo")
     critic.set_advantages(ppo, ppo.Params(), [mini])  # type: ignore[arg-type]
