@@ -49,6 +49,7 @@ def divide(
     for module in outer:
         fill(module, f"{names[module]}." if names[module] else "", weights, device, recurse=False)
     skeleton.forward = lambda function, *args: function(skeleton, *args)
+    skeleton.pass_dtype = compute
     fully_shard(skeleton, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
     for module in skeleton.modules():
         if isinstance(module, FSDPModule):
@@ -98,6 +99,12 @@ def copy_whole(model: PreTrainedModel, replica: PreTrainedModel) -> None:
 def is_sharded(model: nn.Module) -> bool:
     """Whether it is divided."""
     return isinstance(model, FSDPModule)
+
+
+def precision(model: PreTrainedModel) -> torch.dtype:
+    """What its passes are made in."""
+    dtype: torch.dtype = getattr(model, "pass_dtype", model.dtype)
+    return dtype
 
 
 def inside(model: PreTrainedModel, function: Callable[..., T], *args: Any) -> T:

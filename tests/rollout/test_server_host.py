@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from gspo_cli.config import RolloutConfig, VllmConfig
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.tiny import character_tokenizer
-from gspo_cli.rollout import server_engine
+from gspo_cli.rollout import server_client
 from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.sampler import sample
@@ -95,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(server_engine, "PAUSE_S", 0.01)
+    monkeypatch.setattr(server_client, "PAUSE_S", 0.01)
     with Server(tiny_moe) as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
@@ -164,7 +164,7 @@ def test_a_silent_server_ends_within_the_deadline(server: Server, tiny_moe: PreT
 
 
 def test_a_server_that_is_not_there_is_named(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_engine, "PAUSE_S", 0.01)
+    monkeypatch.setattr(server_client, "PAUSE_S", 0.01)
     config = RolloutConfig(engine="vllm-server", vllm=VllmConfig(url="http://127.0.0.1:9"))
     with pytest.raises(GspoError, match=r"127\.0\.0\.1:9 did not answer"):
         open_engine(config, tiny_moe, character_tokenizer())
