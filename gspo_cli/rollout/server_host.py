@@ -111,6 +111,7 @@ class ServerHost:
         Errors: GspoError, on all ranks; the server is then neither resumed nor fit to be.
         """
         assert self.transfer is not None
+        self.ranks.wait()  # until no rank has a request under way: it would wait, and be answered by the new weights
         self.ranks.from_first(lambda: self.client.post("/pause?mode=keep&clear_cache=true"))
         tensors = self.transfer.send(weights, version)
         self.ranks.from_first(lambda: self._resume(version))
