@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from program import Gspo, strict_lines
+from program import GSPO, strict_lines
 from vllm_models import PYTHON, TOLERANCE, gaps, greedy, moved, saved
 
 from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
@@ -105,7 +105,7 @@ def test_a_broken_update_leaves_a_paused_server(moe: Path, tmp_path: Path) -> No
         assert running.poll() is None
 
 
-def test_ranks_with_engines_of_their_own_train_as_one_process(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
+def test_ranks_with_engines_of_their_own_train_as_one_process(smoke: Path, tmp_path: Path) -> None:
     """Each rank an engine, and one engine spread over two ranks by vLLM's external launcher."""
     recipe = [smoke, "--set", "model.tiny.hidden=32", "--set", "model.tiny.head_dim=32", "--set", "eval.bench=[]",
               "--set", "rollout.engine=vllm", "--set", f"rollout.vllm.python={PYTHON}"]  # fmt: skip
@@ -116,8 +116,9 @@ def test_ranks_with_engines_of_their_own_train_as_one_process(gspo_here: Gspo, s
         ("own", several),
         ("spread", [*several, "--set", "rollout.vllm.tensor_parallel=2"]),
     ):
-        done = gspo_here("train", *recipe, *more, "--out", tmp_path, "--name", name)
-        assert done.code == 0, done.err
+        command = [GSPO, "train", *recipe, *more, "--out", tmp_path, "--name", name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stderr
         lines = strict_lines(tmp_path / name / "gspo-s0" / "metrics.jsonl")
         metrics = [line["metrics"] for line in lines if line["kind"] == "rollout"]
         assert len(metrics) == 2 and all(m["mismatch/sync_absdiff_max"] <= TOLERANCE for m in metrics)
