@@ -65,6 +65,7 @@ def divide(skeleton: Model, source: Model | None, device: torch.device, compute:
     if isinstance(skeleton, ValueModel):
         fully_shard(skeleton.head, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
     skeleton.forward = lambda function, *args: function(skeleton, *args)
+    skeleton.pass_dtype = compute
     fully_shard(skeleton, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
     for module in skeleton.modules():
         if isinstance(module, FSDPModule):
@@ -116,6 +117,12 @@ def copy_whole(model: PreTrainedModel, replica: PreTrainedModel, frozen: bool = 
 def is_sharded(model: nn.Module) -> bool:
     """Whether it is divided."""
     return isinstance(model, FSDPModule)
+
+
+def precision(model: PreTrainedModel) -> torch.dtype:
+    """What its passes are made in."""
+    dtype: torch.dtype = getattr(model, "pass_dtype", model.dtype)
+    return dtype
 
 
 def inside(model: nn.Module, function: Callable[..., T], *args: Any) -> T:

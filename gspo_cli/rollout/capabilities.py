@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.util import find_spec
 
 from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import GspoError
@@ -19,11 +20,11 @@ def check_engine(config: RolloutConfig, device: str, routes: bool, trains: bool,
     Errors: GspoError with what the engine lacks.
     """
     engine, on_gpu = config.engine, device == "cuda"
-    if engine == "vllm-server" and trains:
+    if engine == "vllm-server" and trains and on_gpu and find_spec("vllm") is None:
         raise GspoError(
-            "engine vllm-server cannot train",
-            "its server keeps the weights it was started with, and training needs samples of the newest",
-            "rollout.engine = 'vllm', or use it with `gspo rollout` and `gspo eval`",
+            "engine vllm-server needs vLLM beside the trainer as well, to train on a GPU",
+            "its sender hands the server new weights over NCCL, and it is not installed here",
+            "pip install 'gspo[vllm]'",
         )
     if engine == "vllm-server" and config.vllm.url is None:
         raise GspoError(
@@ -47,6 +48,17 @@ def check_engine(config: RolloutConfig, device: str, routes: bool, trains: bool,
                 f"its kernels are made for {', '.join(map(str, HEAD_DIMS))}, and fail at the first prompt",
                 "--set model.tiny.head_dim=32 for a model that is built here, else rollout.engine = 'transformers'",
             )
+
+
+def check_spread(config: RolloutConfig, ranks: int) -> None:
+    """Errors: GspoError when the run's processes cannot be cut into engines of `tensor_parallel` of them."""
+    spread = config.vllm.tensor_parallel
+    if config.engine == "vllm" and ranks % spread:
+        raise GspoError(
+            f"rollout.vllm.tensor_parallel = {spread} with {ranks} process" + ("es" if ranks > 1 else ""),
+            "an engine that is spread over GPUs has one process of the run on each of them",
+            f"--launcher torchrun --nproc N with N a multiple of {spread}, or rollout.vllm.tensor_parallel = 1",
+        )
 
 
 def find_python(path: str | None) -> str:

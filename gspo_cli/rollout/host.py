@@ -32,3 +32,6 @@ class Host(Protocol):
 
     def close(self) -> None:
         """Ends it, hung or not."""
+
+    def give_up(self) -> None:
+        """Ends it after an error: nothing may be sampled from what it holds."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.moe.routers import Routing
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.rollout.engine import EngineInfo, SampleKey, SyncReport
 from gspo_cli.rollout.host import Host, HostLost, HostRefused
 from gspo_cli.rollout.sync_check import SyncProbe
@@ -22,15 +23,16 @@ class HostedEngine:
     """The `Engine` protocol over a host.
 
     A host that dies or does not answer in time is replaced once, with the trainer's weights as they are; the request is
-    repeated with the same seeds, so the batch is the one that would have come. The second loss ends the run.
+    repeated with the same seeds, so the batch is the one that would have come. The second loss ends the run. Among
+    several ranks, each with a host, the first one does: one rank alone cannot gather weights that all hold.
     """
 
     def __init__(
         self, name: str, open_host: Callable[[], Host], weights: PreTrainedModel, stop_ids: frozenset[int],
-        deadline_s: float, checked: bool = True, routing: Routing | None = None,
+        deadline_s: float, checked: bool = True, routing: Routing | None = None, ranks: Ranks = ALONE,
     ) -> None:  # fmt: skip
         self.weights, self.deadline_s, self.weight_version = weights, deadline_s, 0
-        self.open_host, self.restarts, self.routing = open_host, 0, routing
+        self.open_host, self.restarts, self.routing, self.ranks = open_host, 0, routing, ranks
         self.on_restart: Callable[[str], None] = lambda _reason: None
         self.name = name
         self.probe: SyncProbe | None = None
@@ -79,7 +81,7 @@ class HostedEngine:
 
     def _make_probe(self, host: Host) -> SyncProbe:
         """What later loads are checked with, after a first load that must change nothing."""
-        probe = SyncProbe(host, self.weights, self.deadline_s)
+        probe = SyncProbe(host, self.weights, self.deadline_s, self.ranks)
         probe.check_reload(host, self.weights)
         return probe
 
@@ -99,8 +101,8 @@ class HostedEngine:
             try:
                 return request(self.host)
             except HostLost as lost:
-                self.host.close()
-                if self.restarts or not self.host.replaceable:
+                self.host.give_up()
+                if self.restarts or not self.host.replaceable or self.ranks.size > 1:
                     raise
                 self.restarts += 1
                 self.on_restart(str(lost))
@@ -110,7 +112,7 @@ class HostedEngine:
         except (HostLost, HostRefused) as error:
             raise self._ended(error) from error
         except GspoError:
-            self.host.close()
+            self.host.give_up()
             raise
 
     def _open(self) -> Host:
@@ -125,8 +127,8 @@ class HostedEngine:
             ) from error
 
     def _ended(self, error: Exception) -> GspoError:
-        """Closes the host; the error for the user."""
-        self.host.close()
+        """Gives the host up; the error for the user."""
+        self.host.give_up()
         lost = f"engine {self.name} was lost" + (" again after a restart" if self.restarts else "")
         return GspoError(
             lost if isinstance(error, HostLost) else f"engine {self.name} refused",

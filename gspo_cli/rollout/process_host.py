@@ -82,6 +82,8 @@ class ProcessHost:
             if file >= 0:
                 os.close(file)
 
+    give_up = close
+
     def _exchange(self, line: bytes) -> dict[str, Any]:
         """Sends a line and reads one, both before the deadline: a hung child reads no more than it writes."""
         until = time.monotonic() + self.deadline_s

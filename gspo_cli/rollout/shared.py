@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 
 
 class SharedEngine:
-    """The `Engine` protocol over one engine a rank. A sample's seed is its own, so who draws it changes nothing."""
+    """The `Engine` protocol over one engine a rank, or `spread` ranks an engine. A sample's seed is its own, so who
+    draws it changes nothing."""
 
-    def __init__(self, engine: Engine, ranks: Ranks) -> None:
-        self.engine, self.ranks = engine, ranks
+    def __init__(self, engine: Engine, ranks: Ranks, spread: int = 1) -> None:
+        self.engine, self.ranks, self.spread = engine, ranks, spread
         self.info, self.weight_version = engine.info, engine.weight_version
 
     def generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
         """See `Engine.generate`; all ranks must ask for the same."""
-        mine = self.ranks.share(prompts)
+        mine = Ranks(self.ranks.rank // self.spread, self.ranks.size // self.spread).share(prompts)
         names = {prompt.problem_id for prompt in mine}
         wanted = {key: seed for key, seed in seeds.items() if key[0] in names}
 
         def draw() -> list[dict[str, Any]]:
-            return [as_table(s) for s in self.engine.generate(mine, sampling, wanted)] if mine else []
+            drawn = self.engine.generate(mine, sampling, wanted) if mine else []
+            return [as_table(s) for s in drawn] if self.ranks.rank % self.spread == 0 else []
 
         return [from_table(table) for drawn in self.ranks.everywhere(draw) for table in drawn]
 

@@ -15,6 +15,8 @@ import torch
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.log_probs import token_scores
+from gspo_cli.models.sharding import precision
+from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.rollout.engine import SyncReport
 from gspo_cli.rollout.host import Host
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 LENGTH, MORE = 160, 16  # tokens; vLLM's blocks on a CPU have 128
 EXACT = 1e-4  # nats of any token, both sides in float32: sums are merely taken in another order
 RELOAD = 1e-6  # nats of any token, the same weights loaded again
+START = 0.1  # nats in the mean, lower precision, at the start: about 0.01 is rounding, other weights give whole nats
 WIDER = 3.0  # lower precision: median difference over that of the start, when both sides had loaded the same files
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 
@@ -39,17 +42,21 @@ class Gap:
 
 
 class SyncProbe:
-    """Fixed texts with what is expected of the two sides on them."""
+    """Fixed texts with what is expected of the two sides on them. Among several ranks each asks its own engine, and all
+    agree on the verdict, because each takes part in the others' passes."""
 
-    def __init__(self, host: Host, weights: PreTrainedModel, deadline_s: float) -> None:
-        self.deadline_s = deadline_s
-        self.exact = weights.dtype == torch.float32 and host.facts["dtype"] == "float32"
+    def __init__(self, host: Host, weights: PreTrainedModel, deadline_s: float, ranks: Ranks = ALONE) -> None:
+        self.deadline_s, self.ranks = deadline_s, ranks
+        self.exact = precision(weights) == torch.float32 and host.facts["dtype"] == "float32"
         room = min(LENGTH, int(host.facts["positions"]) - MORE - 1)
         first = weights.config.vocab_size // 2
         self.texts = [[first, *self._sample(host, [first], room - 1, seed)[0]] for seed in (1, 2)]
         self.limit = EXACT
         if not self.exact:
-            self.limit = WIDER * max(self.gap(host, weights, text).median for text in self.texts)
+            gaps = [self.gap(host, weights, text) for text in self.texts]
+            self.limit = WIDER * max(gap.median for gap in gaps)
+            if not self._all(max(gap.mean for gap in gaps) <= START):
+                raise self._differs(max(gaps, key=lambda gap: gap.mean), 0, f"{START:g} in the mean")
         self.check(host, weights, 0, 0)
 
     def check(self, host: Host, weights: PreTrainedModel, version: int, tensors: int) -> SyncReport:
@@ -57,9 +64,10 @@ class SyncProbe:
         for text in self.texts:
             gap = self.gap(host, weights, text)
             # in lower precision a single token may be far off: experts that were level are chosen differently
-            if (gap.largest if self.exact else gap.median) <= self.limit:
+            if self._all((gap.largest if self.exact else gap.median) <= self.limit):
                 return SyncReport(version, tensors, gap.largest, gap.mean)
-        raise self._differs(gap, version)
+        kind = "at most" if self.exact else "in the median, three times the difference at the start"
+        raise self._differs(gap, version, f"{self.limit:.2g} {kind}")
 
     def check_reload(self, host: Host, weights: PreTrainedModel) -> None:
         """Hands over the weights that the engine has already: nothing may change beyond scoring twice.
@@ -108,12 +116,16 @@ class SyncProbe:
         )["samples"]  # fmt: skip
         return sample[3], sample[4]
 
-    def _differs(self, gap: Gap, version: int) -> GspoError:
+    def _all(self, fits: bool) -> bool:
+        """Whether it is so on all ranks."""
+        return all(self.ranks.everywhere(lambda: fits))
+
+    def _differs(self, gap: Gap, version: int, allowed: str) -> GspoError:
         return GspoError(
             f"the engine does not compute with the trainer's weights of step {version}",
             f"log-probabilities of the same {len(self.texts[-1]) + MORE} tokens differ by {gap.largest:.2g} nats at "
-            f"most and {gap.median:.2g} in the median, on another text as well; allowed are {self.limit:.2g} "
-            + ("at most" if self.exact else "in the median, three times the difference at the start"),
+            f"most and {gap.median:.2g} in the median, here or on another rank, on another text as well; allowed are "
+            f"{allowed}",
             "nothing was sampled with them; use rollout.engine = 'transformers', and report this with the versions "
             "that `gspo doctor` prints",
             ExitCode.ENGINE,

@@ -17,7 +17,7 @@ from gspo_cli.models.load import load_error, pick_device
 from gspo_cli.models.lora import require_peft
 from gspo_cli.moe.routers import needed_routing
 from gspo_cli.ranks import Ranks
-from gspo_cli.rollout.capabilities import check_engine
+from gspo_cli.rollout.capabilities import check_engine, check_spread
 
 if TYPE_CHECKING:
     from gspo_cli.training.study import Run
@@ -144,6 +144,8 @@ def check_routers(recipes: list[Recipe], start: Path) -> None:
 def check_ranks(runs: list[Run], ranks: Ranks) -> None:
     """Errors: GspoError for what several ranks cannot train together."""
     machines = sorted(set(ranks.everywhere(lambda: ranks.local)))
+    for run in runs:
+        check_spread(run.recipe.rollout, ranks.size)
     for run in runs if ranks.size > 1 else ():
         engine, divide = run.recipe.rollout.engine, run.recipe.train.divide
         for broken, message, why, hint in (
@@ -152,12 +154,6 @@ def check_ranks(runs: list[Run], ranks: Ranks) -> None:
                 f"[model.lora] with engine {engine} and {ranks.size} ranks",
                 "an engine of its own is given whole weights, not adapters beside them",
                 "rollout.engine = 'transformers', or remove [model.lora]",
-            ),
-            (
-                engine != "transformers",
-                f"engine {engine} with {ranks.size} ranks",
-                "an engine in a process of its own is not yet given weights that are divided over ranks",
-                "rollout.engine = 'transformers', or one process",
             ),
             (
                 divide == "machine" and len(machines) > 1,

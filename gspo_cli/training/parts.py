@@ -80,12 +80,13 @@ def load_parts(recipe: Recipe, start: Path, ranks: Ranks = ALONE) -> Parts:
     benchmarks = load_benchmarks(recipe.eval)
     start_sha256 = weights_hash(model)
     adapt(model, recipe, start)
-    engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes)
+    engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes, trains=True)
     return Parts(model, tokenizer, task, stream, benchmarks, engine, start_sha256)
 
 
 def load_shared_parts(recipe: Recipe, start: Path, ranks: Ranks) -> Parts:
-    """The same with weights divided over the ranks, and a whole copy of them on each to sample from.
+    """The same with weights divided over the ranks. To sample, each has a whole copy of them, or an engine that takes
+    them tensor by tensor.
 
     Errors: GspoError for what cannot be loaded.
     """
@@ -95,8 +96,10 @@ def load_shared_parts(recipe: Recipe, start: Path, ranks: Ranks) -> Parts:
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
-    whole = replica(recipe, start, model)
-    engine = open_engine(recipe.rollout, whole, tokenizer, recipe.records_routes)
+    rollout, own = recipe.rollout, recipe.rollout.engine == "transformers"
+    whole = replica(recipe, start, model) if own or recipe.algo.replay != "none" else model
+    engine = open_engine(rollout, whole if own else model, tokenizer, recipe.records_routes, trains=True, ranks=ranks)
+    spread = rollout.vllm.tensor_parallel if rollout.engine == "vllm" else 1
     reference = value = rule = None
     if recipe.algo.kl.coef > 0 and recipe.model.lora is None:
         reference = load_divided(recipe, start, ranks).model.requires_grad_(False)
@@ -107,8 +110,8 @@ def load_shared_parts(recipe: Recipe, start: Path, ranks: Ranks) -> Parts:
     if recipe.algo.replay != "none":
         rule = replayable(whole, f"algo.replay = {recipe.algo.replay!r}").rule
     return Parts(
-        model, tokenizer, SharedTask(task, ranks), stream, benchmarks, SharedEngine(engine, ranks), start_sha256,
-        Shared(ranks, reference, value, rule),
+        model, tokenizer, SharedTask(task, ranks), stream, benchmarks, SharedEngine(engine, ranks, spread),
+        start_sha256, Shared(ranks, reference, value, rule),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def check(table: dict[str, Any], device: str = "cpu", routes: bool = False, trai
 @pytest.mark.parametrize(
     ("table", "given", "message", "hint"),
     [
-        (SERVER, {"trains": True}, "cannot train", "rollout.engine = 'vllm'"),
+        (SERVER, {"trains": True, "device": "cuda"}, "needs vLLM beside the trainer", "gspo[vllm]"),
         ({"engine": "vllm-server"}, {}, "needs rollout.vllm.url", "--set rollout.vllm.url="),
         (OWN, {"routes": True}, "which experts it chose on a CPU", "algo.replay = 'r3'"),
         (SERVER, {"routes": True}, "which experts it chose", "algo.replay = 'r3'"),
@@ -40,7 +40,7 @@ def test_what_is_lacking_is_named(table: dict[str, Any], given: dict[str, Any], 
 
 def test_what_is_there_passes() -> None:
     check(OWN, trains=True)
-    check(SERVER)
+    check(SERVER, trains=True)
     check({"engine": "vllm"}, device="cuda", routes=True, trains=True, head_dim=16)
     check({"engine": "transformers"}, routes=True, trains=True, head_dim=16)
 

@@ -31,19 +31,38 @@ class SyncExtension:
         And a language-model head that is tied to the embedding keeps its packed copy of the old one. On a GPU nothing
         is packed, and captured graphs hold the kernel's addresses.
         """
-        modules = list(self.get_model().modules())  # type: ignore[attr-defined]
-        methods = [m.quant_method for m in modules if hasattr(getattr(m, "quant_method", None), "moe_kernel")]
-        reset = [m for m in methods if m.moe_kernel is not None] if repack else []
-        for method in reset:
-            method.moe_kernel = None
-        self.reload_weights(weights_iterator=weights or _from_file(str(path)))  # type: ignore[attr-defined]
-        kept = [m for m in modules if hasattr(m, "cpu_linear") and m.weight.numel()] if repack else []
-        for module in kept:  # those that keep the plain weight beside the packed one: embedding and head
+        model = self.get_model()  # type: ignore[attr-defined]
+        methods = expert_methods(model)
+        reset = drop_kernels(model) if repack else 0
+        self.reload_weights(weights_iterator=weights or from_file(str(path)))  # type: ignore[attr-defined]
+        if repack:
+            pack_heads(model)
+        return {"moe_layers": len(methods), "reset": reset}
+
+
+def expert_methods(model: torch.nn.Module) -> list[Any]:
+    """How vLLM computes each layer of experts."""
+    return [m.quant_method for m in model.modules() if hasattr(getattr(m, "quant_method", None), "moe_kernel")]
+
+
+def drop_kernels(model: torch.nn.Module) -> int:
+    """Before a load on a CPU: the experts' kernels, and how many there were."""
+    kept = [method for method in expert_methods(model) if method.moe_kernel is not None]
+    for method in kept:
+        method.moe_kernel = None
+    return len(kept)
+
+
+def pack_heads(model: torch.nn.Module) -> None:
+    """After a load on a CPU: what keeps the plain weight beside the packed one, embedding and head."""
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "cpu_linear") and module.weight.numel():
             module.quant_method.process_weights_after_loading(module)
-        return {"moe_layers": len(methods), "reset": len(reset)}
 
 
-def _from_file(path: str) -> Iterable[tuple[str, torch.Tensor]]:
+def from_file(path: str) -> Iterable[tuple[str, torch.Tensor]]:
+    """The tensors of a safetensors file."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
@@ -56,8 +75,10 @@ class Backend:
 
     def __init__(
         self, model: str, revision: str | None, dtype: str, stop_ids: list[int], kv_bytes: int, routes: bool,
-        code_revision: str | None = None,
+        tensor_parallel: int, external: bool, code_revision: str | None = None,
     ) -> None:  # fmt: skip
+        """`external` = `torchrun` has started the other workers of this engine, or other engines beside it; each asks
+        for the same, and none speaks for the others."""
         self.stop_ids, self.routes = stop_ids, routes
         self.on_cpu = current_platform.is_cpu()
         self.asleep = False
@@ -68,6 +89,8 @@ class Backend:
             max_model_len=-1, kv_cache_memory_bytes=kv_bytes, enable_prefix_caching=True,
             enforce_eager=self.on_cpu, enable_chunked_prefill=not self.on_cpu, enable_sleep_mode=not self.on_cpu,
             trust_remote_code=code_revision is not None, code_revision=code_revision,
+            tensor_parallel_size=tensor_parallel,
+            distributed_executor_backend="external_launcher" if external else None,
             enable_return_routed_experts=routes, gpu_memory_utilization=0.9 if self.on_cpu else _free_share(),
         )  # fmt: skip
         config = self.llm.llm_engine.vllm_config

@@ -1,0 +1,223 @@
+"""A server follows the trainer, or is left so that nobody samples from it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_vllm import FileSender, Server, serving
+from transformers import PreTrainedModel
+
+from gspo_cli.config import RolloutConfig, VllmConfig
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.tiny import character_tokenizer
+from gspo_cli.rollout import engines, server_client, server_host, transfer
+from gspo_cli.rollout.engine import SampleKey, generate_checked
+from gspo_cli.rollout.engines import open_engine
+from gspo_cli.rollout.hosted_engine import HostedEngine
+from gspo_cli.rollout.weights import WeightStream
+from gspo_cli.types import Prompt, Sampling
+
+PROMPTS = [Prompt("a", (4, 5, 6))]
+SEEDS: dict[SampleKey, int] = {("a", i): i for i in range(4)}
+PAUSE, GIVE_UP = "/pause?mode=keep&clear_cache=true", ["/pause?mode=abort", "/shutdown_weight_transfer_engine"]
+
+
+def update(version: int) -> list[str]:
+    return [PAUSE, "/start_weight_update", "/update_weights", f"/finish_weight_update {version}", "/weight_info",
+            "/resume"]  # fmt: skip
+
+
+@pytest.fixture
+def server(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(server_client, "PAUSE_S", 0.01)
+    with serving(tiny_moe) as running:
+        yield running
+
+
+def moved(model: PreTrainedModel, seed: int) -> PreTrainedModel:
+    """The trainer after an update."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn(p.shape, generator=generator) * 0.02 * p.std())
+    return model
+
+
+def following(server: Server, model: PreTrainedModel) -> HostedEngine:
+    config = RolloutConfig(engine="vllm-server", deadline_s=60, vllm=VllmConfig(url=server.url))
+    engine = open_engine(config, model, character_tokenizer(), trains=True)
+    assert isinstance(engine, HostedEngine)
+    return engine
+
+
+def overdue(engine: HostedEngine, deadline_s: float) -> None:
+    engine.deadline_s = engine.host.client.deadline_s = deadline_s  # type: ignore[attr-defined]
+
+
+def test_it_is_paused_handed_the_weights_asked_for_their_version_resumed_and_checked(
+    server: Server, tiny_moe: PreTrainedModel
+) -> None:
+    trainer = moved(copy.deepcopy(tiny_moe), 1)  # the server has been left with other weights
+    engine = following(server, trainer)
+    opened = ["generate", "/init_weight_transfer_engine", *update(0), "generate", *update(0), "generate"]
+    assert server.calls == opened
+    server.calls.clear()
+    for version in (1, 2):
+        report = engine.sync(moved(trainer, version), version)
+        assert report is not None and report.version == version and report.absdiff_max < 1e-5
+        assert report.tensors == len(list(trainer.parameters()))
+    drawn = generate_checked(engine, PROMPTS, Sampling(1.0, 8), SEEDS, 2)
+    assert {s.weight_version for s in drawn.values()} == {2}
+    assert server.calls == [*update(1), "generate", *update(2), "generate"]  # each once: versions through finish alone
+    engine.close()
+    assert not server.paused and server.calls[-1] == "/shutdown_weight_transfer_engine"
+
+
+FAULTS = [
+    *((f"/{name}", "500", f"/{name}") for name in ("pause", "start_weight_update", "update_weights",
+                                                        "finish_weight_update", "resume")),
+    ("/update_weights", "hang", "timed out"),
+    ("/finish_weight_update", "drop", "/finish_weight_update"),
+    ("/weight_info", "lie", "step 17"),
+    ("weights", "lie", "log-probabilities"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("route", "fault", "reason"), FAULTS)
+def test_an_error_on_the_way_leaves_it_paused(
+    server: Server, tiny_moe: PreTrainedModel, route: str, fault: str, reason: str
+) -> None:
+    trainer = copy.deepcopy(tiny_moe)
+    engine = following(server, trainer)
+    server.calls.clear()
+    server.faults[route] = fault
+    if fault == "hang":
+        overdue(engine, 0.5)
+    with pytest.raises(GspoError) as caught:
+        engine.sync(moved(trainer, 1), 1)
+    assert caught.value.code is ExitCode.ENGINE and reason in caught.value.why and caught.value.hint
+    assert server.paused and server.calls[-2:] == GIVE_UP
+    taken = [call for call in server.calls[:-2] if call not in ("generate", "/weight_info")]
+    whole = [call for call in update(1) if call != "/weight_info"]
+    assert taken == whole[: len(taken)]  # nothing twice, nothing after the failure
+    server.calls.clear()
+    engine.close()
+    assert server.calls == []  # nor does the run's end wake it up
+
+
+def test_a_server_that_fails_at_the_start_is_left_paused_too(server: Server, tiny_moe: PreTrainedModel) -> None:
+    server.faults["/update_weights"] = "500"
+    with pytest.raises(GspoError):
+        following(server, tiny_moe)
+    assert server.paused and server.calls[-2:] == GIVE_UP
+
+
+@pytest.mark.parametrize(("backend", "reason"), [("", "is none, needed is file"), ("nccl", "is nccl, needed is file")])
+def test_one_that_was_not_started_for_it_is_left_alone(
+    server: Server, tiny_moe: PreTrainedModel, backend: str, reason: str
+) -> None:
+    server.backend = backend
+    with pytest.raises(GspoError, match="cannot take over") as caught:
+        following(server, tiny_moe)
+    assert reason in caught.value.why and "VLLM_SERVER_DEV_MODE=1" in caught.value.hint
+    assert server.calls == ["generate"] and not server.paused
+
+
+def test_samples_of_two_versions_reject_the_batch(
+    server: Server, tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = following(server, tiny_moe)
+    real = server.answer
+
+    def mixed(body: dict[str, Any]) -> dict[str, Any]:
+        answer = real(body)
+        answer["choices"][0]["weight_versions"] = [{"version": "0"}, {"version": "1"}]
+        return answer
+
+    monkeypatch.setattr(server, "answer", mixed)
+    with pytest.raises(GspoError, match="rejected") as caught:
+        generate_checked(engine, PROMPTS, Sampling(1.0, 8), SEEDS, 0)
+    assert "step -1, not 0" in caught.value.why
+
+
+@pytest.fixture
+def senders(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[FileSender]:
+    """The transfer of GPUs, with what stands in for vLLM's sender."""
+    made: list[FileSender] = []
+    places: list[dict[str, Any]] = []
+
+    def open_sender(place: dict[str, Any], *args: Any) -> FileSender:
+        places.append(place)
+        made.append(FileSender(tmp_path, *args))
+        return made[-1]
+
+    server.backend = "nccl"
+    monkeypatch.setattr(engines, "FileTransfer", transfer.NcclTransfer)
+    monkeypatch.setattr(transfer, "open_sender", open_sender)
+    yield made  # type: ignore[misc]
+    assert all(place["world_size"] == 5 and place["master_address"] == "127.0.0.1" for place in places)
+
+
+def test_vllms_own_sender_is_given_the_version_that_it_does_not_name(
+    server: Server, tiny_moe: PreTrainedModel, senders: list[FileSender]
+) -> None:
+    trainer = copy.deepcopy(tiny_moe)
+    engine = following(server, trainer)
+    server.calls.clear()
+    report = engine.sync(moved(trainer, 1), 1)
+    assert report is not None and report.absdiff_max < 1e-5 and report.tensors == len(list(trainer.parameters()))
+    assert server.calls == [*update(1), "generate"] and len(senders) == 1
+    assert server.updates[-1]["path"] == senders[0].file
+
+
+def test_a_transfer_that_hangs_ends_at_the_deadline(
+    server: Server, tiny_moe: PreTrainedModel, senders: list[FileSender]
+) -> None:
+    engine = following(server, tiny_moe)
+    overdue(engine, 0.3)
+    senders[0].hang_s = 3.0
+    began = time.monotonic()
+    with pytest.raises(GspoError, match="was lost") as caught:
+        engine.sync(tiny_moe, 1)
+    assert "not done after 0.3 s" in caught.value.why and time.monotonic() - began < 2.5
+    assert server.paused and server.calls[-2:] == GIVE_UP
+
+
+def test_a_broken_pass_is_gathered_to_its_end(
+    server: Server, tiny_moe: PreTrainedModel, senders: list[FileSender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks gather every tensor; this one must, too, or they wait for it."""
+    engine = following(server, tiny_moe)
+    gathered: list[str] = []
+    real = transfer.WeightStream.drain
+    monkeypatch.setattr(transfer.WeightStream, "drain",
+                        lambda self: (gathered.extend(name for name, _ in self._left), real(self)))  # fmt: skip
+    server.faults["/start_weight_update"] = "500"
+    with pytest.raises(GspoError):
+        engine.sync(tiny_moe, 1)
+    assert gathered == [name for name, _ in tiny_moe.named_parameters()] and len(senders) == 1
+
+
+def test_what_is_announced_is_what_comes(tiny_moe: PreTrainedModel) -> None:
+    stream = WeightStream()
+    stream.dtype = torch.bfloat16
+    stream.begin(tiny_moe)
+    sent = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in stream]
+    assert sent == [tuple(facts) for facts in stream.metadata()]
+    assert {dtype for _, dtype, _ in sent} == {torch.bfloat16}
+    assert [name for name, _ in stream] == [name for name, _ in tiny_moe.named_parameters()]  # each pass anew
+
+
+def test_requests_are_shared_out_among_ranks(server: Server) -> None:
+    from gspo_cli.ranks import Ranks
+
+    client = server_client.ServerClient(server.url, 60)
+    host = partial(server_host.ServerHost, client, frozenset({1}), 64, lambda *_: None)
+    assert [host(Ranks(0, size)).concurrency for size in (1, 8, 100)] == [64, 8, 1]

@@ -1,0 +1,170 @@
+"""The real vLLM under several ranks, as a server that follows the trainer, and its own sender (`pytest -m vllm`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from program import GSPO, strict_lines
+from vllm_models import PYTHON, TOLERANCE, gaps, greedy, moved, saved
+
+from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.load import load_policy
+from gspo_cli.rollout import hosts, server_client
+from gspo_cli.rollout.engine import generate_checked
+from gspo_cli.rollout.engines import open_engine
+from gspo_cli.rollout.hosted_engine import HostedEngine
+from gspo_cli.rollout.transfer import free_port
+from gspo_cli.types import Prompt, Sampling
+
+pytestmark = pytest.mark.vllm
+PROMPTS = [Prompt(f"p{n}", tuple(range(10, 10 + n))) for n in (1, 7, 20)]
+SEEDS = {(p.problem_id, i): 1000 * len(p.token_ids) + i for p in PROMPTS for i in range(4)}
+SERVE = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--dtype", "float32",
+         "--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out",
+         "--enforce-eager", "--skip-tokenizer-init", "--weight-transfer-config", '{"backend": "file"}',
+         "--worker-extension-cls", "file_transfer.Known"]  # fmt: skip
+ENV = {"PYTHONPATH": str(hosts.__path__[0]), "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1",
+       "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def moe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(TinyModel(head_dim=32), tmp_path_factory.mktemp("start"))
+
+
+@contextmanager
+def server(folder: Path, log: Path, *more: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A `vllm serve` on this machine's CPU, ended with all its workers."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as out:
+        command = [*SERVE, "--model", str(folder), "--port", str(port), *more]
+        running = subprocess.Popen(command, env=os.environ | ENV, stdout=out, stderr=out, start_new_session=True)
+        try:
+            for _ in range(300):
+                assert running.poll() is None, log.read_text()[-2000:]
+                try:
+                    with urllib.request.urlopen(f"{url}/version", timeout=5):
+                        break
+                except OSError:
+                    time.sleep(1)
+            yield url, running
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+
+
+@pytest.mark.parametrize("more", [(), ("--tensor-parallel-size", "2"), ("--data-parallel-size", "2")])
+def test_a_server_follows_the_trainer(moe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+                                      ) -> None:  # fmt: skip
+    monkeypatch.setattr(server_client, "PAUSE_S", 0.05)
+    model, tokenizer = load_policy(ModelConfig(path=str(moe)), moe)
+    with server(moe, tmp_path / "log", *more) as (url, running):
+        moved(model, seed=9)  # it has been started with other weights
+        config = RolloutConfig(engine="vllm-server", deadline_s=120, vllm=VllmConfig(url=url))
+        engine = open_engine(config, model, tokenizer, trains=True)
+        assert isinstance(engine, HostedEngine) and engine.info.dtype == "float32"
+        with closing(engine):
+            for version in (1, 2, 3):
+                report = engine.sync(moved(model, seed=version), version)
+                assert report is not None and report.absdiff_max <= TOLERANCE
+                tokens, log_probs = greedy(engine, model, PROMPTS, version)
+                print(f"{more} {version} syncs: tokens equal {tokens}, log-probs within {log_probs:.1e}")
+                assert tokens and log_probs <= TOLERANCE
+                drawn = generate_checked(engine, PROMPTS, Sampling(1.0, 24), SEEDS, version)
+                assert max(gaps(model, PROMPTS, list(drawn.values()), 1.0)) <= TOLERANCE
+            os.killpg(running.pid, signal.SIGKILL)
+            with pytest.raises(GspoError, match="did not answer") as caught:
+                engine.sync(model, 4)
+            assert caught.value.code is ExitCode.ENGINE
+
+
+def test_a_broken_update_leaves_a_paused_server(moe: Path, tmp_path: Path) -> None:
+    """Its model has no memory then: a request would end vLLM's engine, were it not paused."""
+    model, tokenizer = load_policy(ModelConfig(path=str(moe)), moe)
+    with server(moe, tmp_path / "log") as (url, running):
+        config = RolloutConfig(engine="vllm-server", deadline_s=120, vllm=VllmConfig(url=url))
+        engine = open_engine(config, model, tokenizer, trains=True)
+        transfer = engine.host.transfer  # type: ignore[attr-defined]
+        post = transfer.orders.client.post
+        transfer.orders.update_weights = lambda _: post("/update_weights", {"update_info": {"path": "/no/such"}})
+        with pytest.raises(GspoError, match="did not answer") as caught:
+            engine.sync(model, 1)
+        print(caught.value.why)
+        assert "/update_weights: 500" in caught.value.why
+        assert server_client.ServerClient(url, 10).get("/is_paused") == {"is_paused": True}
+        assert running.poll() is None
+
+
+def test_ranks_with_engines_of_their_own_train_as_one_process(smoke: Path, tmp_path: Path) -> None:
+    """Each rank an engine, and one engine spread over two ranks by vLLM's external launcher."""
+    recipe = [smoke, "--set", "model.tiny.hidden=32", "--set", "model.tiny.head_dim=32", "--set", "eval.bench=[]",
+              "--set", "rollout.engine=vllm", "--set", f"rollout.vllm.python={PYTHON}"]  # fmt: skip
+    several = ["--launcher", "torchrun", "--nproc", "2"]
+    found = {}
+    for name, more in (
+        ("one", []),
+        ("own", several),
+        ("spread", [*several, "--set", "rollout.vllm.tensor_parallel=2"]),
+    ):
+        command = [GSPO, "train", *recipe, *more, "--out", tmp_path, "--name", name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stderr
+        lines = strict_lines(tmp_path / name / "gspo-s0" / "metrics.jsonl")
+        metrics = [line["metrics"] for line in lines if line["kind"] == "rollout"]
+        assert len(metrics) == 2 and all(m["mismatch/sync_absdiff_max"] <= TOLERANCE for m in metrics)
+        found[name] = [(m["reward/mean"], m["length/mean"]) for m in metrics]
+    assert found["one"] == found["own"] == found["spread"]
+
+
+SENDER = """
+import torch
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerWeightTransferEngine
+from gspo_cli.rollout.server_client import ServerClient
+from gspo_cli.rollout.transfer import Orders
+from gspo_cli.rollout.weights import WeightStream
+
+class Client(ServerClient):
+    posts = []
+    def post(self, path, body=None, within_s=None):
+        self.posts.append((path, body))
+        return {}
+
+class Group:  # in NCCL's place
+    sent = []
+    def broadcast(self, tensor, src, stream):
+        self.sent.append(tensor.dtype)
+
+torch.cuda.current_stream = lambda: None
+stream, orders = WeightStream(), Orders(Client("http://nowhere", 1))
+stream.dtype = torch.bfloat16
+stream.begin(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)))
+engine = NCCLTrainerWeightTransferEngine(client=orders, source=stream, packed=False)
+engine.model_update_group = Group()
+for version in (1, 2):
+    orders.version = str(version)
+    engine.send_weights()
+routes = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
+assert [p for p, _ in Client.posts] == routes * 2, Client.posts
+assert [b["weight_version"] for p, b in Client.posts if p == routes[2]] == ["1", "2"]
+info = Client.posts[1][1]["update_info"]
+assert info["names"] == ["0.weight", "0.bias", "1.weight", "1.bias"] and info["shapes"][0] == [2, 3]
+assert set(info["dtype_names"]) == {"bfloat16"} and Group.sent == [torch.bfloat16] * 8
+"""
+
+
+def test_vllms_own_sender_takes_the_stream_and_the_orders() -> None:
+    """Its code with a stand-in for NCCL: `FileSender` of tests/fake_vllm.py imitates this."""
+    root = Path(__file__).parents[2]
+    env = os.environ | {"PYTHONPATH": str(root), "VLLM_NO_USAGE_STATS": "1"}
+    done = subprocess.run([PYTHON, "-c", SENDER], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
