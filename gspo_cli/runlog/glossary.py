@@ -25,9 +25,9 @@ TITLES = {
     "reward": "Rewards", "group": "Groups", "adv": "Advantages", "length": "Lengths", "kl": "Divergences",
     "mismatch": "Engine against trainer", "lag": "Stale rollouts", "entropy": "Entropy", "clip": "Clipping",
     "ratio": "Importance ratios", "weight": "Gradient weights", "gate": "SAPO's gate",
-    "correction": "Sampler correction", "grad": "Gradients", "update": "Updates", "value": "PPO's critic", "moe": "Mixtures of experts",
-    "replay": "Routing Replay", "compute": "Cost", "loss": "Loss", "lr": "Learning rate",
-    "arithmetic": "Evaluations in training",
+    "correction": "Sampler correction", "grad": "Gradients", "update": "Updates", "value": "PPO's critic",
+    "moe": "Mixtures of experts", "replay": "Routing Replay", "compute": "Cost", "loss": "Loss",
+    "lr": "Learning rate", "arithmetic": "Evaluations in training",
 }  # fmt: skip
 """Prefix of a metric -> heading; a new prefix stands under its own name."""
 
