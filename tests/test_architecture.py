@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "moe": BASE | {"runlog"},
     "rollout": BASE | {"models", "moe", "tasks", "runlog", "ranks"},
     "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog"}
-    | {"tasks"},  # a benchmark names a task
+    | {"tasks", "plugins"},  # a benchmark names a task, or is the user's own
     "checkpoint": BASE | {"runlog", "ranks"} | {"models"},  # whole tensors of divided models
     "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "ranks"}
     | {"evals"},  # evaluates on its way

@@ -52,7 +52,9 @@ def test_a_dead_link_is_seen(tmp_path: Path) -> None:
     other = tmp_path / "b.md"
     other.write_text("# One `word`, two\n```\n# none\n```\n")
     here = tmp_path / "a.md"
-    here.write_text("[1](b.md) [2](b.md#one-word-two) [3](b.md#none) [4](c.md) ![5](d.png) [6](https://a.b/c) [7](#up)\n")
+    here.write_text(
+        "[1](b.md) [2](b.md#one-word-two) [3](b.md#none) [4](c.md) ![5](d.png) [6](https://a.b/c) [7](#up)\n"
+    )
     assert dead(here) == ["b.md#none", "c.md", "d.png", "#up"]
 
 
