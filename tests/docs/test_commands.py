@@ -103,3 +103,8 @@ def test_a_block_that_is_not_run_says_why() -> None:
         text = page.read_text(encoding="utf-8")
         excused = [block for language in ("bash", "python") for block in blocks(page, language) if block.why_not]
         assert text.count("<!-- not run") == len(excused), page.relative_to(ROOT)
+
+
+def test_every_page_with_commands_runs_some_or_says_why() -> None:
+    excused = {page.name for page in PAGES if blocks(page, "bash") and all(b.why_not for b in blocks(page, "bash"))}
+    assert excused <= {"clusters.md", "lora.md", "programs.md", "vllm.md"}
