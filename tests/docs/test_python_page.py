@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from pages import ROOT, modules
+from pages import ROOT, blocks, modules
 from program import Gspo
 
 pytestmark = pytest.mark.slow
@@ -47,3 +47,12 @@ def test_the_notebook_redraws_the_figure(small_study: Path, gspo: Gspo, tmp_path
     assert len(here) == 4
     for ours, theirs in (("mean", "y"), ("low_x", "low_y"), ("high_x", "high_y")):
         np.testing.assert_allclose(here[ours], here[theirs], rtol=1e-9, atol=1e-12)
+
+
+def test_the_readme_shows_the_same_study(small_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(small_study)
+    [block] = blocks(ROOT / "README.md", "python")
+    *before, last = block.text.strip().splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join(before), names)
+    assert eval(last, names)["gspo"].index.tolist() == [0, 1, 2]
