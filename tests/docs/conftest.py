@@ -12,6 +12,7 @@ from program import Gspo
 def small_study(tmp_path_factory: pytest.TempPathFactory, smoke: Path, gspo: Gspo) -> Path:
     """A folder whose `results/small` is a study of GRPO and GSPO, three seeds and two rollout batches each."""
     folder = tmp_path_factory.mktemp("small")
-    done = gspo("train", smoke, "--algo", "grpo,gspo", "--seeds", "0-2", "--out", folder / "results", "--name", "small")
+    where = ["--out", folder / "results", "--name", "small", "--set", "eval.limit=4"]
+    done = gspo("train", smoke, "--algo", "grpo,gspo", "--seeds", "0-2", *where)
     assert done.code == 0, done.err
     return folder

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,14 +30,24 @@ VERL = [{"step": s, "data": {"critic/score/mean": 0.1 * s, "response_length/mean
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder whose `gspo` is the shortened one."""
     folder = tmp_path_factory.mktemp("bin")
+    warm, meeting = Path(__file__).with_name("warm_gspo.py"), folder / "s"
     script = folder / "gspo"
-    script.write_text(f'#!/bin/bash\nexec "{sys.executable}" "{Path(__file__).with_name("shortened_gspo.py")}" "$@"\n')
+    script.write_text(f'#!/bin/bash\nexec "{sys.executable}" -S "{warm}" ask "{meeting}" "$@"\n')
     script.chmod(0o755)
     (folder / "python").symlink_to(sys.executable)
-    return folder
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    server = subprocess.Popen(
+        [sys.executable, warm, "serve", meeting], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n"
+    yield folder
+    server.kill()
+    server.wait()
+    server.stdout.close()
 
 
 @pytest.fixture
