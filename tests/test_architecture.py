@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "moe": BASE | {"runlog"},
     "rollout": BASE | {"models", "moe", "tasks", "runlog", "ranks"},
     "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog", "ranks"}
-    | {"tasks"},  # a benchmark names a task
+    | {"tasks", "plugins"},  # a benchmark names a task, or is the user's own
     "checkpoint": BASE | {"runlog", "ranks"} | {"models"},  # whole tensors of divided models
     "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "ranks"}
     | {"evals", "attempt"},  # evaluates on its way
@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
     "plan": BASE,  # nothing that could load a weight
     "cli": {"errors"},
-    "__init__": set(), "__main__": {"cli"},
+    "__init__": {"report"}, "__main__": {"cli"},
 }  # fmt: skip
 """Within the package, besides itself; what a function imports counts too, except in `cli`."""
 

@@ -1,10 +1,12 @@
 """The worked examples of docs/extending.md run as they stand there."""
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
-from program import Gspo
+from program import Gspo, strict_lines
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
@@ -52,3 +54,39 @@ def test_a_plugin_without_the_contract_is_refused(modules: Path, gspo: Gspo) -> 
     done = gspo("train", "--algo", "my_tasks:", *QUICK, "--name", "bad")
     assert done.code == 2 and "'Params'" in done.err
     assert not (modules / "results").exists()
+
+
+def test_benchmark(modules: Path, gspo: Gspo) -> None:
+    bench = ["--set", 'eval.bench=["arithmetic", "my_bench:BACKWARDS"]', "--set", "eval.limit=3"]
+    done = gspo("train", *QUICK, *bench, "--name", "bench")
+    assert done.code == 0, done.err
+    lines = strict_lines(modules / "results" / "bench" / "gspo-s0" / "metrics.jsonl")
+    assert any("backwards/avg@4" in line["metrics"] for line in lines)
+    done = gspo("eval", "benchmarks", "--bench", "my_bench:BACKWARDS", "--json")
+    assert done.code == 0, done.err
+    summary = next((modules / "results" / "bench").rglob("summary.json")).read_text()
+    about = json.loads(summary)
+    assert about["benchmark"] == "backwards" and "my_bench.py" in summary and about["num_problems"] == 16
+
+
+def test_what_is_no_benchmark_is_refused(modules: Path, gspo: Gspo) -> None:
+    for name in ("my_bench:load", "my_bench:ARITHMETIC", "my_bench"):
+        done = gspo("eval", "benchmarks", "--bench", name)
+        assert done.code == 2 and "Traceback" not in done.err, done.err
+    assert not (modules / "results").exists()
+
+
+def test_engine(modules: Path, gspo_here: Gspo, smoke: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(modules)
+    from my_engine import Plain
+
+    monkeypatch.setattr("gspo_cli.rollout.engines.TransformersEngine", lambda model, stops, *_: Plain(model, stops))
+    done = gspo_here("train", smoke, "--set", "eval.bench=[]", "--name", "plain")
+    assert done.code == 0, done.err
+    run = modules / "results" / "plain" / "gspo-s0"
+    assert json.loads((run / "run.json").read_text())["engine"]["name"] == "plain"
+    rollouts = [line for line in strict_lines(run / "metrics.jsonl") if line["kind"] == "rollout"]
+    assert len(rollouts) == 2
+    floors = [line["metrics"].get("mismatch/floor") for line in rollouts]  # absent from a batch without any signal
+    assert max(floor for floor in floors if floor is not None) < 1e-5
+    sys.modules.pop("my_engine")

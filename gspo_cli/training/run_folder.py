@@ -46,7 +46,8 @@ def open_folder(
     fs.write_text(folder / "recipe.toml", recipe_text)
     fs.write_text(folder / "config.json", json.dumps(config_table(recipe), indent=1))
     fs.write_text(folder / "code.diff", code_diff())
-    plugins = [p for p in (recipe.algo.name, recipe.task.name, recipe.task.reward) if p and is_plugin(p)]
+    named = (recipe.algo.name, recipe.task.name, recipe.task.reward, *recipe.eval.bench)
+    plugins = [name for name in named if name and is_plugin(name)]
     record = provenance(argv) | found | {
         "study": folder.parent.name, "arm": run.arm, "seed": recipe.seed, "start_model": str(start),
         "config_sha256": config_hash(recipe),

@@ -1,0 +1,49 @@
+"""In `gspo`'s place while the pages' commands are run: the same program, in this process, made small and quick.
+
+A training or sampling command gets a tiny model, few rows and a batch or two; a range of seeds becomes its first two;
+runs go one after the other, which saves a process each. Capital words that stand for something of the reader's are
+replaced by what DOCS_STAND_INS (a JSON object) says. Everything else is passed on as it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+SMALL = (
+    "model.threads=1", "model.tiny.hidden=16", "model.tiny.layers=1", "cold_start.steps=150", "cold_start.batch=32",
+    "cold_start.lr=3e-2", "task.name=arithmetic", "rollout.prompts=4", "rollout.samples=16",
+    "rollout.max_new_tokens=12", "train.lr=1e-3", "eval.every=0", "eval.limit=2", "eval.samples=1",
+)  # fmt: skip
+
+
+def shortened(words: list[str]) -> list[str]:
+    """The command as it is run here."""
+    stand_ins = json.loads(os.environ["DOCS_STAND_INS"])
+    words = [stand_ins.get(word, word) for word in words]
+    if words and words[0] in ("train", "rollout") and not {"--resume", "--dry-run"} & set(words):
+        for index, word in enumerate(words):
+            if word == "--seeds" and (span := re.fullmatch(r"(\d+)-\d+", words[index + 1])):
+                words[index + 1] = f"{span[1]}-{int(span[1]) + 1}"
+        if "--jobs" in words:
+            del words[(at := words.index("--jobs")) : at + 2]
+        asked = {words[i + 1].partition("=")[0] for i, word in enumerate(words) if word == "--set"}
+        whole_tables = {key for key in asked if "." not in key}
+        keep = [s for s in SMALL if s.partition("=")[0] not in asked and s.partition(".")[0] not in whole_tables]
+        words += [part for setting in keep for part in ("--set", setting)]
+        words += ["--steps", "2"] if words[0] == "train" else []
+    if words[:2] == ["eval", "benchmarks"]:
+        words += ["--limit", "2"]
+    return words
+
+
+if __name__ == "__main__":
+    from gspo_cli.cli.main import run
+
+    with Path(os.environ["DOCS_RAN"]).open("a") as ran:
+        ran.write(json.dumps(sys.argv[1:]) + "\n")
+    sys.argv[1:] = shortened(sys.argv[1:])
+    run()
