@@ -1,5 +1,5 @@
-"""Mirrors of a run's log for trackers. They read the log as any reader does, in a process of their own, so no tracker can
-stop, slow or change a run."""
+"""Mirrors of a run's log for trackers. They read the log as any reader does, in a process of their own, so no tracker
+can stop, slow or change a run."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ class Row:
     time: float
     """When it was logged, in seconds since 1970."""
     values: dict[str, float]
-    """By metric; what does not apply is absent. Values of an optimizer step are called `updates/...`, those of the clock
-    and the machine `perf/...`."""
+    """By metric; what does not apply is absent. Values of an optimizer step are called `updates/...`, those of the
+    clock and the machine `perf/...`."""
 
 
 @dataclass(frozen=True, slots=True)

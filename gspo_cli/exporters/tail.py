@@ -1,8 +1,8 @@
 """The rows of a log as it grows.
 
-A resumed run writes the lines after its checkpoint again, byte for byte, so a reader that knows how far it came need only
-wait until the log is longer than that: no row is given twice. Each line holds the hash of the one before, so where the
-last line is still the one that was read, all before it are; where it is not, the log went another way.
+A resumed run writes the lines after its checkpoint again, byte for byte, so a reader that knows how far it came need
+only wait until the log is longer than that: no row is given twice. Each line holds the hash of the one before, so where
+the last line is still the one that was read, all before it are; where it is not, the log went another way.
 """
 
 from __future__ import annotations

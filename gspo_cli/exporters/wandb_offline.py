@@ -1,6 +1,7 @@
 """Weights & Biases without a network: an offline run that `wandb sync` may send later.
 
-Nothing of the machine goes with it: no environment, no source, no host, no user, no statistics. No key is needed or kept.
+Nothing of the machine goes with it: no environment, no source, no host, no user, no statistics. No key is needed or
+kept.
 """
 
 from __future__ import annotations

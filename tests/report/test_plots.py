@@ -178,8 +178,18 @@ def test_colours_and_line_styles(study: Path) -> None:
 
 def test_arms_of_one_algorithm_never_look_alike() -> None:
     arms = [("grpo", "grpo"), ("grpo_r2", "grpo"), ("grpo_r3", "grpo"), ("mine", "mine"), ("other", "other")]
-    dashes = style.line_styles(reversed(arms))
-    assert dashes == {"grpo": "-", "grpo_r2": "--", "grpo_r3": "-.", "mine": "--", "other": "-."}
+    looks = style.looks(reversed(arms))
+    dashes = {arm: look.dash for arm, look in looks.items()}
+    assert dashes == {"other": "-.", "mine": "--", "grpo_r3": "-.", "grpo_r2": "--", "grpo": "-"}
+    assert len({(look.marker, look.fill) for look in looks.values()}) == len(arms)
+
+
+def test_algorithms_are_told_apart_without_colour() -> None:
+    assert style.MARKERS.keys() == style.COLOURS.keys()
+    assert len({*style.MARKERS.values(), style.OTHER_MARKER}) == len(style.COLOURS) + 1
+    variants = [(f"grpo_{k}", "grpo") for k in range(len(style.DASHES))]
+    looks = style.looks([("grpo", "grpo"), *variants]).values()
+    assert len({(look.dash, look.fill) for look in looks}) == len(looks) == 7
 
 
 @pytest.mark.parametrize("name", list(FIGURES))
