@@ -111,7 +111,9 @@ def _draw_line(
     dense = visible(y, *([low, high] if np.isfinite(high).any() else []))
     x, y, low, high = x[dense], y[dense], low[dense], high[dense]
     look = stroke.look
-    some = stroke.mark() | {"markevery": (offset * MARK_EVERY, MARK_EVERY)} if stroke.thick and not every_point else {}
+    # matplotlib cannot space markers on a curve without a point
+    spaced = stroke.thick and not every_point and np.isfinite(y).any()
+    some = stroke.mark() | {"markevery": (offset * MARK_EVERY, MARK_EVERY)} if spaced else {}
     ax.plot(x, y, color=look.colour, linestyle=look.dash, linewidth=stroke.width, alpha=stroke.alpha,
             zorder=stroke.order, **some)  # fmt: skip
     _draw_dots(ax, x, y, stroke, np.isfinite(y) & (_lonely(y) | every_point))

@@ -353,6 +353,15 @@ def test_runs_without_a_log_and_torn_logs_are_named(tmp_path: Path) -> None:
     assert side["runs"][0]["log"]["torn_bytes"] == 7
 
 
+@pytest.mark.parametrize("value", [0.0, None, math.nan])
+def test_a_curve_without_a_point_above_zero_is_drawn(tmp_path: Path, value: float | None) -> None:
+    for seed in range(2):
+        lines = [line(s, "step", None, {"clip/token_frac": value}, {}) for s in range(1, 4)]
+        write_run(tmp_path, "gspo", seed, [*rewards(seed, 3), *lines])
+    report = make(tmp_path, "reward", "clip")
+    assert ("clip" in report.files) == (value is not None)
+
+
 def test_nothing_to_plot(tmp_path: Path) -> None:
     write_run(tmp_path, "gspo", 0, [])
     with pytest.raises(GspoError, match="nothing to plot"):
