@@ -43,6 +43,7 @@ MAY_IMPORT = {
     | {"evals", "attempt"},  # evaluates on its way
     "launch": {"errors", "ranks", "attempt"},
     "report": BASE | {"runlog"},
+    "exporters": {"errors", "runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
     "plan": BASE,  # nothing that could load a weight
     "cli": {"errors"},
@@ -64,6 +65,7 @@ THIRD_PARTY = {
     "launch": {"ray", "torch"},  # torch counts the GPUs
     "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},
+    "exporters": {"tensorboard", "wandb"},
     "plan": {"transformers"},  # configurations alone
     "cli": {"typer", "rich"},
     "__init__": set(), "__main__": set(),

@@ -17,6 +17,15 @@ app.command()(compare)
 app.command()(claims)
 app.command()(explain)
 
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="svg, png, pdf, or several with commas.", show_default="svg,png; pdf for a paper"),
+]
+For = Annotated[
+    str | None,
+    typer.Option("--paper", help="column (3.25 in) or page (7 in): notes in a .tex, not in the picture."),
+]
+
 
 @app.command()
 @console.command
@@ -25,6 +34,8 @@ def plots(
         str | None, typer.Argument(help="Study folder, run folder, or a name under --out.", show_default="the newest")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
+    format_: Format = None,
+    paper: For = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Draw reward, clip fractions, expert volatility and Routing Replay of a study, as svg, png, csv and a side file.
@@ -34,19 +45,25 @@ def plots(
         gspo report plots
 
         gspo report plots results/quickstart-20260101-120000 --json
+
+        gspo report plots my-study --paper column --format pdf
     """
     from gspo_cli.report.folders import find_study
+    from gspo_cli.report.paper import asked
     from gspo_cli.report.plots import plot
 
+    images = asked(format_, paper)
     found = find_study(study, out)
-    report = plot(found)
+    report = plot(found, images)
     if json_:
         files = {name: [str(path) for path in paths] for name, paths in report.files.items()}
-        about = {"figures": files, "left_out": report.left_out, "notes": report.notes}
+        about = {"figures": files, "captions": report.captions, "left_out": report.left_out, "notes": report.notes}
         console.print_json({"study": str(found.folder), **about})
         return
     for line in [*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items())]:
         console.note(line)
+    for name, text in report.captions.items() if paper else ():
+        console.note(f"caption of {name}: {text}")
     for path in (path for paths in report.files.values() for path in paths):
         console.out.print(str(path))
 
@@ -91,6 +108,8 @@ def batch(
         Path | None,
         typer.Option("--out", help="Folder for the figures.", show_default="batch-report beside the batch"),
     ] = None,
+    format_: Format = None,
+    paper: For = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Compare every algorithm's loss, weights, clips and gradient on one stored batch, with three figures.
@@ -106,9 +125,11 @@ def batch(
     from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.report.batch import report_batch
     from gspo_cli.report.batch_tables import tables
+    from gspo_cli.report.paper import asked
 
+    images = asked(format_, paper)
     prepare_torch(torch.get_num_threads())
-    found = report_batch(rollout, model, against, out)
+    found = report_batch(rollout, model, against, out, images)
     if json_:
         console.print_json(found)
         return

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from gspo_cli.cli import console
+from gspo_cli.cli.export import export
 from gspo_cli.errors import ExitCode, GspoError
 
 app = typer.Typer(help="List, show, compare and verify runs.", no_args_is_help=True)
+app.command()(export)
 
 Out = Annotated[Path, typer.Option("--out", help="Where studies lie.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]

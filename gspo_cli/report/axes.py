@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -30,38 +32,59 @@ X_LABELS = {
 }
 
 
+TITLE_OVER, TITLE_LETTER = 0.15, 0.058
+"""Inches: how far a title may reach beyond its panel, and a letter of it."""
+MARK_EVERY = 0.14
+"""Distance of the markers on a curve, as a share of the panel's diagonal."""
+
+
 @dataclass(frozen=True, slots=True)
-class Look:
+class Stroke:
     """How a curve is drawn."""
 
-    colour: str
-    dash: style.Dash
+    look: style.Look
     width: float
     """Points."""
     alpha: float
     order: int
     """Higher lies on top."""
+    thick: bool
+    """Whether it has its arm's markers: a mean, or an arm's only seed."""
+
+    def mark(self) -> dict[str, Any]:
+        """Of its points; those of thin lines are small and round."""
+        if self.thick:
+            return self.look.mark(3.4)
+        return {"marker": "o", "markersize": 1.2 + self.width, "markeredgewidth": 0}
 
 
-def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, title: str, dashes: Mapping[str, style.Dash]) -> None:
+def title(ax: Axes, text: str) -> None:
+    """Over the panel, smaller where it would not fit."""
+    size = mpl.rcParams["axes.titlesize"]
+    room = ax.bbox.width / ax.figure.dpi + TITLE_OVER
+    ax.set_title(text, fontsize=min(size, size * room / (TITLE_LETTER * len(text))))
+
+
+def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, heading: str, looks: Mapping[str, style.Look]) -> None:
     """Draws seeds thin, means thick, bands pale; values of 0 on a logarithmic axis as dots in a strip below it.
 
-    `dashes` = line style of each arm, the same in all panels of a figure.
+    `looks` = those of the arms, the same in all panels of a figure.
     """
-    ax.set_title(title)
+    title(ax, heading)
     ax.set_xlabel(X_LABELS[panel.x])
     ax.set_ylabel(named(panel.metric))
     if not np.isfinite(rows["y"].to_numpy(np.float64)).any():
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", va="center", color="#666666")
     floor = log_axis(ax, "y", *_values(rows)) if panel.log else None
     arms = arms_of(rows)
-    for index, (arm, algorithm) in enumerate(arms):
+    for index, (arm, _) in enumerate(arms):
         mine = rows[rows["arm"] == arm]
         for (series, _), line in mine.groupby(["series", "seed"], sort=False, dropna=False):
-            look = _look(style.colour(algorithm), dashes[arm], thick=series == "mean" or len(line) == len(mine))
-            _draw_line(ax, line, look, floor, every_point=panel.x == "mini_batch" or panel.kind == "eval")
+            stroke = _stroke(looks[arm], thick=series == "mean" or len(line) == len(mine))
+            every_point = panel.x == "mini_batch" or panel.kind == "eval"
+            _draw_line(ax, line, stroke, floor, every_point, index / len(arms))
             if floor is not None:
-                _draw_zeros(ax, line, look, strip_height(floor, ax.get_ylim()[0], index, len(arms)))
+                _draw_zeros(ax, line, stroke, strip_height(floor, ax.get_ylim()[0], index, len(arms)))
     _x_ticks(ax, panel)
     if not panel.log:
         _linear_axis(ax, panel)
@@ -73,20 +96,27 @@ def arms_of(rows: pd.DataFrame) -> list[tuple[str, str]]:
     return sorted(zip(pairs["arm"], pairs["algorithm"], strict=True), key=style.arm_order)
 
 
-def _look(colour: str, dash: style.Dash, thick: bool) -> Look:
-    """Thick = a mean, or an arm's only seed."""
-    return Look(colour, dash, 1.6, 1, 3) if thick else Look(colour, dash, 0.6, 0.5, 2)
+def _stroke(look: style.Look, thick: bool) -> Stroke:
+    return Stroke(look, 1.4, 1, 3, thick) if thick else Stroke(look, 0.6, 0.5, 2, thick)
 
 
-def _draw_line(ax: Axes, line: pd.DataFrame, look: Look, floor: float | None, every_point: bool) -> None:
-    """A curve with its band; above `floor` if the axis is logarithmic."""
+def _draw_line(
+    ax: Axes, line: pd.DataFrame, stroke: Stroke, floor: float | None, every_point: bool, offset: float
+) -> None:
+    """A curve with its band; above `floor` if the axis is logarithmic. `offset`, from 0 to 1, keeps the markers of
+    curves apart."""
     x, y, low, high = (line[name].to_numpy(np.float64) for name in ("x", "y", "low", "high"))
     if floor is not None:
         y, low, high = np.where(y > 0, y, np.nan), np.maximum(low, floor), np.where(high > floor, high, np.nan)
     dense = visible(y, *([low, high] if np.isfinite(high).any() else []))
     x, y, low, high = x[dense], y[dense], low[dense], high[dense]
-    ax.plot(x, y, color=look.colour, linestyle=look.dash, linewidth=look.width, alpha=look.alpha, zorder=look.order)
-    _draw_dots(ax, x, y, look, np.isfinite(y) & (_lonely(y) | every_point))
+    look = stroke.look
+    # matplotlib cannot space markers on a curve without a point
+    spaced = stroke.thick and not every_point and np.isfinite(y).any()
+    some = stroke.mark() | {"markevery": (offset * MARK_EVERY, MARK_EVERY)} if spaced else {}
+    ax.plot(x, y, color=look.colour, linestyle=look.dash, linewidth=stroke.width, alpha=stroke.alpha,
+            zorder=stroke.order, **some)  # fmt: skip
+    _draw_dots(ax, x, y, stroke, np.isfinite(y) & (_lonely(y) | every_point))
     if np.isfinite(high).any():
         ax.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0, zorder=1)
 
@@ -106,15 +136,15 @@ def visible(*curves: Array) -> Array:
     return np.unique(np.minimum(np.concatenate(kept), num_points - 1))
 
 
-def _draw_zeros(ax: Axes, line: pd.DataFrame, look: Look, height: float) -> None:
+def _draw_zeros(ax: Axes, line: pd.DataFrame, stroke: Stroke, height: float) -> None:
     x = line["x"].to_numpy(np.float64)
-    _draw_dots(ax, x, np.full(len(x), height), look, line["y"].to_numpy(np.float64) == 0)
+    _draw_dots(ax, x, np.full(len(x), height), stroke, line["y"].to_numpy(np.float64) == 0)
 
 
-def _draw_dots(ax: Axes, x: Array, y: Array, look: Look, where: Array) -> None:
+def _draw_dots(ax: Axes, x: Array, y: Array, stroke: Stroke, where: Array) -> None:
     if where.any():
-        ax.plot(x[where], y[where], "o", color=look.colour, markersize=1.2 + look.width, markeredgewidth=0,
-                alpha=look.alpha, zorder=look.order)  # fmt: skip
+        ax.plot(x[where], y[where], linestyle="", color=stroke.look.colour, alpha=stroke.alpha, zorder=stroke.order,
+                **stroke.mark())  # fmt: skip
 
 
 def _lonely(y: Array) -> Array:

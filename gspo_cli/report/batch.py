@@ -9,6 +9,7 @@ of the noise by length on copies of the same responses cut to other lengths, whi
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gspo_cli.report.batch_measure import Measured, measure
 from gspo_cli.report.batch_noise import noise
 from gspo_cli.report.batch_notes import notes
 from gspo_cli.report.batch_policy import load_later_policy, load_sampling_policy
+from gspo_cli.report.paper import USUAL, Image
 from gspo_cli.runlog.folder import make_writable
 from gspo_cli.runlog.fs import write_text
 
@@ -27,7 +29,9 @@ FILE = "batch.json"
 """The numbers, in the folder of the figures; `gspo report claims` reads those of a study's runs."""
 
 
-def report_batch(rollout: Path, model: str, against: str | None, out: Path | None) -> dict[str, Any]:
+def report_batch(
+    rollout: Path, model: str, against: str | None, out: Path | None, images: Collection[Image] = USUAL
+) -> dict[str, Any]:
     """Measures a stored batch; numbers and figures go into `out` (default: `batch-report` beside the batch).
 
     Returns everything as one object that JSON can hold: numbers are finite, or None where they have no meaning.
@@ -40,7 +44,7 @@ def report_batch(rollout: Path, model: str, against: str | None, out: Path | Non
     make_writable(folder)
     measured = measure(batch, sampling, later)
     remarks = notes(measured)
-    files = draw_all(measured, remarks, folder)
+    files = draw_all(measured, remarks, folder, images)
     numbers = summary(measured) | {"notes": remarks}
     write_text(folder / FILE, json.dumps(numbers, indent=1, sort_keys=True, allow_nan=False) + "\n")
     return numbers | {"figures": {name: [str(path) for path in paths] for name, paths in files.items()}}

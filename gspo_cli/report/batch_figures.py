@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from gspo_cli import __version__
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.report import batch_length_figure, batch_ratio_figure, batch_weight_figure
 from gspo_cli.report.batch_measure import Measured
+from gspo_cli.report.paper import USUAL, Image
 from gspo_cli.report.save import save
 
 FIGURES = {
@@ -19,13 +22,16 @@ FIGURES = {
 """Name -> module with `table(measured)`, `draw(measured, table, notes)` and `notes(measured)`."""
 
 
-def draw_all(measured: Measured, remarks: list[str], folder: Path) -> dict[str, list[Path]]:
+def draw_all(
+    measured: Measured, remarks: list[str], folder: Path, images: Collection[Image] = USUAL
+) -> dict[str, list[Path]]:
     """Draws every figure into a folder; `remarks` go into the side files. Returns each figure's files."""
     files = {}
     for name, module in FIGURES.items():
         table, lines = module.table(measured), [*module.notes(measured), about(measured)]
         side = _side_file(measured, name, [*lines, *remarks])
-        files[name] = save(folder, name, table, side, module.draw(measured, table, lines))
+        draw = partial(module.draw, measured, table, lines)
+        files[name] = save(folder, name, table, side, draw, images).paths
     return files
 
 

@@ -10,15 +10,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-from gspo_cli.report import style
+from gspo_cli.report import axes, style
 from gspo_cli.report.batch_lengths import MIN_RESPONSES
 from gspo_cli.report.batch_measure import Measured
 from gspo_cli.report.canvas import framed
 from gspo_cli.report.log_axis import log_axis, strip_height
+from gspo_cli.report.paper import SCREEN, Paper
 
 TOKEN, SEQUENCE, INDEPENDENT = "token_log_std", "seq_log_std", "independent"
-COLOURS = {TOKEN: style.colour("grpo"), SEQUENCE: style.colour("gspo"), INDEPENDENT: "#555555"}
 CLIPS = ("grpo", "gspo")
+SHOWN = {TOKEN: "grpo", SEQUENCE: "gspo", INDEPENDENT: ""}
+"""Series of the spread -> the algorithm whose look it has."""
 HEAD = 0.09
 """Share of the y axis above the data, for the numbers of responses."""
 
@@ -45,37 +47,37 @@ def table(measured: Measured) -> pd.DataFrame:
     return found.sort_values(["panel", "series", "x"], ascending=[False, True, True], ignore_index=True)
 
 
-def draw(measured: Measured, table: pd.DataFrame, lines: list[str]) -> Figure:
+def draw(measured: Measured, table: pd.DataFrame, lines: list[str], paper: Paper = SCREEN) -> Figure:
     """Spread and clips, both axes logarithmic; a bucket with few responses is a hollow dot."""
     with style.applied():
-        figure, (left, right) = framed(2, [_handles()], lines)
+        figure, (left, right) = framed(2, [_handles()], lines, paper=paper)
         spread, clip = (table[table["panel"] == panel] for panel in ("spread", "clip"))
         fitted = "" if measured.slope is None else f"; slope of log s: {measured.slope:.2f}"
-        left.set_title(f"(a) ratio spread{fitted}")
+        axes.title(left, f"(a) ratio spread{fitted}")
         left.set_ylabel("standard deviation [nat]")
-        _draw_panel(left, spread, COLOURS)
-        right.set_title("(b) clipped tokens at the published bands")
+        _draw_panel(left, spread, SHOWN)
+        axes.title(right, "(b) clipped tokens at the published bands")
         right.set_ylabel("clip/token_frac [frac]")
-        _draw_panel(right, clip, {name: style.colour(name) for name in CLIPS})
+        _draw_panel(right, clip, {name: name for name in CLIPS})
     return figure
 
 
-def _draw_panel(ax: Axes, rows: pd.DataFrame, colours: dict[str, str]) -> None:
+def _draw_panel(ax: Axes, rows: pd.DataFrame, shown: dict[str, str]) -> None:
     floor = log_axis(ax, "y", rows["y"].to_numpy(np.float64))
     bottom, top = ax.get_ylim()
     ax.set_ylim(top=top * (top / bottom) ** HEAD)
-    for index, (series, colour) in enumerate(colours.items()):
-        line = rows[rows["series"] == series]
+    for index, (series, algorithm) in enumerate(shown.items()):
+        colour, line = style.colour(algorithm), rows[rows["series"] == series]
         x, y, n = (line[name].to_numpy(np.float64) for name in ("x", "y", "n"))
-        heights = np.where(y > 0, y, np.where(y == 0, strip_height(floor, bottom, index, len(colours)), np.nan))
+        heights = np.where(y > 0, y, np.where(y == 0, strip_height(floor, bottom, index, len(shown)), np.nan))
         if series == INDEPENDENT:
             ax.plot(x, np.where(y > 0, y, np.nan), color=colour, linestyle=(0, (4, 2)), linewidth=1.0, zorder=2)
             continue
         ax.plot(x, np.where(y > 0, y, np.nan), color=colour, linewidth=1.4, zorder=3)
         for hollow in (False, True):
             there = (n < MIN_RESPONSES) == hollow
-            ax.plot(x[there], heights[there], "o", color=colour, markersize=4, zorder=4,
-                    markerfacecolor="white" if hollow else colour)  # fmt: skip
+            ax.plot(x[there], heights[there], style.MARKERS[algorithm], color=colour, markersize=4, zorder=4,
+                    clip_on=False, markerfacecolor="white" if hollow else colour)  # fmt: skip
     _length_axis(ax, rows)
 
 
@@ -94,10 +96,12 @@ def _length_axis(ax: Axes, rows: pd.DataFrame) -> None:
 
 def _handles() -> list[Line2D | Patch]:
     return [
-        Line2D([], [], color=COLOURS[TOKEN], marker="o", markersize=4, label="log w of tokens; GRPO"),
-        Line2D([], [], color=COLOURS[SEQUENCE], marker="o", markersize=4, label="log s of responses; GSPO"),
-        Line2D([], [], color=COLOURS[INDEPENDENT], linestyle=(0, (4, 2)), label="independent tokens: slope -1/2"),
-    ]
+        Line2D([], [], color=style.colour("grpo"), marker=style.MARKERS["grpo"], markersize=4,
+               label="log w of tokens; GRPO"),
+        Line2D([], [], color=style.colour("gspo"), marker=style.MARKERS["gspo"], markersize=4,
+               label="log s of responses; GSPO"),
+        Line2D([], [], color=style.OTHER, linestyle=(0, (4, 2)), label="independent tokens: slope -1/2"),
+    ]  # fmt: skip
 
 
 def notes(measured: Measured) -> list[str]:

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.algorithms.ratio import sequence_log_ratio, token_log_ratio
-from gspo_cli.report import style
+from gspo_cli.report import axes, style
 from gspo_cli.report.batch_losses import metrics
 from gspo_cli.report.batch_measure import Measured
 from gspo_cli.report.canvas import framed
+from gspo_cli.report.paper import SCREEN, Paper
 
 PANELS = {"tokens": "grpo", "responses": "gspo"}
 """Panel -> the algorithm whose ratio and band it shows."""
@@ -65,14 +66,14 @@ def band(algorithm: str) -> tuple[float, float]:
     return low, high
 
 
-def draw(measured: Measured, table: pd.DataFrame, lines: list[str]) -> Figure:
+def draw(measured: Measured, table: pd.DataFrame, lines: list[str], paper: Paper = SCREEN) -> Figure:
     """Both panels; counts on a logarithmic axis, clipped ones in front."""
     with style.applied():
-        figure, places = framed(len(PANELS), [_handles()], lines)
+        figure, places = framed(len(PANELS), [_handles()], lines, paper=paper)
         for ax, letter, (panel, algorithm) in zip(places, "ab", PANELS.items(), strict=True):
             _draw_panel(ax, algorithm, table[table["panel"] == panel])
             share = _share(measured, algorithm, "clip/token_frac")
-            ax.set_title(f"({letter}) {algorithm.upper()} clips {share} of the tokens")
+            axes.title(ax, f"({letter}) {algorithm.upper()} clips {share} of the tokens")
             ax.set_xlabel(f"log ratio of {panel}, log {'w' if panel == 'tokens' else 's'} [nat]")
             ax.set_ylabel(panel)
     return figure
@@ -88,7 +89,7 @@ def _draw_panel(ax: Axes, algorithm: str, rows: pd.DataFrame) -> None:
         edges = np.append(part["low"].to_numpy(np.float64), part["high"].iloc[-1])
         ax.stairs(part["n"], edges, fill=True, color=style.colour(algorithm), alpha=alpha, linewidth=0, baseline=0.5)
     ax.set_yscale("log")
-    ax.set_ylim(0.5, 2 * float(rows["n"].max()))
+    ax.set_ylim(0.5, max(20.0, 2 * float(rows["n"].max())))
     ax.set_xlim(rows["low"].min(), rows["high"].max())
     ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     ax.grid(False, axis="x")

@@ -15,9 +15,10 @@ from matplotlib.ticker import MaxNLocator
 
 from gspo_cli.algorithms.ratio import sequence_log_ratio, token_log_ratio
 from gspo_cli.algorithms.ratio_metrics import within_variance
-from gspo_cli.report import style
+from gspo_cli.report import axes, style
 from gspo_cli.report.batch_measure import Measured
 from gspo_cli.report.canvas import framed
+from gspo_cli.report.paper import SCREEN, Paper
 
 SHOWN = ("grpo", "gspo")
 
@@ -54,18 +55,18 @@ def table(measured: Measured) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[columns]
 
 
-def draw(measured: Measured, table: pd.DataFrame, lines: list[str]) -> Figure:
+def draw(measured: Measured, table: pd.DataFrame, lines: list[str], paper: Paper = SCREEN) -> Figure:
     """Steps over the token positions; what the clip took away is a thin line, and a cross below."""
     row = chosen(measured)
     with style.applied():
-        figure, (ax,) = framed(1, [_handles(table)], lines)
+        figure, (ax,) = framed(1, [_handles(table)], lines, paper=paper)
         ax.set_xlabel("token of the response")
         ax.set_ylabel("weight / on-policy weight [1]")
         if row is None:
             ax.text(0.5, 0.5, "no response has an advantage", transform=ax.transAxes, ha="center", color="#666666")
             return figure
         advantage = float(measured.losses["grpo"].advantages_B[row])
-        ax.set_title(f"Widest token ratios of the batch: a response with A = {advantage:+.2f}")
+        axes.title(ax, f"Widest token ratios of the batch: a response with A = {advantage:+.2f}")
         ax.axhline(1, color="#999999", linewidth=0.6, zorder=1)
         step = -0.05 * float(table["y"].max())
         for index, name in enumerate(SHOWN, start=1):

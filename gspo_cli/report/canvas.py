@@ -17,9 +17,8 @@ from matplotlib.patches import Patch
 
 from gspo_cli.report import axes, style
 from gspo_cli.report.curves import BAND, Panel
+from gspo_cli.report.paper import SCREEN, Paper
 
-WIDTH = 7.0
-"""Inches: the text width of a two-column paper."""
 PANEL_HEIGHT = 2.2
 LEFT, RIGHT, GAP, TOP, X_LABEL = 0.62, 0.2, 0.7, 0.28, 0.46
 """Inches around and between the panels."""
@@ -28,7 +27,7 @@ LEGEND_ROW, LEGEND_PAD, NOTE_ROW = 0.142, 0.045, 0.125
 ENTRY, LETTER = 0.45, 0.065
 """Inches of a legend entry: its line with the space around it, and a letter of its label."""
 NOTE_CHARS = 136
-"""Characters of a note that fit on a line."""
+"""Characters of a note that fit on a line of a screen's figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,7 @@ class Grid:
     """How the panels of a figure stand, row by row."""
 
     columns: int
+    """In a row, if the paper has room for as many."""
     panel_height: float = PANEL_HEIGHT
     """Inches, of the panel itself."""
     right: float = RIGHT
@@ -44,48 +44,56 @@ class Grid:
     """Inches under each panel; the lowest row has room for the axis label whatever this says."""
 
 
-def draw_figure(table: pd.DataFrame, panels: Mapping[str, Panel], notes: Sequence[str]) -> Figure:
-    """The figure of a table (its columns: `curves.TABLE`): panels by their titles, two in a row; `notes` are printed
-    under the legend."""
-    arms = axes.arms_of(table)
-    dashes = style.line_styles(arms)
-    legends: list[Sequence[Line2D | Patch]] = [_arm_handles(table, arms, dashes), _series_handles(table)]
+def draw_figure(
+    table: pd.DataFrame, panels: Mapping[str, Panel], notes: Sequence[str], paper: Paper = SCREEN
+) -> Figure:
+    """The figure of a table (its columns: `curves.TABLE`): panels by their titles; `notes` are printed under the
+    legend."""
+    looks = style.looks(axes.arms_of(table))
+    legends: list[Sequence[Line2D | Patch]] = [_arm_handles(table, looks), _series_handles(table)]
     with style.applied():
-        figure, places = framed(len(panels), legends, notes, Grid(2))
+        figure, places = framed(len(panels), legends, notes, Grid(2), paper)
         for ax, panel, title in zip(places, panels.values(), lettered(panels), strict=True):
-            axes.draw(ax, panel, table[table["panel"] == panel.name], title, dashes)
+            axes.draw(ax, panel, table[table["panel"] == panel.name], title, looks)
     return figure
 
 
 def framed(
-    num_panels: int, legends: Sequence[Sequence[Line2D | Patch]], notes: Sequence[str], grid: Grid | None = None
+    num_panels: int,
+    legends: Sequence[Sequence[Line2D | Patch]],
+    notes: Sequence[str],
+    grid: Grid | None = None,
+    paper: Paper = SCREEN,
 ) -> tuple[Figure, list[Axes]]:
     """A figure with empty panels (by default in one row), and under them its legends (those that have entries) and
     notes; to be called within `style.applied()`."""
     grid = grid or Grid(num_panels)
+    num_columns, page = min(grid.columns, paper.columns), paper.width
     legends = [entries for entries in legends if entries]
+    notes = notes if paper.notes else ()
     lines = [line for note in notes for line in textwrap.wrap(note, NOTE_CHARS, subsequent_indent="   ")]
-    below = sum(_legend_height(entries) for entries in legends) + NOTE_ROW * len(lines) + 0.08
-    row_height, num_rows = TOP + grid.panel_height + grid.under, -(-num_panels // grid.columns)
+    below = sum(_legend_height(entries, page) for entries in legends) + NOTE_ROW * len(lines) + 0.08
+    row_height, num_rows = TOP + grid.panel_height + grid.under, -(-num_panels // num_columns)
     height = row_height * num_rows - grid.under + X_LABEL + below
-    figure = Figure(figsize=(WIDTH, height))
-    width = (WIDTH - LEFT - grid.right - GAP * (grid.columns - 1)) / grid.columns
+    figure = Figure(figsize=(page, height))
+    width = (page - LEFT - grid.right - GAP * (num_columns - 1)) / num_columns
     places = []
-    for row, column in (divmod(index, grid.columns) for index in range(num_panels)):
+    for row, column in (divmod(index, num_columns) for index in range(num_panels)):
         left, bottom = LEFT + column * (width + GAP), below + row_height * (num_rows - 1 - row) + X_LABEL
-        box = (left / WIDTH, bottom / height, width / WIDTH, grid.panel_height / height)
+        box = (left / page, bottom / height, width / page, grid.panel_height / height)
         places.append(figure.add_axes(box))
     y = below
     for entries in legends:
         figure.legend(
-            handles=list(entries), loc="upper center", bbox_to_anchor=(0.5, y / height), ncols=_columns(entries),
+            handles=list(entries), loc="upper center", bbox_to_anchor=(0.5, y / height), ncols=_columns(entries, page),
             borderaxespad=0, borderpad=0, handlelength=2.4, columnspacing=1.4, labelspacing=0.35,
         )  # fmt: skip
-        y -= _legend_height(entries)
-    figure.text(
-        LEFT / 2 / WIDTH, (y - 0.02) / height, "\n".join(lines), fontsize=6.2, color="#444444", va="top",
-        linespacing=1.3,
-    )  # fmt: skip
+        y -= _legend_height(entries, page)
+    if lines:
+        figure.text(
+            LEFT / 2 / page, (y - 0.02) / height, "\n".join(lines), fontsize=6.2, color="#444444", va="top",
+            linespacing=1.3,
+        )  # fmt: skip
     return figure, places
 
 
@@ -95,30 +103,28 @@ def lettered(titles: Iterable[str]) -> list[str]:
     return [f"({letter}) {title}" for letter, title in zip(letters, titles, strict=False)]
 
 
-def _columns(entries: Sequence[Line2D | Patch]) -> int:
+def _columns(entries: Sequence[Line2D | Patch], width: float) -> int:
     """As many as fit beside each other; matplotlib fills a legend column by column."""
     sizes = [ENTRY + LETTER * len(str(entry.get_label())) for entry in entries]
-    fits = (n for n in range(len(sizes), 1, -1) if sum(max(part) for part in np.array_split(sizes, n)) <= WIDTH)
+    fits = (n for n in range(len(sizes), 1, -1) if sum(max(part) for part in np.array_split(sizes, n)) <= width)
     return next(fits, 1)
 
 
-def _legend_height(entries: Sequence[Line2D | Patch]) -> float:
+def _legend_height(entries: Sequence[Line2D | Patch], width: float) -> float:
     """Inches."""
-    return LEGEND_PAD + LEGEND_ROW * -(-len(entries) // _columns(entries))
+    return LEGEND_PAD + LEGEND_ROW * -(-len(entries) // _columns(entries, width))
 
 
 def _num_seeds(table: pd.DataFrame, arm: str) -> int:
     return int(table.loc[(table["arm"] == arm) & (table["series"] == "seed"), "seed"].nunique())
 
 
-def _arm_handles(
-    table: pd.DataFrame, arms: Sequence[tuple[str, str]], dashes: Mapping[str, style.Dash]
-) -> list[Line2D]:
+def _arm_handles(table: pd.DataFrame, looks: Mapping[str, style.Look]) -> list[Line2D]:
     """One entry an arm, with its number of seeds."""
     return [
-        Line2D([], [], color=style.colour(algorithm), linestyle=dashes[arm], linewidth=1.8,
+        Line2D([], [], color=look.colour, linestyle=look.dash, linewidth=1.6, **look.mark(4.2),
                label=f"{arm} (N = {_num_seeds(table, arm)})")
-        for arm, algorithm in arms
+        for arm, look in looks.items()
     ]  # fmt: skip
 
 

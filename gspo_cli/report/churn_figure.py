@@ -16,6 +16,7 @@ from gspo_cli.report.content import Content
 from gspo_cli.report.curves import Array
 from gspo_cli.report.load import Log
 from gspo_cli.report.log_axis import log_axis, strip_height
+from gspo_cli.report.paper import SCREEN, Paper
 from gspo_cli.runlog import schema
 
 CLIP, CHURN = "clip/token_frac", "moe/slot_churn_step"
@@ -93,13 +94,13 @@ def _correlations(table: pd.DataFrame) -> list[str]:
     return lines
 
 
-def draw(table: pd.DataFrame, lines: Sequence[str]) -> Figure:
-    """One panel, both axes logarithmic: colour by algorithm, marker by arm."""
+def draw(table: pd.DataFrame, lines: Sequence[str], paper: Paper = SCREEN) -> Figure:
+    """One panel, both axes logarithmic: colour and marker by algorithm, filling by arm."""
     arms = axes.arms_of(table)
-    markers, many = style.markers(arms), len(table) >= MANY
+    looks, many = style.looks(arms), len(table) >= MANY
     with style.applied():
-        figure, (ax,) = framed(1, [_handles(table, markers)], lines, Grid(1, panel_height=3.2))
-        ax.set_title("A point is one rollout batch")
+        figure, (ax,) = framed(1, [_handles(table, looks)], lines, Grid(1, panel_height=3.2), paper)
+        axes.title(ax, "A point is one rollout batch")
         ax.set_xlabel(axes.named(CLIP))
         ax.set_ylabel(axes.named(CHURN))
         x_floor = log_axis(ax, "x", table["x"].to_numpy(np.float64))
@@ -110,20 +111,20 @@ def draw(table: pd.DataFrame, lines: Sequence[str]) -> Figure:
             for index, (arm, _) in enumerate(arms)
         }  # fmt: skip
         # in turns, so that no arm lies on top of all others
-        for turn, (arm, algorithm) in product(range(TURNS), arms):
+        for turn, (arm, _) in product(range(TURNS), arms):
             rows = table[table["arm"] == arm][turn::TURNS]
             x, y = (rows[key].where(rows[key] > 0, zero) for key, zero in zip(("x", "y"), places[arm], strict=True))
             ax.plot(
-                x, y, linestyle="", marker=markers[arm], color=style.colour(algorithm),
-                markersize=2.2 if many else 3.5, markeredgewidth=0, alpha=0.6, rasterized=many,
+                x, y, linestyle="", color=looks[arm].colour, alpha=0.6, rasterized=many,
+                **looks[arm].mark(2.2 if many else 3.5),
             )  # fmt: skip
     return figure
 
 
-def _handles(table: pd.DataFrame, markers: Mapping[str, str]) -> list[Line2D]:
+def _handles(table: pd.DataFrame, looks: Mapping[str, style.Look]) -> list[Line2D]:
     """One entry an arm, with its number of seeds."""
     return [
-        Line2D([], [], linestyle="", marker=markers[arm], color=style.colour(algorithm), markersize=4.5,
+        Line2D([], [], linestyle="", color=look.colour, **look.mark(4.5),
                label=f"{arm} (N = {table.loc[table['arm'] == arm, 'seed'].nunique()})")
-        for arm, algorithm in axes.arms_of(table)
+        for arm, look in looks.items()
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from gspo_cli.report.load import Log
+from gspo_cli.report.paper import SCREEN, Paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +43,5 @@ class StudyFigure(Protocol):
     def content(self, logs: Sequence[Log]) -> Content:
         """What it shows of these logs."""
 
-    def draw(self, table: pd.DataFrame, lines: Sequence[str]) -> Figure:
-        """The figure of a table, with the notes under it."""
+    def draw(self, table: pd.DataFrame, lines: Sequence[str], paper: Paper = SCREEN) -> Figure:
+        """The figure of a table, with the notes under it where the paper wants them."""

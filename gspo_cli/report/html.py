@@ -89,7 +89,7 @@ def _figures(study: Study) -> tuple[list[tuple[str, Markup]], list[str]]:
     report = plot(study)
     pictures = []
     for name, paths in report.files.items():
-        svg = next(path for path in paths if path.suffix == ".svg").read_text(encoding="utf-8")
+        svg = next(path for path in paths if path.name == f"{name}.svg").read_text(encoding="utf-8")
         pictures.append((name, Markup(NO_PICTURE_DATA.sub("", svg).strip())))
     return pictures, [*report.notes, *(f"No figure {name}: {why}" for name, why in report.left_out.items())]
 

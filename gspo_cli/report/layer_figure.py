@@ -17,10 +17,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
 from gspo_cli.report import axes, notes, style
-from gspo_cli.report.canvas import WIDTH, Grid, framed, lettered
+from gspo_cli.report.canvas import Grid, framed, lettered
 from gspo_cli.report.content import Content
 from gspo_cli.report.layers import METRIC, NAMES, cells, layer_rows
 from gspo_cli.report.load import Log
+from gspo_cli.report.paper import SCREEN, Paper
 from gspo_cli.runlog import schema
 
 COLOURS = "viridis"
@@ -61,20 +62,25 @@ def _captions(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def draw(table: pd.DataFrame, lines: Sequence[str]) -> Figure:
-    """Two panels in a row, the colour bar on their right."""
+def draw(table: pd.DataFrame, lines: Sequence[str], paper: Paper = SCREEN) -> Figure:
+    """Two panels in a row where there is room, the colour bar on their right."""
     arms = axes.arms_of(table)
     num_layers = table["layer"].nunique()
-    grid = Grid(min(2, len(arms)), panel_height=float(np.clip(0.03 * num_layers, 0.8, 1.5)), right=BAR, under=0.18)
+    grid = Grid(
+        min(2, len(arms), paper.columns),
+        panel_height=float(np.clip(0.03 * num_layers, 0.8, 1.5)),
+        right=BAR,
+        under=0.18,
+    )
     top = float(table["y"].max())
     scale = PowerNorm(0.5, 0, top if top > 0 else 1)
     empty = [Patch(color=EMPTY, label="no value")] if table["y"].isna().any() else []
     with style.applied():
-        figure, places = framed(len(arms), [empty], lines, grid)
+        figure, places = framed(len(arms), [empty], lines, grid, paper)
         counts = [int(table.loc[table["arm"] == arm, "n"].iloc[0]) for arm, _ in arms]
         titles = lettered(f"{arm} (N = {count})" for (arm, _), count in zip(arms, counts, strict=True))
-        for ax, (arm, _), title in zip(places, arms, titles, strict=True):
-            ax.set_title(title)
+        for ax, (arm, _), text in zip(places, arms, titles, strict=True):
+            axes.title(ax, text)
             _draw_arm(ax, table[table["arm"] == arm], scale)
         _label_edges(places, grid.columns)
         _draw_bar(figure, places, scale)
@@ -112,10 +118,10 @@ def _label_edges(places: Sequence[Axes], columns: int) -> None:
 def _draw_bar(figure: Figure, places: Sequence[Axes], scale: PowerNorm) -> None:
     """Beside the panels, as high as all rows together, 2.2 inches at most."""
     boxes = [ax.get_position() for ax in places]
-    top, left = max(box.y1 for box in boxes), max(box.x1 for box in boxes) + 0.15 / WIDTH
+    top, left = max(box.y1 for box in boxes), max(box.x1 for box in boxes) + 0.15 / figure.get_figwidth()
     height = min(top - min(box.y0 for box in boxes), 2.2 / figure.get_figheight())
     bar = figure.colorbar(
-        ScalarMappable(scale, COLOURS), cax=figure.add_axes((left, top - height, 0.1 / WIDTH, height))
+        ScalarMappable(scale, COLOURS), cax=figure.add_axes((left, top - height, 0.1 / figure.get_figwidth(), height))
     )
     bar.set_label(axes.named(METRIC))
     ticks = _ticks(float(scale.vmax or 0))

@@ -13,6 +13,7 @@ from gspo_cli.report.canvas import draw_figure
 from gspo_cli.report.content import Content
 from gspo_cli.report.curves import TOKENS, Panel, curve, panel_table
 from gspo_cli.report.load import Log
+from gspo_cli.report.paper import SCREEN, Paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,9 @@ class LineFigure:
         """The curves of all runs."""
         return collect([(panel, logs) for panel in self.panels.values()])
 
-    def draw(self, table: pd.DataFrame, lines: Sequence[str]) -> Figure:
+    def draw(self, table: pd.DataFrame, lines: Sequence[str], paper: Paper = SCREEN) -> Figure:
         """Panels side by side."""
-        return draw_figure(table, self.panels, lines)
+        return draw_figure(table, self.panels, lines, paper)
 
 
 def collect(shown: Iterable[tuple[Panel, Sequence[Log]]]) -> Content:

@@ -13,6 +13,8 @@ from gspo_cli.report.curves import Array
 NOTHING: Array = np.zeros(0)
 STRIP = 0.1
 """Height of the strip for zeros under a logarithmic axis, as a share of the decades above it."""
+ZERO_LABEL = 0.4
+"""Inches that the strip of an x axis needs for its label."""
 
 
 def decades(values: Array, highs: Array = NOTHING) -> tuple[int, int]:
@@ -35,7 +37,9 @@ def log_axis(ax: Axes, which: Literal["x", "y"], values: Array, highs: Array = N
     ticks, labels = [10.0**k for k in range(bottom, top + 1)], [f"$10^{{{k}}}$" for k in range(bottom, top + 1)]
     floor = edge = 10.0**bottom
     if (values == 0).any():
-        edge = floor * 10 ** -(STRIP * (top - bottom))
+        width = ax.bbox.width / ax.figure.dpi
+        share = STRIP if which == "y" else max(STRIP, ZERO_LABEL / width)
+        edge = floor * 10 ** -(share * (top - bottom))
         span = ax.axvspan if which == "x" else ax.axhspan
         span(edge, floor, color="#eeeeee", linewidth=0, zorder=0)
         ticks, labels = [float(np.sqrt(edge * floor)), *ticks], ["0", *labels]

@@ -23,7 +23,7 @@ def captions(table: pd.DataFrame, panels: Sequence[Panel]) -> list[str]:
     lines = [f"{name}: {schema.metric(name).definition}." for name in dict.fromkeys(p.metric for p in panels)]
     rows = [(panel, table[table["panel"] == panel.name]) for panel in panels]
     if any(panel.log and (r["y"] == 0).any() for panel, r in rows):
-        lines.append("A logarithmic axis has no 0: values that are exactly 0 are the dots in the grey strip.")
+        lines.append("A logarithmic axis has no 0: values that are exactly 0 are the marks in the grey strip.")
     if any(panel.kind == "eval" for panel in panels):
         lines.append("Dots are evaluations, lines only join them.")
     first = [r.loc[r["x"] == 1, "y"].dropna() for panel, r in rows if panel.metric == CLIP and panel.x == "mini_batch"]

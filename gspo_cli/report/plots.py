@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from gspo_cli.report.curves import BAND, Panel
 from gspo_cli.report.folders import Study
 from gspo_cli.report.line_figure import LineFigure
 from gspo_cli.report.load import SCORES, Log, load_log
+from gspo_cli.report.paper import USUAL, Image
 from gspo_cli.report.save import csv_bytes, save
 from gspo_cli.report.scores import figure_name, score_panels, summaries, with_summaries
 from gspo_cli.report.sources import about_run
@@ -56,22 +59,24 @@ class Report:
 
     files: dict[str, list[Path]] = field(default_factory=dict)
     """Figure -> its files."""
+    captions: dict[str, str] = field(default_factory=dict)
+    """Figure -> what a reader needs beside it."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Figure -> why there is none."""
     notes: list[str] = field(default_factory=list)
     """What a reader should know of the logs: torn ends, runs without values, values that are not finite."""
 
 
-def plot(study: Study) -> Report:
-    """Draws every figure that the study's logs have values for into `figures/` of its folder.
+def plot(study: Study, images: Collection[Image] = USUAL) -> Report:
+    """Draws every figure that the study's logs have values for into `figures/` of its folder, as these images.
 
     Errors: GspoError if no run has a log, or if one is corrupt.
     """
     report = Report()
     logs = _load(study, report)
     for name, figure in FIGURES.items():
-        _plot_one(study, name, figure, logs, report)
-    _plot_scores(study, logs, report)
+        _plot_one(study, name, figure, logs, report, images)
+    _plot_scores(study, logs, report, images)
     return _sealed(study, report)
 
 
@@ -99,13 +104,14 @@ def _sealed(study: Study, report: Report) -> Report:
     return report
 
 
-def _plot_scores(study: Study, logs: list[Log], report: Report) -> None:
+def _plot_scores(study: Study, logs: list[Log], report: Report, images: Collection[Image] = USUAL) -> None:
     """A figure for every score that a run logged or a checkpoint was evaluated for."""
     evaluated = {log.run.folder: summaries(log.run) for log in logs}
     logs = [with_summaries(log, evaluated[log.run.folder]) for log in logs]
     for metric in sorted({m for log in logs for m in log.frame.loc[log.frame["kind"] == "eval", "metric"]}):
-        used = [entry for found in evaluated.values() for entry in found if entry["metric"] == metric]
-        _plot_one(study, figure_name(metric), LineFigure(score_panels(metric)), logs, report, {"evaluations": used})
+        used = {"evaluations": [entry for found in evaluated.values() for entry in found if entry["metric"] == metric]}
+        figure = LineFigure(score_panels(metric))
+        _plot_one(study, figure_name(metric), figure, logs, report, images, used)
 
 
 def _wanted() -> dict[str, set[str]]:
@@ -141,6 +147,7 @@ def _plot_one(
     figure: StudyFigure,
     logs: list[Log],
     report: Report,
+    images: Collection[Image],
     also: dict[str, Any] | None = None,
 ) -> None:
     """One figure; its files or the reason why there is none go into the report."""
@@ -153,7 +160,9 @@ def _plot_one(
     report.notes += [f"{name}: {remark}" for remark in remarks]
     lines = [*content.captions, *remarks]
     side = _side_file(name, logs, content, excluded, lines) | (also or {})
-    report.files[name] = save(study.folder / "figures", name, content.table, side, figure.draw(content.table, lines))
+    draw = partial(figure.draw, content.table, lines)
+    saved = save(study.folder / "figures", name, content.table, side, draw, images)
+    report.files[name], report.captions[name] = saved
 
 
 def _side_file(

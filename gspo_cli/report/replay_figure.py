@@ -13,6 +13,7 @@ from gspo_cli.report.content import Content
 from gspo_cli.report.curves import Panel, panel_table
 from gspo_cli.report.line_figure import collect
 from gspo_cli.report.load import Log
+from gspo_cli.report.paper import SCREEN, Paper
 
 REWARD, AGREE = "reward/mean", "replay/natural_agree_frac"
 
@@ -58,10 +59,10 @@ def content(logs: Sequence[Log]) -> Content:
     return found
 
 
-def draw(table: pd.DataFrame, lines: Sequence[str]) -> Figure:
+def draw(table: pd.DataFrame, lines: Sequence[str], paper: Paper = SCREEN) -> Figure:
     """One row an algorithm, each column on one scale."""
     algorithms = sorted(table["algorithm"].unique(), key=lambda name: style.arm_order((name, name)))
-    figure = draw_figure(table, panels(algorithms), lines)
+    figure = draw_figure(table, panels(algorithms), lines, paper)
     for column in (figure.axes[::2], figure.axes[1::2]):
         lows, highs = zip(*(ax.get_ylim() for ax in column), strict=True)
         for ax in column:

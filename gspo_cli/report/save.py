@@ -1,12 +1,13 @@
-"""Writes a figure: csv, side file, svg, png. The same table and side file give the same bytes."""
+"""Writes a figure: csv, side file, images. The same table and side file give the same bytes."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -15,7 +16,16 @@ from matplotlib.figure import Figure
 from pandas.api.types import is_numeric_dtype
 
 from gspo_cli.report import style
+from gspo_cli.report.caption import caption, latex
+from gspo_cli.report.paper import ALL, USUAL, Image, Paper
 from gspo_cli.runlog.fs import write_atomic
+
+
+class Saved(NamedTuple):
+    """A figure on the disk."""
+
+    paths: list[Path]
+    caption: str
 
 
 def csv_bytes(table: pd.DataFrame) -> bytes:
@@ -38,30 +48,57 @@ def _harmless(text: Any) -> Any:
     return f"'{text}" if isinstance(text, str) and text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def save(folder: Path, name: str, table: pd.DataFrame, side: dict[str, Any], figure: Figure) -> list[Path]:
-    """Writes `<name>.csv`, `.json`, `.svg` and `.png` into `folder`; the images carry the side file's sha256, the side
-    file the csv's. Returns their paths.
+def save(
+    folder: Path,
+    name: str,
+    table: pd.DataFrame,
+    side: dict[str, Any],
+    draw: Callable[[Paper], Figure],
+    images: Collection[Image] = USUAL,
+) -> Saved:
+    """Writes `<name>.csv`, `.json` and the images into `folder`; these carry the side file's sha256, the side file the
+    csv's and the caption. Images that are there already are drawn anew, so that all show the same. A figure for a paper
+    comes with a `.tex` that holds the caption.
 
     Errors: GspoError (exit code STORAGE) when the disk refuses.
     """
     csv = csv_bytes(table)
-    side = {**side, "csv": {"bytes": len(csv), "sha256": hashlib.sha256(csv).hexdigest()}}
+    images = [one for one in ALL if one in images or _path(folder, name, one).exists()]
+    figures = {paper: draw(paper) for paper in dict.fromkeys(paper for paper, _ in images)}
+    words = caption(next(iter(figures.values())), table, side["notes"])
+    side = {**side, "caption": words, "csv": {"bytes": len(csv), "sha256": hashlib.sha256(csv).hexdigest()}}
     text = (json.dumps(side, sort_keys=True, indent=2, allow_nan=False) + "\n").encode()
     digest = hashlib.sha256(text).hexdigest()
-    files = {
-        "csv": csv,
-        "json": text,
-        # matplotlib would write the time of day
-        "svg": _image(figure, "svg", {"Title": name, "Identifier": f"sha256:{digest}", "Date": None}),
-        "png": _image(figure, "png", {"Title": name, "Source": f"sha256:{digest}"}),
+    files = {folder / f"{name}.csv": csv, folder / f"{name}.json": text}
+    for paper, suffix in images:
+        path = _path(folder, name, (paper, suffix))
+        files[path] = _image(figures[paper], suffix, name, f"sha256:{digest}")
+        if paper.latex:
+            files[path.with_suffix(".tex")] = latex(name, words, path.stem, paper).encode()
+    return Saved([_write(path, content) for path, content in files.items()], words)
+
+
+def images_of(side_file: Path) -> list[Path]:
+    """The images that stand beside a side file."""
+    paths = (_path(side_file.parent, side_file.stem, image) for image in ALL)
+    return [path for path in paths if path.exists()]
+
+
+def _path(folder: Path, name: str, image: Image) -> Path:
+    paper, suffix = image
+    return folder / f"{name}{paper.ending}.{suffix}"
+
+
+def _image(figure: Figure, suffix: str, name: str, mark: str) -> bytes:
+    # matplotlib would write the time of day
+    metadata: dict[str, dict[str, str | None]] = {
+        "svg": {"Identifier": mark, "Date": None},
+        "png": {"Source": mark},
+        "pdf": {"Subject": mark, "CreationDate": None},
     }
-    return [_write(folder / f"{name}.{suffix}", content) for suffix, content in files.items()]
-
-
-def _image(figure: Figure, suffix: str, metadata: dict[str, str | None]) -> bytes:
     buffer = io.BytesIO()
     with style.applied():
-        figure.savefig(buffer, format=suffix, metadata=metadata)
+        figure.savefig(buffer, format=suffix, metadata={"Title": name, **metadata[suffix]})
     return buffer.getvalue()
 
 

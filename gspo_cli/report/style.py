@@ -1,13 +1,15 @@
-"""How every figure looks: one matplotlib style, one colour an algorithm.
+"""How every figure looks: one matplotlib style, one colour and one marker an algorithm.
 
 Not covered: the Okabe-Ito palette has eight colours; the last four algorithms take colours of Paul Tol's muted scheme.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 
@@ -28,16 +30,47 @@ COLOURS = {
 """Fixed for all figures. To add an algorithm, add a colour that no other has."""
 
 OTHER = "#666666"
-"""For an algorithm that is not in the table; line styles tell several apart."""
+"""For an algorithm that is not in the table; lines and fillings tell several apart."""
+
+MARKERS = {
+    "grpo": "o",
+    "gspo": "s",
+    "gspo_token": "^",
+    "sapo": "D",
+    "dapo": "v",
+    "dr_grpo": "P",
+    "cispo": "X",
+    "gmpo": "<",
+    "luspo": ">",
+    "minirl": "p",
+    "ppo": "*",
+    "reinforce": "h",
+}
+"""Fixed like the colours, for readers who see none, and for print in grey."""
+OTHER_MARKER = "d"
 
 DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)))
 """Line styles of arms that are not plain algorithms."""
-
-MARKERS = ("^", "s", "D", "v", "P", "X")
-"""Marks of their points."""
+FILLS = ("none", "left", "top", "right", "bottom", "none")
+"""How their marks are filled; where two agree, the line tells them apart."""
 
 Dash = str | tuple[int, tuple[int, ...]]
-Look = TypeVar("Look")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How an arm looks in every figure: colour and marker are its algorithm's, line and filling its own."""
+
+    colour: str
+    dash: Dash
+    marker: str
+    fill: str
+
+    def mark(self, size: float) -> dict[str, Any]:
+        """Its marker as arguments of a line; `size` in points."""
+        edge = 0.0 if self.fill == "full" else 0.8
+        return {"marker": self.marker, "fillstyle": self.fill, "markersize": size, "markeredgewidth": edge}
+
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -64,6 +97,7 @@ RC: dict[str, Any] = {
     "figure.facecolor": "white",
     # a font name in the file would leave the look to the reader's machine
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # TrueType, which journals ask for; within the file
     # without a salt every run writes other element ids
     "svg.hashsalt": "gspo",
     "path.simplify": True,
@@ -85,27 +119,20 @@ def colour(algorithm: str) -> str:
     return COLOURS.get(algorithm, OTHER)
 
 
-def line_styles(arms: Iterable[tuple[str, str]]) -> dict[str, Dash]:
-    """Line style of each (arm, algorithm): solid for an arm that is its algorithm, others dashed, apart by colour."""
-    return _apart(arms, "-", DASHES)
-
-
-def markers(arms: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Marker of each (arm, algorithm): round for an arm that is its algorithm, others apart by colour."""
-    return _apart(arms, "o", MARKERS)
-
-
-def _apart(arms: Iterable[tuple[str, str]], plain: Look, others: Sequence[Look]) -> dict[str, Look]:
-    looks: dict[str, Look] = {}
-    used: dict[str, int] = {}
+def looks(arms: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """The look of each (arm, algorithm), in the order given: solid and filled for an arm that is its algorithm, others
+    apart from it and from each other."""
+    arms, used = list(arms), Counter[str]()
+    found = {}
     for arm, algorithm in sorted(arms):
+        of_algorithm = (colour(algorithm), MARKERS.get(algorithm, OTHER_MARKER))
         if arm == algorithm and algorithm in COLOURS:
-            looks[arm] = plain
+            found[arm] = Look(of_algorithm[0], "-", of_algorithm[1], "full")
             continue
-        index = used.get(colour(algorithm), 0)
-        used[colour(algorithm)] = index + 1
-        looks[arm] = others[index % len(others)]
-    return looks
+        index = used[of_algorithm[0]] % len(DASHES)
+        used[of_algorithm[0]] += 1
+        found[arm] = Look(of_algorithm[0], DASHES[index], of_algorithm[1], FILLS[index])
+    return {arm: found[arm] for arm, _ in arms}
 
 
 def arm_order(arm: tuple[str, str]) -> tuple[int, str]:

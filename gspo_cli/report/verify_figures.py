@@ -10,6 +10,7 @@ from typing import Any
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
 from gspo_cli.report.folders import Study, read_study
+from gspo_cli.report.save import images_of
 from gspo_cli.report.sources import ENDING
 from gspo_cli.runlog.seal import sha256_of
 from gspo_cli.runlog.strict_json import parse_object
@@ -57,7 +58,7 @@ def _figure(path: Path, side: dict[str, Any], study: Path) -> Iterator[Complaint
         yield csv, f"it is gone, or not the data that {path.name} describes"
         return
     digest = sha256_of(path).encode()
-    for image in (path.with_suffix(".svg"), path.with_suffix(".png")):
+    for image in images_of(path) or [path.with_suffix(".svg")]:
         if not image.is_file() or digest not in image.read_bytes():
             yield image, f"it is gone, or does not carry the sha256 of {path.name}"
     try:

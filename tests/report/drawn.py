@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,15 +18,16 @@ from report_runs import Record
 from gspo_cli.report import plots
 from gspo_cli.report.curves import TEXTS
 from gspo_cli.report.folders import find_study
+from gspo_cli.report.paper import SCREEN, USUAL, Image, Paper
 from gspo_cli.report.plots import FIGURES, Report
 
 SUFFIXES = ["csv", "json", "svg", "png"]
 
 
-def make(study: Path, *names: str) -> Report:
+def make(study: Path, *names: str, images: Sequence[Image] = USUAL) -> Report:
     """`gspo report plots` without its command line; with names, these figures alone."""
     with patch.object(plots, "FIGURES", {name: FIGURES[name] for name in names or FIGURES}):
-        return plots.plot(find_study(str(study), study))
+        return plots.plot(find_study(str(study), study), images)
 
 
 def read_csv(study: Path, name: str) -> pd.DataFrame:
@@ -43,9 +45,9 @@ def side_file(study: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def redraw(study: Path, name: str) -> Figure:
+def redraw(study: Path, name: str, paper: Paper = SCREEN) -> Figure:
     """The figure again, from its csv and the notes of its side file."""
-    return FIGURES[name].draw(read_csv(study, name), side_file(study, name)["notes"])
+    return FIGURES[name].draw(read_csv(study, name), side_file(study, name)["notes"], paper)
 
 
 def logged(study: Path, arm: str, seed: int, kind: str, metric: str) -> list[tuple[Record, Any]]:

@@ -189,8 +189,10 @@ def test_arms_have_markers_and_algorithms_colours(tmp_path: Path) -> None:
         write_run(tmp_path, arm, 0, records(algorithm, 0, 12), algorithm=algorithm)
     make(tmp_path, "churn_clip")
     figure = redraw(tmp_path, "churn_clip")
-    looks = {(to_hex(c.get_color()), c.get_marker()) for c in figure.axes[0].lines}
-    assert looks == {("#0072b2", "o"), ("#0072b2", "^"), ("#0072b2", "s"), ("#d55e00", "o")}
+    looks = {(to_hex(c.get_color()), c.get_marker(), c.get_fillstyle()) for c in figure.axes[0].lines}
+    assert looks == {
+        ("#0072b2", "o", "full"), ("#0072b2", "o", "none"), ("#0072b2", "o", "left"), ("#d55e00", "s", "full"),
+    }  # fmt: skip
     drawn = sum(len(c.get_xdata()) for c in figure.axes[0].lines)
     assert drawn == len(read_csv(tmp_path, "churn_clip")) == 48
 

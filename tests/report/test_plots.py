@@ -178,8 +178,18 @@ def test_colours_and_line_styles(study: Path) -> None:
 
 def test_arms_of_one_algorithm_never_look_alike() -> None:
     arms = [("grpo", "grpo"), ("grpo_r2", "grpo"), ("grpo_r3", "grpo"), ("mine", "mine"), ("other", "other")]
-    dashes = style.line_styles(reversed(arms))
-    assert dashes == {"grpo": "-", "grpo_r2": "--", "grpo_r3": "-.", "mine": "--", "other": "-."}
+    looks = style.looks(reversed(arms))
+    dashes = {arm: look.dash for arm, look in looks.items()}
+    assert dashes == {"other": "-.", "mine": "--", "grpo_r3": "-.", "grpo_r2": "--", "grpo": "-"}
+    assert len({(look.marker, look.fill) for look in looks.values()}) == len(arms)
+
+
+def test_algorithms_are_told_apart_without_colour() -> None:
+    assert style.MARKERS.keys() == style.COLOURS.keys()
+    assert len({*style.MARKERS.values(), style.OTHER_MARKER}) == len(style.COLOURS) + 1
+    variants = [(f"grpo_{k}", "grpo") for k in range(len(style.DASHES))]
+    looks = style.looks([("grpo", "grpo"), *variants]).values()
+    assert len({(look.dash, look.fill) for look in looks}) == len(looks) == 7
 
 
 @pytest.mark.parametrize("name", list(FIGURES))
@@ -341,6 +351,15 @@ def test_runs_without_a_log_and_torn_logs_are_named(tmp_path: Path) -> None:
     missing = {"run": "gspo-s1", "arm": "gspo", "seed": 1, "panel": None, "reason": "no metrics.jsonl"}
     assert side["excluded"] == [missing]
     assert side["runs"][0]["log"]["torn_bytes"] == 7
+
+
+@pytest.mark.parametrize("value", [0.0, None, math.nan])
+def test_a_curve_without_a_point_above_zero_is_drawn(tmp_path: Path, value: float | None) -> None:
+    for seed in range(2):
+        lines = [line(s, "step", None, {"clip/token_frac": value}, {}) for s in range(1, 4)]
+        write_run(tmp_path, "gspo", seed, [*rewards(seed, 3), *lines])
+    report = make(tmp_path, "reward", "clip")
+    assert ("clip" in report.files) == (value is not None)
 
 
 def test_nothing_to_plot(tmp_path: Path) -> None:

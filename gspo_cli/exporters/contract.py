@@ -1,0 +1,69 @@
+"""What an exporter gives: a sink that takes the rows of one run, in the order of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from gspo_cli.errors import GspoError
+
+Axis = Literal["rollout_batch", "update"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a log, as trackers take it."""
+
+    axis: Axis
+    """What `step` counts."""
+    step: int
+    """Rollout batches from 1 (0 = before training), or optimizer steps of the whole run from 1."""
+    time: float
+    """When it was logged, in seconds since 1970."""
+    values: dict[str, float]
+    """By metric; what does not apply is absent. Values of an optimizer step are called `updates/...`, those of the
+    clock and the machine `perf/...`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run that is mirrored."""
+
+    run_id: str
+    study: str
+    run: str
+    arm: str
+    config: dict[str, Any]
+
+
+class Sink(Protocol):
+    """One run in one tracker."""
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Takes more rows; afterwards they are on the disk."""
+
+    def close(self) -> None:
+        """No row follows."""
+
+
+class Exporter(Protocol):
+    """A tracker; a module or an object."""
+
+    def open_sink(self, origin: Origin, folder: Path) -> Sink:
+        """A sink that writes into an empty folder.
+
+        Errors: GspoError if the tracker's library is not installed.
+        """
+
+    def how_to_read(self, folder: Path) -> str:
+        """The command that shows what lies in a folder of mirrored runs."""
+
+
+def missing(library: str) -> GspoError:
+    """The library of an exporter is not there."""
+    return GspoError(
+        f"{library} is not installed", f"the exporter writes with {library}'s own library",
+        f"pip install 'gspo[{library}]'",
+    )  # fmt: skip

@@ -1,0 +1,260 @@
+"""Mirrors of logs, read back with the trackers' own readers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import Gspo, tree
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.exporters import EXPORTERS, mirror
+from gspo_cli.exporters.mirror import Mirror
+from gspo_cli.runlog.log import RunLog, short_hash
+from gspo_cli.types import StepMetrics
+
+CANARY = "0123456789abcdefCANARY0123456789abcdef01"
+"""As long as a key of wandb's."""
+BATCHES, UPDATES = 3, 2
+
+
+def write_batch(log: RunLog, step: int, reward: float) -> None:
+    """The lines of a rollout batch, as training writes them."""
+    log.line("rollout", step, StepMetrics({"reward/mean": reward}), perf={"rollout_s": 0.5})
+    for index in range(UPDATES):
+        clip = None if index == 0 else 0.25
+        log.line("update", step, StepMetrics({"clip/token_frac": clip, "loss": step + index / 4}), index)
+    log.line("step", step, StepMetrics({"clip/token_frac": 0.125, "grad/norm": math.inf if step == 2 else 1.0}))
+    log.flush()
+
+
+def run_folder(study: Path, name: str = "gspo-s0") -> tuple[Path, RunLog]:
+    """A run that has just begun."""
+    run = study / name
+    run.mkdir(parents=True)
+    arm, _, seed = name.rpartition("-s")
+    about = {"run_id": f"id{seed}{arm}", "arm": arm, "seed": int(seed), "created": "2026-01-01T00:00:00Z"}
+    (run / "run.json").write_text(json.dumps(about))
+    config = {"seed": int(seed), "algo": {"name": arm}, "train": {"steps": BATCHES}}
+    (run / "config.json").write_text(json.dumps(config))
+    return run, RunLog(run, "0" * 32)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A study of one run of three batches; the reward of batch k is k / 8."""
+    _, log = run_folder(tmp_path / "demo")
+    for step in range(1, BATCHES + 1):
+        write_batch(log, step, step / 8)
+    return tmp_path / "demo"
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) of every tag, as TensorBoard shows them."""
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    found.Reload()
+    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def test_tensorboard_shows_every_value_at_its_step(study: Path) -> None:
+    before = tree(study)
+    (done,) = mirror.export(study, "tensorboard")
+    assert done.num_rows == BATCHES * (2 + UPDATES)
+    found = scalars(study / "tensorboard" / "gspo-s0")
+    assert found == {
+        "reward/mean": [(1, 0.125), (2, 0.25), (3, 0.375)],
+        "perf/rollout_s": [(1, 0.5), (2, 0.5), (3, 0.5)],
+        "updates/clip/token_frac": [(2, 0.25), (4, 0.25), (6, 0.25)],
+        "updates/loss": [(1, 1.0), (2, 1.25), (3, 2.0), (4, 2.25), (5, 3.0), (6, 3.25)],
+        "clip/token_frac": [(1, 0.125), (2, 0.125), (3, 0.125)],
+        "grad/norm": [(1, 1.0), (2, math.inf), (3, 1.0)],
+    }
+    after = tree(study)
+    assert {name: after[name] for name in before} == before, "the run itself is not touched"
+
+
+def test_exporting_again_makes_no_second_point(study: Path) -> None:
+    mirror.export(study, "tensorboard")
+    mirror.export(study, "tensorboard")
+    assert len(scalars(study / "tensorboard" / "gspo-s0")["reward/mean"]) == BATCHES
+
+
+def test_the_time_of_a_point_is_that_of_its_line(study: Path) -> None:
+    run = study / "gspo-s0"
+    lines = [json.loads(line) for line in (run / "perf.jsonl").read_text().splitlines()]
+    moved = [line | {"time": f"2026-01-01T00:00:{line['seq']:02}.500+00:00"} for line in lines]
+    (run / "perf.jsonl").write_text("".join(json.dumps(line) + "\n" for line in moved))
+    mirror.export(study, "tensorboard")
+    found = EventAccumulator(str(study / "tensorboard" / "gspo-s0"))
+    found.Reload()
+    # rollout lines are the first of four lines a batch: 00:00:00.5, :04.5, :08.5; 2026 begins at 1767225600
+    assert [event.wall_time for event in found.Scalars("reward/mean")] == [1767225600.5 + s for s in (0, 4, 8)]
+
+
+def cut(run: Path, num_lines: int) -> None:
+    """What a resume does: the log goes back to a checkpoint; the clock's keeps all."""
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(b"".join(lines[:num_lines]))
+
+
+def resumed(run: Path, num_lines: int) -> RunLog:
+    """The log of a run that goes on after its first lines."""
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:num_lines]
+    log = RunLog(run, "0" * 32, attempt=2)
+    log.go_on(num_lines, sum(map(len, lines)), short_hash(lines[-1].decode().rstrip("\n")))
+    return log
+
+
+def test_a_resume_that_writes_lines_again_repeats_no_point(tmp_path: Path) -> None:
+    run, log = run_folder(tmp_path / "demo")
+    write_batch(log, 1, 0.125)
+    write_batch(log, 2, 0.25)
+    followed = Mirror(run, "tensorboard")
+    followed.catch_up()
+    cut(run, 4)
+    followed.catch_up()  # shorter than what was read: wait
+    log = resumed(run, 4)
+    write_batch(log, 2, 0.25)
+    followed.catch_up()
+    write_batch(log, 3, 0.375)
+    followed.catch_up()
+    followed.close()
+    assert followed.num_rows == 12
+    assert scalars(followed.folder)["reward/mean"] == [(1, 0.125), (2, 0.25), (3, 0.375)]
+
+
+def test_a_log_that_went_another_way_is_mirrored_anew(tmp_path: Path) -> None:
+    run, log = run_folder(tmp_path / "demo")
+    write_batch(log, 1, 0.125)
+    write_batch(log, 2, 0.25)
+    followed = Mirror(run, "tensorboard")
+    followed.catch_up()
+    cut(run, 4)
+    log = resumed(run, 4)
+    write_batch(log, 2, 0.5)
+    write_batch(log, 3, 0.75)
+    followed.catch_up()
+    followed.close()
+    assert scalars(followed.folder)["reward/mean"] == [(1, 0.125), (2, 0.5), (3, 0.75)]
+
+
+def test_following_sees_what_comes_and_new_runs(tmp_path: Path) -> None:
+    study = tmp_path / "demo"
+    _, log = run_folder(study)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            write_batch(log, 1, 0.125)
+        elif len(pauses) == 2:
+            write_batch(run_folder(study, "grpo-s1")[1], 1, 0.5)
+        else:
+            with (study / "gspo-s0" / "metrics.jsonl").open("a") as file:
+                file.write('{"seq":')  # a line that is being written is left for later
+            if len(pauses) == 5:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mirror.follow(study, "tensorboard", pause)
+    assert scalars(study / "tensorboard" / "gspo-s0")["reward/mean"] == [(1, 0.125)]
+    assert scalars(study / "tensorboard" / "grpo-s1")["reward/mean"] == [(1, 0.5)]
+
+
+def broken_line(run: Path) -> None:
+    (run / "metrics.jsonl").write_text('{"seq":0,"seq":1}\n')
+
+
+def a_file_in_the_way(run: Path) -> None:
+    (run.parent / "tensorboard").write_text("mine")
+
+
+def no_log(run: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "says"),
+    [(broken_line, ExitCode.STORAGE, "stands twice"), (a_file_in_the_way, ExitCode.STORAGE, "tensorboard"),
+     (no_log, ExitCode.USER_ERROR, "no run in it has a log")],
+)  # fmt: skip
+def test_what_cannot_be_exported_is_said(study: Path, spoil: Callable[[Path], None], code: ExitCode, says: str) -> None:
+    spoil(study / "gspo-s0")
+    before = tree(study)
+    with pytest.raises(GspoError, match=says) as caught:
+        mirror.export(study, "tensorboard")
+    assert caught.value.code is code
+    assert {name: data for name, data in tree(study).items() if name in before} == before
+
+
+def test_an_unknown_exporter_is_refused(gspo_here: Gspo, study: Path) -> None:
+    done = gspo_here("runs", "export", study, "--to", "mlflow")
+    assert done.code == 2 and "tensorboard, wandb" in done.err
+    assert not (study / "mlflow").exists()
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_a_library_that_is_not_there_is_named(study: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("tensorboard.summary.writer.event_file_writer", "wandb"):
+        monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(GspoError, match="is not installed") as caught:
+        mirror.export(study, name)
+    assert f"gspo[{name}]" in caught.value.hint
+
+
+def test_the_command_prints_one_object(gspo_here: Gspo, study: Path) -> None:
+    done = gspo_here("runs", "export", study, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["runs"] == [{"run": "gspo-s0", "rows": 12, "folder": str(study / "tensorboard" / "gspo-s0")}]
+    assert found["read"] == f"tensorboard --logdir {study / 'tensorboard'}"
+
+
+@pytest.mark.slow
+def test_wandb_holds_every_value_and_nothing_of_the_machine(gspo: Gspo, study: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = gspo("runs", "export", study, "--to", "wandb", WANDB_API_KEY=CANARY, HF_TOKEN=CANARY, HOME=str(tmp_path))
+        assert done.code == 0, done.err
+    (file,) = (study / "wandb").rglob("*.wandb")
+    rows, axes = history(file)
+    assert [(row["_step"], row["rollout_batch"], row["reward/mean"]) for row in rows if "reward/mean" in row] == [
+        (0, 1, 0.125), (4, 2, 0.25), (8, 3, 0.375),
+    ]  # fmt: skip
+    assert [(row["update"], row["updates/loss"]) for row in rows if "update" in row] == [
+        (1, 1.0), (2, 1.25), (3, 2.0), (4, 2.25), (5, 3.0), (6, 3.25),
+    ]  # fmt: skip
+    assert len(rows) == BATCHES * (2 + UPDATES)
+    assert {name: axis for name, axis in axes.items() if name.startswith("updates/")} == {
+        "updates/loss": "update", "updates/clip/token_frac": "update",
+    }  # fmt: skip
+    assert axes["reward/mean"] == axes["clip/token_frac"] == "rollout_batch"
+    written = tree(study)
+    names = {CANARY, os.uname().nodename} - {"localhost", "vm"}
+    assert [name for name, data in written.items() if any(text.encode() in data for text in names)] == []
+    assert CANARY not in done.out + done.err
+    assert not [name for name in written if name.endswith(("wandb-metadata.json", ".patch"))]
+
+
+def history(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The rows of an offline run, and each metric's x axis, by wandb's own reader."""
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, rows, axes = DataStore(), [], {}
+    store.open_for_scan(str(path))
+    while (data := store.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+        elif record.WhichOneof("record_type") == "metric" and record.metric.name:
+            axes[record.metric.name] = record.metric.step_metric
+    store.close()
+    return rows, axes

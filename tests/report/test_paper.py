@@ -1,0 +1,121 @@
+"""Figures for a paper: widths, formats, fonts, captions."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from drawn import assert_nothing_overlaps, make, redraw, side_file
+from program import Gspo, tree
+from report_runs import records, write_log, write_run, write_study
+
+from gspo_cli.errors import GspoError
+from gspo_cli.report.caption import latex
+from gspo_cli.report.paper import PAPERS, SCREEN, USUAL, Image, asked
+from gspo_cli.report.plots import FIGURES
+from gspo_cli.report.verify import verify
+
+COLUMN, PAGE = PAPERS["column"], PAPERS["page"]
+PDFS: list[Image] = [(COLUMN, "pdf"), (PAGE, "pdf")]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three seeds of grpo and gspo, one of grpo with replay, drawn for a paper alone."""
+    folder = write_study(tmp_path_factory.mktemp("results") / "demo", steps=6)
+    write_run(folder, "grpo_r2", 0, records("grpo", 5, 6, replay=True), algorithm="grpo", replay="r2")
+    make(folder, images=PDFS[:1])
+    make(folder, "reward", images=PDFS)
+    return folder
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_column_is_narrow_and_nothing_in_it_overlaps(study: Path, name: str) -> None:
+    figure = redraw(study, name, COLUMN)
+    assert figure.get_figwidth() == 3.25
+    assert not figure.texts
+    assert_nothing_overlaps(figure)
+    for ax in figure.axes:
+        assert ax.xaxis.label.get_fontsize() == ax.yaxis.label.get_fontsize() == 8
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_pdf_holds_its_fonts_as_text(study: Path, name: str) -> None:
+    for paper, width in ((COLUMN, 234), (PAGE, 504))[: 2 if name == "reward" else 1]:  # 72 points an inch
+        data = (study / "figures" / f"{name}{paper.ending}.pdf").read_bytes()
+        assert b"/FontFile2" in data and b"DejaVuSans" in data
+        assert b"/Type3" not in data and b"CreationDate" not in data
+        (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ", data)
+        assert float(box) == width
+
+
+def test_a_caption_has_n_and_the_method_of_the_interval(study: Path) -> None:
+    for name in FIGURES:
+        words = side_file(study, name)["caption"]
+        assert words.endswith(" ".join(side_file(study, name)["notes"]))
+        assert "N = 3 seeds (grpo, gspo); N = 1 seed (grpo_r2)." in words or name == "replay"
+    reward = side_file(study, "reward")["caption"]
+    assert reward.startswith("(a) against rollout batches; (b) against generated tokens. N = 3 seeds")
+    assert "bands: 95 % t interval over seeds, pointwise." in reward
+    assert "interval" not in side_file(study, "churn_clip")["caption"]
+    text = (study / "figures" / "reward-column.tex").read_text()
+    assert "\\includegraphics[width=\\columnwidth]{reward-column}" in text
+    assert "95 \\% t interval" in text and "grpo\\_r2" in text
+    assert "\\begin{figure*}" in (study / "figures" / "reward-page.tex").read_text()
+
+
+def test_signs_of_latex_are_escaped() -> None:
+    found = latex("a_b", "50 % of x_1 & {y} ~ \\ ^ # $ < >", "a_b-column", COLUMN)
+    assert (
+        "\\caption{50 \\% of x\\_1 \\& \\{y\\} \\textasciitilde{} \\textbackslash{} \\textasciicircum{} \\# \\$ "
+        "\\textless{} \\textgreater{}}"
+    ) in found
+    assert "\\label{fig:a-b}" in found
+
+
+def test_the_same_logs_give_the_same_pdf(study: Path, tmp_path: Path) -> None:
+    write_study(tmp_path / "demo", steps=6)
+    write_run(tmp_path / "demo", "grpo_r2", 0, records("grpo", 5, 6, replay=True), algorithm="grpo", replay="r2")
+    make(tmp_path / "demo", "reward", images=PDFS)
+    again = tree(tmp_path / "demo" / "figures")
+    assert len(again) == 6 and again == {name: (study / "figures" / name).read_bytes() for name in again}
+
+
+def test_pictures_that_are_there_are_kept_up_with_the_data(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "demo", arms=("grpo",), seeds=1, steps=3)
+    make(folder, "clip", images=PDFS)
+    old = (folder / "figures" / "clip-page.pdf").read_bytes()
+    (folder / "grpo-s0" / "metrics.jsonl").unlink()
+    write_log(folder / "grpo-s0" / "metrics.jsonl", records("grpo", 7, 3))
+    report = make(folder, "clip", images=USUAL)
+    names = {path.name for path in report.files["clip"]}
+    assert names == {"clip.csv", "clip.json", "clip.svg", "clip.png", "clip-column.pdf", "clip-column.tex",
+                     "clip-page.pdf", "clip-page.tex"}  # fmt: skip
+    assert verify(folder / "figures" / "clip.json").problems == []
+    (folder / "figures" / "clip-page.pdf").write_bytes(old)
+    (problem,) = verify(folder / "figures" / "clip.json").problems
+    assert problem.file.endswith("clip-page.pdf")
+
+
+def test_what_is_asked_for() -> None:
+    assert asked(None, None) == USUAL
+    assert asked("pdf,svg", None) == [(SCREEN, "pdf"), (SCREEN, "svg")]
+    assert asked(None, "column") == [(COLUMN, "pdf")]
+    assert asked("png,png", "page") == [(PAGE, "png")]
+    for formats, paper in (("gif", None), ("", None), ("svg,", None), ("svg", "a4")):
+        with pytest.raises(GspoError, match=r"no image format|no paper"):
+            asked(formats, paper)
+
+
+def test_the_command(gspo_here: Gspo, tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "demo", arms=("gspo",), seeds=1, steps=2)
+    refused = gspo_here("report", "plots", folder, "--format", "jpg")
+    assert refused.code == 2 and "svg, png, pdf" in refused.err and not (folder / "figures").exists()
+    done = gspo_here("report", "plots", folder, "--paper", "column", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert str(folder / "figures" / "reward-column.pdf") in found["figures"]["reward"]
+    assert found["captions"]["reward"].startswith("(a) against rollout batches")
+    assert not list((folder / "figures").glob("*.svg"))
