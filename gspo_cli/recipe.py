@@ -8,11 +8,11 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, is_dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
@@ -167,10 +167,24 @@ def _holds(table: Any, loc: tuple[str, ...]) -> bool:
 def _keys(model: Any, loc: tuple[str, ...]) -> list[str]:
     """The keys that the table at `loc` may hold."""
     for part in loc:
-        annotation = _fields(model)[part]
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        model = next((o for o in options if isinstance(o, type) and _fields(o)), None)
+        model = _table(_fields(model)[part])
     return list(_fields(model))
+
+
+def known_keys(model: Any = Recipe, prefix: str = "") -> Iterator[str]:
+    """`train.steps` and all other keys of a recipe; those that users name themselves end with their table."""
+    for name, annotation in _fields(model).items():
+        inner = None if get_origin(annotation) is dict else _table(annotation)
+        if inner is None:
+            yield prefix + name
+        else:
+            yield from known_keys(inner, f"{prefix}{name}.")
+
+
+def _table(annotation: Any) -> Any:
+    """The class with fields in an annotation, if there is one."""
+    options = [annotation, *getattr(annotation, "__args__", ())]
+    return next((o for o in options if isinstance(o, type) and _fields(o)), None)
 
 
 def _fields(model: Any) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gspo_cli.cli import console, elo, grade
+from gspo_cli.cli import completion, console, elo, grade
 from gspo_cli.cli.eval_view import EvalView, list_table, rating_lines, result_table
-from gspo_cli.cli.options import GraderPython, Out, SandboxKind, Set, TrustCode, UnsafeLocal, Workers
+from gspo_cli.cli.options import GraderPython, JsonLines, Out, SandboxKind, Set, TrustCode, UnsafeLocal, Workers
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ app.command("elo")(elo.elo)
 @console.command
 def benchmarks(
     model: Annotated[str | None, typer.Argument(metavar="[MODEL|RUN]", help="Default: the newest run.")] = None,
-    bench: Annotated[str, typer.Option(help="Benchmarks, comma-separated.")] = "arithmetic",
+    bench: Annotated[
+        str, typer.Option(help="Benchmarks, comma-separated.", autocompletion=completion.benchmarks)
+    ] = "arithmetic",
     samples: Annotated[int | None, typer.Option(help="Answers per problem (the k of avg@k).")] = None,
     limit: Annotated[int | None, typer.Option(help="The first problems only.")] = None,
     greedy: Annotated[bool, typer.Option(help="Temperature 0, one answer.")] = False,
@@ -58,7 +60,7 @@ def benchmarks(
     set_: Set = None,
     trust_remote_code: TrustCode = None,
     out: Out = Path("results"),
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object an evaluation on stdout.")] = False,
+    json_: JsonLines = False,
 ) -> None:
     """Evaluate a run's weights or a model on benchmarks: avg@k with standard errors clustered by problem, and pass@k.
 
@@ -187,7 +189,7 @@ def _draw(run: Path) -> None:
 
 @app.command("list")
 @console.command
-def list_(json_: Annotated[bool, typer.Option("--json", help="One JSON object a benchmark.")] = False) -> None:
+def list_(json_: JsonLines = False) -> None:
     """List the benchmarks with the settings at which they are usually given.
 
     Examples:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import GraderPython, SandboxKind, UnsafeLocal, Workers
+from gspo_cli.cli.options import GraderPython, JsonLines, SandboxKind, UnsafeLocal, Workers
 from gspo_cli.errors import ExitCode, GspoError
 
 UNDECIDED = ("grader_error", "excluded")
@@ -26,7 +26,7 @@ def grade(
     sandbox: SandboxKind = "auto",
     unsafe_local: UnsafeLocal = False,
     grader_python: GraderPython = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a row on stdout.")] = False,
+    json_: JsonLines = False,
 ) -> None:
     """Grade stored answers again, without a model. A row has `id`, and `response` and `gold`, or for programs `kind`,
     `code` and `tests`.

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gspo_cli.cli import console
+from gspo_cli.cli import completion, console
 from gspo_cli.cli.claims import claims
 from gspo_cli.cli.compare import compare
+from gspo_cli.cli.options import Json, Results, Study
 from gspo_cli.errors import GspoError
 
 app = typer.Typer(help="Figures and statistics of runs, and the glossary of what is logged.", no_args_is_help=True)
@@ -24,8 +25,8 @@ def plots(
     study: Annotated[
         str | None, typer.Argument(help="Study folder, run folder, or a name under --out.", show_default="the newest")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    out: Results = Path("results"),
+    json_: Json = False,
 ) -> None:
     """Draw reward, clip fractions, expert volatility and Routing Replay of a study, as svg, png, csv and a side file.
 
@@ -54,11 +55,9 @@ def plots(
 @app.command()
 @console.command
 def html(
-    study: Annotated[
-        str | None, typer.Argument(help="Study folder, or a name under --out.", show_default="the newest")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    study: Study = None,
+    out: Results = Path("results"),
+    json_: Json = False,
 ) -> None:
     """Write one page with verdicts, figures, claims, responses side by side and provenance; no network, no script.
 
@@ -91,7 +90,7 @@ def batch(
         Path | None,
         typer.Option("--out", help="Folder for the figures.", show_default="batch-report beside the batch"),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_: Json = False,
 ) -> None:
     """Compare every algorithm's loss, weights, clips and gradient on one stored batch, with three figures.
 
@@ -125,9 +124,12 @@ def batch(
 @console.command
 def explain(
     name: Annotated[
-        str | None, typer.Argument(help="A logged name or an algorithm.", show_default="all metrics")
+        str | None,
+        typer.Argument(
+            help="A logged name or an algorithm.", show_default="all metrics", autocompletion=completion.explained
+        ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object, or one a line for all metrics.")] = False,
+    json_: Json = False,
 ) -> None:
     """Say what a logged metric means, or what an algorithm computes, with its source and published defaults.
 

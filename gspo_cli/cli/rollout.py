@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import RECIPE, Model, Set, TrustCode
+from gspo_cli.cli.options import RECIPE, Json, Model, Set, TrustCode
 from gspo_cli.errors import GspoError
 
 
@@ -20,7 +20,7 @@ def rollout(
     seed: Annotated[int | None, typer.Option(help="Seed of prompts and samples.")] = None,
     set_: Set = None,
     trust_remote_code: TrustCode = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_: Json = False,
 ) -> None:
     """Sample one rollout batch with a recipe's model, score it and store it as parquet.
 

@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gspo_cli.cli import console
-from gspo_cli.cli.options import RECIPE, Launcher, Model, Name, Out, Set, TrustCode, check_launcher, parse_seeds
+from gspo_cli.cli import completion, console
+from gspo_cli.cli.options import (
+    RECIPE,
+    JsonLines,
+    Launcher,
+    Model,
+    Name,
+    Out,
+    Set,
+    TrustCode,
+    check_launcher,
+    parse_seeds,
+)
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
@@ -25,7 +36,12 @@ if TYPE_CHECKING:
 @console.command
 def train(
     recipe: RECIPE = "quickstart",
-    algo: Annotated[str | None, typer.Option(help="Arms, comma-separated: algorithms or labels of [arms].")] = None,
+    algo: Annotated[
+        str | None,
+        typer.Option(
+            help="Arms, comma-separated: algorithms or labels of [arms].", autocompletion=completion.algorithms
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several: 0-7 or 0,3,5.")] = None,
     steps: Annotated[int | None, typer.Option(help="Rollout batches.")] = None,
@@ -55,7 +71,7 @@ def train(
         list[str] | None, typer.Option(help="With --resume: a key of the recipe that --set may change.")
     ] = None,
     trust_remote_code: TrustCode = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a run on stdout.")] = False,
+    json_: JsonLines = False,
 ) -> None:
     """Train with one or several algorithms from the same start, on the same data in the same order.
 
