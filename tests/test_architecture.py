@@ -26,7 +26,7 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "s
 
 BASE = {"types", "config", "errors", "seeds", "recipe"}
 MAY_IMPORT = {
-    "types": set(), "errors": set(), "seeds": set(), "config": set(), "recipe": {"config", "errors"},
+    "types": set(), "errors": set(), "seeds": set(), "config": set(), "recipe": {"config", "errors", "plugins"},
     "plugins": {"errors"}, "ranks": {"errors"},
     "algorithms": {"types", "errors"},
     "rewards": BASE | {"sandbox"},
@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "ranks"}
     | {"evals"},  # evaluates on its way
     "launch": {"errors", "ranks"},
+    "authoring": BASE | {"algorithms", "evals", "plugins", "report", "rollout", "runlog", "tasks", "training"},
     "report": BASE | {"runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
     "plan": BASE,  # nothing that could load a weight
@@ -66,6 +67,7 @@ THIRD_PARTY = {
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},
     "plan": {"transformers"},  # configurations alone
     "cli": {"typer", "rich"},
+    "authoring": {"pydantic"},
     "__init__": set(), "__main__": set(),
 }  # fmt: skip
 """Outside the standard library; a package that is not named may import any dependency."""

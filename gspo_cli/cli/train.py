@@ -133,6 +133,7 @@ def train(
 
     from gspo_cli.evals.during_training import load_benchmarks
     from gspo_cli.models.torch_setup import prepare_torch
+    from gspo_cli.plugins import used_folders
     from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.tasks import make_task
     from gspo_cli.tasks.contract import Noting
@@ -174,7 +175,7 @@ def train(
 
     start = Path(ranks.from_first(prepare))
     check_routers([run.recipe for run in runs], start)
-    asked = Plan(loaded, arms, chosen, recipes.find(recipe).read_text(encoding="utf-8"))
+    asked = Plan(loaded, arms, chosen, recipes.find(recipe).read_text(encoding="utf-8"), used_folders())
     console.note(
         f"study {folder}: {len(runs)} run{'s' if len(runs) > 1 else ''} of {loaded.train.steps} rollout batches"
     )
