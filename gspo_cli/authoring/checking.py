@@ -14,23 +14,23 @@ from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.during_training import check_benchmarks
 from gspo_cli.plugins import is_plugin
-from gspo_cli.recipe import RecipeErrors, check, read_layers
+from gspo_cli.recipe import RecipeErrors, check, find, read_layers
 from gspo_cli.report.judged_by import parse_number
 from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.tasks import make_task
 from gspo_cli.training.study import resolve_arm
 
 
-def files_of(paths: list[Path]) -> list[Path]:
-    """The files named, and every .toml in the folders named.
+def files_of(names: list[str]) -> list[Path]:
+    """The files of recipes given by path or by name, and every .toml in folders.
 
-    Errors: GspoError for a path without any.
+    Errors: GspoError for a folder without any, or for what is neither, with the nearest name.
     """
     found: list[Path] = []
-    for path in paths:
-        files = sorted(path.rglob("*.toml")) if path.is_dir() else [path]
-        if not files or not files[0].is_file():
-            raise GspoError(f"no recipe in {path}", "there is no .toml file", "give a file or a folder of recipes")
+    for name in names:
+        files = sorted(Path(name).rglob("*.toml")) if Path(name).is_dir() else [find(name)]
+        if not files:
+            raise GspoError(f"no recipe in {name}", "there is no .toml file", "give a file or a folder of recipes")
         found += files
     return found
 
@@ -43,21 +43,22 @@ def faults(path: Path) -> list[GspoError]:
         return errors.all_of_them
     except GspoError as only:
         return [only]
-    return [error for look in _looks(recipe) if (error := _error_of(look))]
+    return [error for table, look in _looks(recipe) if (error := _error_of(look, f"{path}: {table}"))]
 
 
-def _looks(recipe: Recipe) -> Iterator[Callable[[], Any]]:
-    """What to try, each on its own."""
-    for arm in [*recipe.arms] or [recipe.algo.name]:
-        yield partial(resolve_arm, recipe, arm, here=False)
-    yield partial(_check_task, recipe)
-    yield partial(check_benchmarks, recipe.eval)
-    yield partial(parse_number, recipe.report.metric)
-    files = {"cold_start.path": recipe.cold_start and recipe.cold_start.path}
-    files |= {f"eval.data.{name}": file for name, file in recipe.eval.data.items()}
-    for key, file in files.items():
-        if file:
-            yield partial(_check_file, key, file)
+def _looks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What to try, each on its own, with the key or table that it is about."""
+    for arm in recipe.arms:
+        yield f"arms.{arm}", partial(resolve_arm, recipe, arm, here=False)
+    if not recipe.arms:
+        yield "algo", partial(resolve_arm, recipe, recipe.algo.name, here=False)
+    yield "task", partial(_check_task, recipe)
+    yield "eval", partial(check_benchmarks, recipe.eval)
+    yield "report.metric", partial(parse_number, recipe.report.metric)
+    if recipe.cold_start and recipe.cold_start.path:
+        yield "cold_start.path", partial(_check_file, recipe.cold_start.path)
+    for name, file in recipe.eval.data.items():
+        yield f"eval.data.{name}", partial(_check_file, file)
 
 
 def _check_task(recipe: Recipe) -> None:
@@ -67,14 +68,16 @@ def _check_task(recipe: Recipe) -> None:
         PromptStream(task.problems(config.split), recipe.rollout.prompts, seed=0)
 
 
-def _check_file(key: str, file: str) -> None:
+def _check_file(file: str) -> None:
     if not Path(file).is_file():
-        raise GspoError(f"{key}: no file {file}", "paths count from the working directory", f"mend {key}")
+        raise GspoError(f"no file {file}", "paths count from the working directory", "mend the path")
 
 
-def _error_of(look: Callable[[], Any]) -> GspoError | None:
+def _error_of(look: Callable[[], Any], place: str) -> GspoError | None:
+    """What a check says against a recipe; with the place, unless it names its own."""
     try:
         look()
     except GspoError as error:
-        return error
+        named = ".toml: " in error.message
+        return GspoError(error.message if named else f"{place}: {error.message}", error.why, error.hint)
     return None

@@ -31,7 +31,8 @@ def recipe_schema() -> Schema:
     _one_of(tables["TaskConfig"], "name", list(TASKS))
     tables["EvalConfig"]["properties"]["bench"]["items"] = {"enum": list(BENCHMARKS)}
     _add_parameters(tables["AlgoConfig"], schema["$defs"])
-    schema["properties"]["arms"]["additionalProperties"] = {"$ref": "#/$defs/AlgoConfig"}
+    arms = schema["properties"]["arms"]["patternProperties"]
+    arms |= {pattern: {"$ref": "#/$defs/AlgoConfig"} for pattern in arms}
     extends = {"type": "string", "description": "A recipe to start from: beside this file, or a shipped one."}
     schema["properties"] = {"extends": extends} | schema["properties"]
     return {"$schema": DIALECT} | schema | {"title": "gspo recipe"}

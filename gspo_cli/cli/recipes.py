@@ -102,7 +102,12 @@ def copy(
 @app.command("validate")
 @console.command
 def validate(
-    paths: Annotated[list[Path], typer.Argument(help="Recipe files, or folders of them.", metavar="PATH...")],
+    recipes: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files, folders of them, or shipped recipes.", metavar="RECIPE...", autocompletion=completion.recipes
+        ),
+    ],
     json_: JsonLines = False,
 ) -> None:
     """Check recipes as far as that is possible without a model or the network. Exit code 2 if anything is wrong.
@@ -117,7 +122,7 @@ def validate(
     """
     from gspo_cli.authoring.checking import faults, files_of
 
-    found = {path: faults(path) for path in files_of(paths)}
+    found = {path: faults(path) for path in files_of(recipes)}
     for path, errors in found.items():
         if json_:
             about = [{"error": e.message, "why": e.why, "do": e.hint} for e in errors]

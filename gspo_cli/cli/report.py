@@ -191,14 +191,9 @@ def _algorithm(name: str) -> dict[str, Any]:
 
 def _entry(name: str) -> dict[str, Any]:
     """A metric's glossary entry. Errors: GspoError with the nearest name."""
-    from gspo_cli.runlog.schema import METRICS, metric
+    from gspo_cli.runlog.schema import metric
 
-    try:
-        found = metric(name)
-    except GspoError as error:
-        near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise GspoError(error.message, error.why, f"{hint}`gspo report explain` lists all metrics") from error
+    found = metric(name)
     _, layer, number = name.rpartition("/layer_")
     each = f"; each MoE layer alone (step): {name}/layer_NN" if found.layers else ""
     return {
