@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gspo_cli import __version__
-from gspo_cli.cli import console, doctor, evaluate, recipes, report, rollout, runs, train
+from gspo_cli.cli import cold_start, console, doctor, evaluate, recipes, report, rollout, runs, train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,7 +33,7 @@ def main(
 
 
 app.command("train")(train.train)
-app.command("cold-start")(train.cold_start)
+app.command("cold-start")(cold_start.cold_start)
 app.command("rollout")(rollout.rollout)
 app.command("doctor")(doctor.doctor)
 app.add_typer(evaluate.app, name="eval")

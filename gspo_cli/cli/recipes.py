@@ -141,7 +141,7 @@ def schema(json_: Annotated[bool, typer.Option("--json", help="On one line.")] =
 
     Examples:
 
-        gspo recipes schema > recipe.schema.json
+        gspo recipes schema
 
         gspo recipes schema --json
     """

@@ -31,7 +31,7 @@ def rollout(
         gspo rollout gsm8k --model ./Qwen3-0.6B --set rollout.prompts=8 --out my-batch
     """
     from gspo_cli import recipe as recipes
-    from gspo_cli.cli.live import ColdStartBar, SamplingBar
+    from gspo_cli.cli.bars import ColdStartBar, SamplingBar
 
     options = {} if model is None else {"model": {"path": model, "tiny": None}, "cold_start": None}
     loaded = recipes.load(recipe, options, set_ or [])
