@@ -6,7 +6,6 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from gspo_cli.cli import console
 from gspo_cli.cli.options import JsonLines
@@ -38,7 +37,7 @@ def doctor(
     if json_:
         console.print_json(check.as_dict() for check in checks)
     else:
-        table = Table("check", "found", "verdict", "fix")
+        table = console.table("check", "found", "verdict", "fix")
         for check in checks:
             table.add_row(check.check, check.found, check.verdict, check.fix)
         console.out.print(table)

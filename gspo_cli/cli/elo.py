@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from gspo_cli.cli import console
 from gspo_cli.cli.options import JsonLines
@@ -42,7 +41,7 @@ def elo(
     if json_:
         console.print_json(rows)
         return
-    shown = Table("contest", "rating", "score", "penalty", "rank", "percentile", "note")
+    shown = console.table("contest", "rating", "score", "penalty", "rank", "percentile", "note")
     for row in rows:
         note = "at the cap" if row["at_cap"] else row["reason"]
         cells = (row[k] for k in ("contest", "rating", "score", "penalty", "rank", "percentile"))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from gspo_cli.cli import console
 from gspo_cli.cli.options import GraderPython, JsonLines, SandboxKind, UnsafeLocal, Workers
@@ -58,7 +57,7 @@ def grade(
             line = {"id": row["id"], "verdict": found.verdict, "passed": found.passed, "reason": found.reason}
             console.print_json(line)
     if not json_:
-        table = Table("verdict", "reason", "answers", "share")
+        table = console.table("verdict", "reason", "answers", "share")
         for (verdict, reason), count in sorted(counts.items()):
             table.add_row(verdict, reason, str(count), f"{count / len(rows):.1%}")
         console.out.print(table)

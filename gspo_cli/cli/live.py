@@ -66,10 +66,11 @@ class TrainView:
             console.note(
                 f"preflight {self.run}: engine against trainer without any update: {v['floor']} nats a response{band}, "
                 f"{v['token_floor']} a token, KL {v['kl_k1']} (k1), {v['kl_k3']} (k3); trainer against itself "
-                f"{v['self_floor']}"
+                f"{v['self_floor']}",
+                prose=True,
             )
         for warning in warnings:
-            console.note(f"warning: {warning}")
+            console.note(f"warning: {warning}", prose=True)
 
     def step(self, step: int, values: dict[str, float | None]) -> None:
         """One rollout batch is done."""
@@ -95,7 +96,7 @@ class TrainView:
         room = max(1, (console.err.width - 10) // 10)
         shown = [name for name in names if name in MATTERS_MOST[:room]]
         title = f"{self.run}  (run {self.runs_done + 1} of {self.num_runs})"
-        table = Table("step", *shown, title=title, title_justify="left", pad_edge=False)
+        table = console.table("step", *shown, title=title)
         for column in table.columns:
             column.justify, column.no_wrap = "right", True
         for row in self.rows:

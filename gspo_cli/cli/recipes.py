@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from gspo_cli.cli import completion, console
 from gspo_cli.cli.options import Json, JsonLines, RecipeName, Set
@@ -36,7 +35,7 @@ def ls(json_: JsonLines = False) -> None:
     if json_:
         console.print_json(rows)
         return
-    table = Table("recipe", "about")
+    table = console.table("recipe", "about")
     for row in rows:
         table.add_row(row["name"], row["about"])
     console.out.print(table)

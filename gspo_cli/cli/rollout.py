@@ -60,4 +60,7 @@ def rollout(
     if json_:
         console.print_json(found)
     else:
-        console.out.print(f"{target}: {found['responses']} responses to {found['prompts']} prompts, mean reward {mean}")
+        reward = "n/a" if mean is None else f"{mean:.4f}"
+        console.out.print(
+            f"{target}: {found['responses']} responses to {found['prompts']} prompts, mean reward {reward}"
+        )
