@@ -69,7 +69,7 @@ class StudyView:
         """All runs."""
         left = self.left()
         done = sum(state in (DONE, STOPPED) for state, _ in self.state.values())
-        title = f"{done} of {len(self.state)} runs done" + ("" if left is None else f", {clock(left)} left")
+        title = f"{done} of {len(self.state)} runs done" + ("" if not left else f", {clock(left)} left")
         table = console.table("run", "state", "step", *COLUMNS, title=title)
         for name, (state, reason) in self.state.items():
             numbers = (number(self.values[name].get(key), form) for key, form in COLUMNS.values())

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import typer
 from program import GSPO, Gspo
+from typer.testing import CliRunner
 
 from gspo_cli.cli import completion
-from gspo_cli.cli.main import app
+from gspo_cli.cli.main import app, run_for_a_program
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
@@ -29,16 +30,14 @@ COMMANDS = commands(typer.main.get_command(app))
 
 
 @pytest.fixture(scope="module")
-def place(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a study of one run and a stored batch, in which every command finds something."""
+def place(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study of two runs, in which every command finds something."""
     folder = tmp_path_factory.mktemp("json")
     out = folder / "results"
-    sets = ("--set", "eval.bench=[]", "--set", "algo.name=grpo")
-    done = gspo("train", smoke, *sets, "--steps", "1", "--out", out, "--name", "s", "--json")
-    assert json.loads(done.out)["arm"] == "grpo", done.err
+    arguments = ["--algo", "grpo,gspo", "--steps", "1", "--set", "eval.bench=[]", "--out", str(out), "--name", "s"]
+    done = CliRunner().invoke(app, ["train", str(smoke), *arguments, "--json"])
+    assert [one["arm"] for one in objects(done.stdout)] == ["grpo", "gspo"], done.stderr
     (folder / "answers.jsonl").write_text('{"id": "1", "response": "\\\\boxed{7}", "gold": "7"}\n')
-    (folder / "log.json").write_text('{"log_history": [{"step": 1, "reward": 0.5}]}')
-    (folder / "contests.json").write_text("[]")
     return folder
 
 
@@ -61,7 +60,15 @@ LINES: dict[str, list[str]] = {
     "report compare": ["report", "compare", "results/s", "--metric", "reward/mean:last10"],
     "report claims": ["report", "claims", "results/s"],
     "report html": ["report", "html", "results/s"],
-    "report batch": ["report", "batch", RUN, "--model", f"{RUN}/checkpoints/step-000001/model", "--out", "figures"],
+    "report batch": [
+        "report",
+        "batch",
+        f"{RUN}/rollouts",
+        "--model",
+        f"{RUN}/checkpoints/step-000001/model",
+        "--out",
+        "figures",
+    ],
     "report explain": ["report", "explain"],
     "runs ls": ["runs", "ls"],
     "runs show": ["runs", "show", RUN],
@@ -70,6 +77,7 @@ LINES: dict[str, list[str]] = {
     "runs verify": ["runs", "verify", "results/s"],
 }
 """A command line that does something in `place`."""
+SLOW = ("cold-start", "doctor", "report batch", "report html", "report plots")
 ELSEWHERE = {"eval elo": "tests/evals/test_elo.py", "runs import": "tests/runlog"}
 """Commands whose input takes more to make; they are run with --json in tests of their own."""
 
@@ -96,12 +104,13 @@ def test_every_command_is_run_with_it() -> None:
         assert any("--json" in text and name.split()[-1] in text for text in texts), name
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in LINES])
 def test_stdout_holds_objects_alone(
     gspo_here: Gspo, smoke: Path, place: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(place)
-    done = gspo_here(*[str(smoke) if word == "SMOKE" else word for word in LINES[name]], "--json")
+    there = {"SMOKE": str(smoke), "START": json.loads((place / RUN / "run.json").read_text())["start_model"]}
+    done = gspo_here(*[there.get(word, word) for word in LINES[name]], "--json")
     found = objects(done.out)
     assert done.code in (0, 3), done.err  # 3: refused to compare one arm, something is missing here
     assert found or name == "runs diff"
@@ -114,11 +123,17 @@ def test_stdout_holds_objects_alone(
      ["recipes", "show"]],
     ids=" ".join,
 )  # fmt: skip
-def test_an_error_is_one_object_on_stderr(gspo: Gspo, arguments: list[str]) -> None:
-    done = gspo(*arguments, "--json")
-    assert (done.code, done.out) == (2, "")
-    (said,) = objects(done.err)
+def test_an_error_is_one_object_on_stderr(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert run_for_a_program([*arguments, "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (said,) = objects(err)
     assert said["exit"] == 2 and all(said[part].strip() for part in ("error", "why", "do"))
+
+
+def test_so_it_is_of_the_program_itself(gspo: Gspo) -> None:
+    done = gspo("train", "--stepp", "3", "--json")
+    assert (done.code, done.out) == (2, "") and json.loads(done.err)["do"] == "`gspo train -h` shows what it takes"
 
 
 # Completion
@@ -132,13 +147,7 @@ def completed(line: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("line", "offered"),
-    [
-        ("gspo train qui", ["quickstart"]),
-        ("gspo train --algo grpo,gspo_", ["grpo,gspo_token"]),
-        ("gspo train --set train.ste", ["train.steps="]),
-        ("gspo eval benchmarks --bench aime24,ma", ["aime24,math500"]),
-        ("gspo report explain clip/token_frac_", ["clip/token_frac_active"]),
-    ],
+    [("gspo train --algo grpo,gspo_", ["grpo,gspo_token"]), ("gspo train --set train.ste", ["train.steps="])],
 )
 def test_names_are_completed(line: str, offered: list[str]) -> None:
     assert completed(line) == offered
@@ -151,4 +160,7 @@ def test_what_completes_is_what_there_is() -> None:
     assert completion.algorithms("") == list(ALGORITHMS)
     assert completion.benchmarks("") == list(BENCHMARKS)
     assert completion.algorithms("gspo,gsp") == ["gspo,gspo_token"]  # not again what stands there
+    assert completion.recipes("qui") == ["quickstart"]
+    assert completion.benchmarks("aime24,ma") == ["aime24,math500"]
+    assert completion.explained("clip/token_frac_") == ["clip/token_frac_active"]
     assert {"train.optimizer.betas=", "model.tiny.hidden=", "report.tuning=", "seed="} <= set(completion.keys(""))
