@@ -8,16 +8,17 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, is_dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
 from gspo_cli.config import Recipe, merge
 from gspo_cli.errors import GspoError
+from gspo_cli.plugins import look_beside
 
 FOLDERS = [Path(__file__).parent / "recipes", Path(__file__).parent.parent / "recipes"]
 """The recipes shipped in the wheel; in a source tree they lie beside the package."""
@@ -93,18 +94,44 @@ def parse_set(assignment: str) -> Layer:
 
 
 def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] = ()) -> Recipe:
-    """The checked recipe `name`, with named options and `--set` assignments laid on top."""
-    layers = [*read_layers(find(name)), Layer("the command line", options or {}), *map(parse_set, sets)]
+    """The checked recipe `name`, with named options and `--set` assignments laid on top.
+
+    Errors: GspoError for the first thing that is wrong.
+    """
+    return check([*read_layers(find(name)), Layer("the command line", options or {}), *map(parse_set, sets)])
+
+
+def check(layers: list[Layer]) -> Recipe:
+    """The recipe that the layers make, each laid on those before it; modules beside its files are found from now on.
+
+    Errors: RecipeErrors with everything that is wrong.
+    """
     table: dict[str, Any] = {}
     for layer in layers:
         _refuse_infinite(layer.table, layer.source, "")
         table = merge(without_other_model(table, layer.table), layer.table)
+        if layer.source.endswith(".toml") and not is_shipped(Path(layer.source)):
+            look_beside(Path(layer.source).parent)
     try:
         loaded = Recipe.model_validate(table)
     except ValidationError as error:
-        raise user_error(error, layers, Recipe) from error
+        raise RecipeErrors(user_errors(error, layers, Recipe)) from error
     loaded._sources = tuple(layers)
     return loaded
+
+
+class RecipeErrors(GspoError):
+    """What is wrong with a recipe; as an error, the first of it."""
+
+    def __init__(self, all_of_them: list[GspoError]) -> None:
+        first = all_of_them[0]
+        super().__init__(first.message, first.why, first.hint, first.code)
+        self.all_of_them = all_of_them
+
+
+def is_shipped(path: Path) -> bool:
+    """Whether a file is one of the shipped recipes."""
+    return any(path.resolve().is_relative_to(folder.resolve()) for folder in FOLDERS)
 
 
 def without_other_model(table: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -124,12 +151,30 @@ def user_error(
     also: Iterable[str] = (),
     skip: int = 0,
 ) -> GspoError:
-    """The first complaint of a validation as an error that names the source, the key and the nearest right key.
+    """The first of `user_errors`."""
+    return user_errors(error, layers, model, prefix, also, skip)[0]
+
+
+def user_errors(
+    error: ValidationError,
+    layers: list[Layer],
+    model: type[Any],
+    prefix: tuple[str, ...] = (),
+    also: Iterable[str] = (),
+    skip: int = 0,
+) -> list[GspoError]:
+    """The complaints of a validation as errors that name the source, the key and the nearest right key.
 
     `prefix` stands in the recipe before the validated table (in place of the first `skip` parts of its own path);
     `also` are further keys that the table may hold.
     """
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    return [_user_error(complaint, layers, model, prefix, also, skip) for complaint in found]
+
+
+def _user_error(
+    first: Any, layers: list[Layer], model: type[Any], prefix: tuple[str, ...], also: Iterable[str], skip: int
+) -> GspoError:
     loc = (*prefix, *(str(part) for part in first["loc"][skip:] if part != "[key]"))
     key = ".".join(loc) or "the recipe"
     files = [layer.source for layer in layers if layer.source.endswith(".toml")] or [layers[0].source]
@@ -167,10 +212,24 @@ def _holds(table: Any, loc: tuple[str, ...]) -> bool:
 def _keys(model: Any, loc: tuple[str, ...]) -> list[str]:
     """The keys that the table at `loc` may hold."""
     for part in loc:
-        annotation = _fields(model)[part]
-        options = [annotation, *getattr(annotation, "__args__", ())]
-        model = next((o for o in options if isinstance(o, type) and _fields(o)), None)
+        model = _table(_fields(model)[part])
     return list(_fields(model))
+
+
+def known_keys(model: Any = Recipe, prefix: str = "") -> Iterator[str]:
+    """`train.steps` and all other keys of a recipe; those that users name themselves end with their table."""
+    for name, annotation in _fields(model).items():
+        inner = None if get_origin(annotation) is dict else _table(annotation)
+        if inner is None:
+            yield prefix + name
+        else:
+            yield from known_keys(inner, f"{prefix}{name}.")
+
+
+def _table(annotation: Any) -> Any:
+    """The class with fields in an annotation, if there is one."""
+    options = [annotation, *getattr(annotation, "__args__", ())]
+    return next((o for o in options if isinstance(o, type) and _fields(o)), None)
 
 
 def _fields(model: Any) -> dict[str, Any]:

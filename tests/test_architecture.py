@@ -26,7 +26,7 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "s
 
 BASE = {"types", "config", "errors", "seeds", "recipe"}
 MAY_IMPORT = {
-    "types": set(), "errors": set(), "seeds": set(), "config": set(), "recipe": {"config", "errors"},
+    "types": set(), "errors": set(), "seeds": set(), "config": set(), "recipe": {"config", "errors", "plugins"},
     "plugins": {"errors"}, "ranks": {"errors"}, "attempt": set(),
     "algorithms": {"types", "errors"},
     "rewards": BASE | {"sandbox"},
@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "ranks"}
     | {"evals", "attempt"},  # evaluates on its way
     "launch": {"errors", "ranks", "attempt"},
+    "authoring": BASE | {"algorithms", "evals", "plugins", "report", "rollout", "runlog", "tasks", "training"},
     "report": BASE | {"runlog"},
     "exporters": {"errors", "runlog"},
     "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
@@ -68,6 +69,7 @@ THIRD_PARTY = {
     "exporters": {"tensorboard", "wandb"},
     "plan": {"transformers"},  # configurations alone
     "cli": {"typer", "rich"},
+    "authoring": {"pydantic"},
     "__init__": set(), "__main__": set(),
 }  # fmt: skip
 """Outside the standard library; a package that is not named may import any dependency."""

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from gspo_cli.cli import console
+from gspo_cli.cli.options import Json, Results, Study
 
 
 @console.command
 def claims(
-    study: Annotated[
-        str | None, typer.Argument(help="Study folder, or a name under --out.", show_default="the newest")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    study: Study = None,
+    out: Results = Path("results"),
+    json_: Json = False,
 ) -> None:
     """Put each claim of the GSPO paper to the test of a study: supported, contradicted, inconclusive or not tested.
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from gspo_cli.cli import console
+from gspo_cli.cli import completion, console
+from gspo_cli.cli.options import Json, Results, Study
 from gspo_cli.errors import ExitCode, GspoError
 
 
@@ -21,11 +22,12 @@ class Claim(StrEnum):
 
 @console.command
 def compare(
-    study: Annotated[
-        str | None, typer.Argument(help="Study folder, or a name under --out.", show_default="the newest")
+    study: Study = None,
+    out: Results = Path("results"),
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Number to judge by: reward/mean:last10, aime24/avg@32.", autocompletion=completion.numbers),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
-    metric: Annotated[str | None, typer.Option(help="Number to judge by: reward/mean:last10, aime24/avg@32.")] = None,
     baseline: Annotated[str | None, typer.Option(help="Arm to compare with.")] = None,
     treatment: Annotated[str | None, typer.Option(help="The one arm to compare.")] = None,
     margin: Annotated[
@@ -39,7 +41,7 @@ def compare(
     require: Annotated[
         Claim | None, typer.Option(help="Exit with 3 unless this is shown; better = the treatment is.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_: Json = False,
 ) -> None:
     """Compare a study's arms with its baseline, seed by seed, and say what the runs allow to be said.
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 import typer
+from rich import box
+from rich.table import Table
 
 from gspo_cli.cli.inert import InertConsole
 from gspo_cli.errors import ExitCode, GspoError
@@ -26,10 +28,17 @@ err = InertConsole(stderr=True)
 settings = {"debug": False, "quiet": False, "verbose": False}
 
 
-def note(text: str) -> None:
-    """A line for the reader, on stderr, unless `-q`."""
+def note(text: str, prose: bool = False) -> None:
+    """A line for the reader, on stderr, unless `-q`. On a terminal, prose is wrapped between words; anything else is
+    left whole, so that paths and commands can be copied.
+    """
     if not settings["quiet"]:
-        err.print(text, soft_wrap=True)
+        err.print(text, soft_wrap=not (prose and err.is_terminal))
+
+
+def table(*titles: str, title: str | None = None) -> Table:
+    """A table in the one style that all commands have."""
+    return Table(*titles, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def print_json(value: dict[str, Any] | Iterable[dict[str, Any]]) -> None:

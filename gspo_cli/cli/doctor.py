@@ -6,9 +6,9 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from gspo_cli.cli import console
+from gspo_cli.cli.options import JsonLines
 from gspo_cli.errors import ExitCode
 
 
@@ -17,7 +17,7 @@ def doctor(
     vllm_python: Annotated[
         str | None, typer.Option(help="The interpreter of vLLM's own environment, as in rollout.vllm.python.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a check on stdout.")] = False,
+    json_: JsonLines = False,
 ) -> None:
     """Check this environment, and the one of engine `vllm` if it is named. Exit code 3 when something is at fault.
 
@@ -37,7 +37,7 @@ def doctor(
     if json_:
         console.print_json(check.as_dict() for check in checks)
     else:
-        table = Table("check", "found", "verdict", "fix")
+        table = console.table("check", "found", "verdict", "fix")
         for check in checks:
             table.add_row(check.check, check.found, check.verdict, check.fix)
         console.out.print(table)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from gspo_cli.cli import console
+from gspo_cli.cli.options import JsonLines
 
 
 @console.command
@@ -17,7 +17,7 @@ def elo(
     contests: Annotated[Path, typer.Option(help="Snapshot file of contests, or a folder of them.")],
     submissions: Annotated[Path, typer.Option(help="Verdicts of the attempts at each contest's problems.")],
     ratings: Annotated[Path | None, typer.Option(help="Rating table, for the percentile.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a submission, in order.")] = False,
+    json_: JsonLines = False,
 ) -> None:
     """Rate submissions by CodeElo's formula, from local standings of the contests.
 
@@ -41,7 +41,7 @@ def elo(
     if json_:
         console.print_json(rows)
         return
-    shown = Table("contest", "rating", "score", "penalty", "rank", "percentile", "note")
+    shown = console.table("contest", "rating", "score", "penalty", "rank", "percentile", "note")
     for row in rows:
         note = "at the cap" if row["at_cap"] else row["reason"]
         cells = (row[k] for k in ("contest", "rating", "score", "penalty", "rank", "percentile"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gspo_cli.cli import console
+from gspo_cli.cli.bars import is_live, number
 
 if TYPE_CHECKING:
     from gspo_cli.evals.benchmark import Benchmark
@@ -28,12 +28,11 @@ class EvalView:
         self.started = self.told = time.monotonic()
         self.first: int | None = None
         self.done = self.total = self.tokens = 0
-        live = sys.stderr.isatty() and not console.settings["quiet"] and not console.settings["verbose"]
         columns = (
             TextColumn(name, markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
         )  # fmt: skip
-        self.bar = Progress(*columns, console=console.err, transient=True) if live else None
+        self.bar = Progress(*columns, console=console.err, transient=True) if is_live() else None
 
     def __enter__(self) -> Self:
         if self.bar:
@@ -86,12 +85,12 @@ def result_table(summaries: list[dict[str, Any]]) -> Table:
         row = [
             s["benchmark"] + step,
             str(s["samples"]),
-            _number(s["average"], ".4f") + (" (incomplete)" if s["incomplete"] else ""),
-            _number(s["standard_error"], ".4f"),
-            _number(passes.get(str(s["samples"])), ".4f"),
+            number(s["average"], ".4f") + (" (incomplete)" if s["incomplete"] else ""),
+            number(s["standard_error"], ".4f"),
+            number(passes.get(str(s["samples"])), ".4f"),
             str(s["num_problems"]) + _excluded(s["data"]["excluded"]),
-            _number(s["mean_tokens"], ".1f"),
-            _number(s["truncated_frac"], ".1%"),
+            number(s["mean_tokens"], ".1f"),
+            number(s["truncated_frac"], ".1%"),
             f"{s['no_answer_frac']:.1%}",
             str(s["grader_errors"]),
         ]
@@ -142,7 +141,3 @@ def _excluded(reasons: dict[str, list[str]]) -> str:
 
 def _differ(found: dict[str, int] | None) -> str:
     return "n/a" if found is None else str(sum(found.values()))
-
-
-def _number(value: float | None, form: str) -> str:
-    return "n/a" if value is None else format(value, form)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gspo_cli.cli import console, elo, grade
-from gspo_cli.cli.eval_view import EvalView, list_table, rating_lines, result_table
-from gspo_cli.cli.options import GraderPython, Out, SandboxKind, Set, TrustCode, UnsafeLocal, Workers
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.cli import completion, console, elo, grade
+from gspo_cli.cli.eval_view import list_table
+from gspo_cli.cli.options import GraderPython, JsonLines, Out, SandboxKind, Set, TrustCode, UnsafeLocal, Workers
+from gspo_cli.errors import GspoError
 
 if TYPE_CHECKING:
-    from gspo_cli.evals.benchmark import Benchmark
-    from gspo_cli.evals.command import Job
     from gspo_cli.evals.store import Mode
 
 app = typer.Typer(help="Evaluate models on benchmarks.", no_args_is_help=True)
@@ -27,7 +24,9 @@ app.command("elo")(elo.elo)
 @console.command
 def benchmarks(
     model: Annotated[str | None, typer.Argument(metavar="[MODEL|RUN]", help="Default: the newest run.")] = None,
-    bench: Annotated[str, typer.Option(help="Benchmarks, comma-separated.")] = "arithmetic",
+    bench: Annotated[
+        str, typer.Option(help="Benchmarks, comma-separated.", autocompletion=completion.benchmarks)
+    ] = "arithmetic",
     samples: Annotated[int | None, typer.Option(help="Answers per problem (the k of avg@k).")] = None,
     limit: Annotated[int | None, typer.Option(help="The first problems only.")] = None,
     greedy: Annotated[bool, typer.Option(help="Temperature 0, one answer.")] = False,
@@ -58,7 +57,7 @@ def benchmarks(
     set_: Set = None,
     trust_remote_code: TrustCode = None,
     out: Out = Path("results"),
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object an evaluation on stdout.")] = False,
+    json_: JsonLines = False,
 ) -> None:
     """Evaluate a run's weights or a model on benchmarks: avg@k with standard errors clustered by problem, and pass@k.
 
@@ -72,21 +71,17 @@ def benchmarks(
 
         gspo eval benchmarks my-model --engine vllm-server --set rollout.vllm.url=http://127.0.0.1:8000
     """
-    from gspo_cli.evals import find_benchmark
+    from gspo_cli.cli.eval_jobs import choose, grade_answers, run_all
+    from gspo_cli.evals.code_grader import grader_choice
+    from gspo_cli.evals.loading import Loading, parse_data
     from gspo_cli.evals.settings import Overrides
+    from gspo_cli.sandbox.choose import SandboxChoice
 
-    chosen = [find_benchmark(name) for name in dict.fromkeys(n.strip() for n in bench.split(",")) if name]
-    if not chosen:
-        raise GspoError("--bench names no benchmark", "it is empty", "`gspo eval list` shows them")
+    chosen = choose(bench)
     if resume and overwrite:
         raise GspoError("--resume and --overwrite together", "one keeps stored answers, one deletes them", "use one")
     if greedy and temperature:
         raise GspoError(f"--greedy and --temperature {temperature}", "greedy is temperature 0", "use one of them")
-
-    from gspo_cli.evals.code_grader import grader_choice
-    from gspo_cli.evals.loading import Loading, parse_data
-    from gspo_cli.sandbox.choose import SandboxChoice
-
     named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests}
     named |= {"ratings": ratings}
     choices = parse_data({option: texts or [] for option, texts in named.items()}, chosen)
@@ -94,19 +89,13 @@ def benchmarks(
     if unsafe_local:
         console.note("warning: --unsafe-local: programs run without any isolation, and the summary says so")
     if answers is not None:
-        if model is not None or len(chosen) != 1:
-            raise GspoError(
-                "--answers takes one --bench and no model", "its answers are drawn already", "leave out the rest"
-            )
-        graded = _told(_grade(chosen[0], choices, answers, out, overwrite, grading), json_)
-        _end([graded], [ExitCode.ENGINE if graded["incomplete"] else ExitCode.OK], json_)
-        return
+        return grade_answers(answers, model, chosen, choices, out, overwrite, grading, json_)
 
     loading = Loading(choices, console.note)
     if len(chosen) == 1:  # of several, one may be missing
         loading.problems(chosen[0])
 
-    from gspo_cli.evals.command import Request, jobs
+    from gspo_cli.evals.command import Request
     from gspo_cli.evals.targets import find_targets
     from gspo_cli.models.foreign_code import allow_code
 
@@ -114,80 +103,12 @@ def benchmarks(
     targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
     given = Overrides(samples, 0.0 if greedy else temperature, top_p, top_k, min_p, max_tokens, limit)
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
-    request = Request(chosen, targets, loading, given, seed, mode, grading)
-    results, codes = [], [ExitCode.OK]
-    with closing(jobs(request, console.note)) as planned:
-        for job in planned:
-            try:
-                results.append(_run(job, json_))
-                codes.append(ExitCode.ENGINE if results[-1]["incomplete"] else ExitCode.OK)
-            except KeyboardInterrupt:
-                console.note(f"stored so far: {job.folder}; the same command with --resume goes on from there")
-                raise
-            except Exception as error:
-                codes.append(console.report(error, json_))
-    if all_checkpoints and results:
-        _draw(targets[0].folder.parent)
-    _end(results, codes, json_)
-
-
-def _run(job: Job, as_json: bool) -> dict[str, Any]:
-    """One evaluation with its progress; its summary with the folder."""
-    with EvalView(f"{job.benchmark.name} {job.target.step or ''}".strip()) as view:
-        summary = job.run(view.progress, view.drawing, console.note) | {"folder": str(job.folder)}
-    return _told(summary, as_json)
-
-
-def _told(summary: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    for warning in summary["warnings"]:
-        console.note(f"warning: {warning}")
-    if summary["incomplete"]:
-        console.note(
-            f"warning: {summary['benchmark']} is incomplete: the grader failed on {summary['grader_errors']} of "
-            f"{summary['num_answers']} answers"
-        )
-    console.note(f"answers and summary: {summary['folder']}")
-    if as_json:
-        console.print_json(summary)
-    return summary
-
-
-def _end(results: list[dict[str, Any]], codes: list[ExitCode], as_json: bool) -> None:
-    """The table, and the highest of the exit codes."""
-    if results and not as_json:
-        console.out.print(result_table(results))
-        for line in (line for summary in results for line in rating_lines(summary)):
-            console.out.print(line, markup=False, highlight=False)
-    if max(codes):
-        raise typer.Exit(int(max(codes)))
-
-
-def _grade(
-    benchmark: Benchmark, choices: Any, answers: Path, out: Path, overwrite: bool, grading: Any
-) -> dict[str, Any]:
-    from gspo_cli.evals.benchmark import DataChoice
-    from gspo_cli.evals.stored import grade_stored
-
-    folder = out / f"eval-{answers.stem}" / benchmark.name
-    problems = benchmark.load(choices.get(benchmark.name, DataChoice()))
-    return grade_stored(benchmark, problems, answers, folder, overwrite, grading) | {"folder": str(folder)}
-
-
-def _draw(run: Path) -> None:
-    """The figure of score against training step and generated tokens."""
-    from gspo_cli.report.folders import find_study
-    from gspo_cli.report.plots import plot_scores
-
-    report = plot_scores(find_study(str(run), run))
-    for line in [*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items())]:
-        console.note(line)
-    for path in (path for paths in report.files.values() for path in paths):
-        console.note(f"figure: {path}")
+    run_all(Request(chosen, targets, loading, given, seed, mode, grading), all_checkpoints, json_)
 
 
 @app.command("list")
 @console.command
-def list_(json_: Annotated[bool, typer.Option("--json", help="One JSON object a benchmark.")] = False) -> None:
+def list_(json_: JsonLines = False) -> None:
     """List the benchmarks with the settings at which they are usually given.
 
     Examples:

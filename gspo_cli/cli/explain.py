@@ -7,16 +7,20 @@ from typing import Annotated, Any
 
 import typer
 
-from gspo_cli.cli import console
+from gspo_cli.cli import completion, console
+from gspo_cli.cli.options import Json
 from gspo_cli.errors import GspoError
 
 
 @console.command
 def explain(
     name: Annotated[
-        str | None, typer.Argument(help="A logged name or an algorithm.", show_default="all metrics")
+        str | None,
+        typer.Argument(
+            help="A logged name or an algorithm.", show_default="all metrics", autocompletion=completion.explained
+        ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object, or one a line for all metrics.")] = False,
+    json_: Json = False,
 ) -> None:
     """Say what a logged metric means, or what an algorithm computes, with its source and published defaults.
 
@@ -28,19 +32,20 @@ def explain(
 
         gspo report explain gspo
     """
+    from gspo_cli.runlog.glossary import entry
     from gspo_cli.runlog.schema import METRICS
 
     if name is None:
         if json_:
-            console.print_json([_entry(name) for name in METRICS])
+            console.print_json([entry(name) for name in METRICS])
         else:
             _print_table(list(METRICS))
         return
-    entry = _entry(name) if "/" in name or name in METRICS else _algorithm(name)
+    found = entry(name) if "/" in name or name in METRICS else _algorithm(name)
     if json_:
-        console.print_json(entry)
+        console.print_json(found)
         return
-    for key, value in entry.items():
+    for key, value in found.items():
         console.out.print(f"{key:<11} {value}")
 
 
@@ -76,29 +81,18 @@ def _algorithm(name: str) -> dict[str, Any]:
     }
 
 
-def _entry(name: str) -> dict[str, Any]:
-    """A metric's glossary entry. Errors: GspoError with the nearest name."""
-    from gspo_cli.runlog.glossary import entry
-    from gspo_cli.runlog.schema import METRICS
-
-    try:
-        return entry(name)
-    except GspoError as error:
-        near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise GspoError(error.message, error.why, f"{hint}`gspo report explain` lists all metrics") from error
-
-
 def _print_table(names: list[str]) -> None:
     """All metrics, a rule between those of different prefixes; the rest of an entry is `explain NAME`'s."""
     from rich import box
     from rich.table import Table
 
+    from gspo_cli.runlog.glossary import entry
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("metric", "unit", "better", "definition"):
         table.add_column(title, no_wrap=title != "definition")
     for name, following in zip(names, [*names[1:], ""], strict=True):
-        entry = _entry(name)
+        told = entry(name)
         last = name.split("/")[0] != following.split("/")[0]
-        table.add_row(name, entry["unit"], entry["better"], entry["definition"], end_section=last)
+        table.add_row(name, told["unit"], told["better"], told["definition"], end_section=last)
     console.out.print(table, soft_wrap=False)

@@ -8,17 +8,16 @@ from typing import Annotated
 import typer
 
 from gspo_cli.cli import console
+from gspo_cli.cli.options import Json, Results, Study
 
 
 @console.command
 def export(
-    study: Annotated[
-        str | None, typer.Argument(help="Study folder, run folder, or a name under --out.", show_default="the newest")
-    ] = None,
+    study: Study = None,
     to: Annotated[str, typer.Option("--to", help="tensorboard, or wandb (an offline run).")] = "tensorboard",
     follow: Annotated[bool, typer.Option("--follow", help="Keep up with running runs until Ctrl-C.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    out: Results = Path("results"),
+    json_: Json = False,
 ) -> None:
     """Mirror the logs of a study for a tracker, into <study>/tensorboard or <study>/wandb; the log stays the truth.
 

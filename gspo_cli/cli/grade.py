@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import GraderPython, SandboxKind, UnsafeLocal, Workers
+from gspo_cli.cli.options import GraderPython, JsonLines, SandboxKind, UnsafeLocal, Workers
 from gspo_cli.errors import ExitCode, GspoError
 
 UNDECIDED = ("grader_error", "excluded")
@@ -26,7 +25,7 @@ def grade(
     sandbox: SandboxKind = "auto",
     unsafe_local: UnsafeLocal = False,
     grader_python: GraderPython = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a row on stdout.")] = False,
+    json_: JsonLines = False,
 ) -> None:
     """Grade stored answers again, without a model. A row has `id`, and `response` and `gold`, or for programs `kind`,
     `code` and `tests`.
@@ -58,7 +57,7 @@ def grade(
             line = {"id": row["id"], "verdict": found.verdict, "passed": found.passed, "reason": found.reason}
             console.print_json(line)
     if not json_:
-        table = Table("verdict", "reason", "answers", "share")
+        table = console.table("verdict", "reason", "answers", "share")
         for (verdict, reason), count in sorted(counts.items()):
             table.add_row(verdict, reason, str(count), f"{count / len(rows):.1%}")
         console.out.print(table)

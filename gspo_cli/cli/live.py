@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
 from typing import Self
 
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gspo_cli.cli import console
+from gspo_cli.cli.bars import clock, is_live, number
 
 ROWS = 12  # rollout batches shown at a time
 COLUMNS = {
@@ -35,7 +34,7 @@ class TrainView:
         self.started, self.steps_done = time.monotonic(), 0
         self.rows: list[list[str]] = []
         quiet = console.settings["quiet"]
-        self.live = Live(console=console.err, refresh_per_second=4, transient=True) if _live() else None
+        self.live = Live(console=console.err, refresh_per_second=4, transient=True) if is_live() else None
         self.plain = not quiet and self.live is None
 
     def __enter__(self) -> Self:
@@ -67,18 +66,19 @@ class TrainView:
             console.note(
                 f"preflight {self.run}: engine against trainer without any update: {v['floor']} nats a response{band}, "
                 f"{v['token_floor']} a token, KL {v['kl_k1']} (k1), {v['kl_k3']} (k3); trainer against itself "
-                f"{v['self_floor']}"
+                f"{v['self_floor']}",
+                prose=True,
             )
         for warning in warnings:
-            console.note(f"warning: {warning}")
+            console.note(f"warning: {warning}", prose=True)
 
     def step(self, step: int, values: dict[str, float | None]) -> None:
         """One rollout batch is done."""
         self.steps_done += 1
         tokens = (values["length/mean"] or 0) * (values["compute/responses"] or 0) / step
         tokens_per_s = tokens / (values["batch_s"] or 1)
-        cells = {name: _number(values.get(key), form) for name, (key, form) in COLUMNS.items()}
-        cells |= {"tok/s": f"{tokens_per_s:.0f}", "left": _clock(self._left())}
+        cells = {name: number(values.get(key), form) for name, (key, form) in COLUMNS.items()}
+        cells |= {"tok/s": f"{tokens_per_s:.0f}", "left": clock(self._left())}
         if self.plain:
             pairs = " ".join(f"{k}={v}" for k, v in cells.items())
             console.note(f"run={self.run} step={step}/{self.steps} {pairs}")
@@ -96,66 +96,9 @@ class TrainView:
         room = max(1, (console.err.width - 10) // 10)
         shown = [name for name in names if name in MATTERS_MOST[:room]]
         title = f"{self.run}  (run {self.runs_done + 1} of {self.num_runs})"
-        table = Table("step", *shown, title=title, title_justify="left", pad_edge=False)
+        table = console.table("step", *shown, title=title)
         for column in table.columns:
             column.justify, column.no_wrap = "right", True
         for row in self.rows:
             table.add_row(row[0], *(row[1 + names.index(name)] for name in shown))
         return table
-
-
-class ColdStartBar:
-    """A progress bar for the cold start; appears with the first step, so not at all when the model is cached."""
-
-    def __init__(self) -> None:
-        self.bar: Progress | None = None
-
-    def __call__(self, done: int, planned: int, loss: float) -> None:
-        if not _live():
-            if not console.settings["quiet"] and (done % 100 == 0 or done == planned):
-                console.note(f"cold_start step={done}/{planned} loss={loss:.3f}")
-            return
-        if self.bar is None:
-            columns = (
-                TextColumn("cold start"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}  {task.fields[loss]}"),
-            )
-            self.bar = Progress(*columns, TimeRemainingColumn(), console=console.err, transient=True)
-            self.bar.add_task("cold start", total=planned, loss="")
-            self.bar.start()
-        self.bar.update(self.bar.task_ids[0], completed=done, loss=f"loss {loss:.3f}")
-        if done == planned:
-            self.bar.stop()
-
-
-class SamplingBar:
-    """A progress bar of samples drawn, for the engines that can say; appears with the first one."""
-
-    def __init__(self) -> None:
-        self.bar: Progress | None = None
-
-    def __call__(self, done: int, wanted: int) -> None:
-        if not _live():
-            return
-        if self.bar is None:
-            columns = (TextColumn("sampling"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-            self.bar = Progress(*columns, TimeRemainingColumn(), console=console.err, transient=True)
-            self.bar.add_task("sampling", total=wanted)
-            self.bar.start()
-        self.bar.update(self.bar.task_ids[0], completed=done)
-        if done == wanted:
-            self.bar.stop()
-            self.bar = None
-
-
-def _live() -> bool:
-    return sys.stderr.isatty() and not console.settings["quiet"] and not console.settings["verbose"]
-
-
-def _number(value: float | None, form: str) -> str:
-    return "n/a" if value is None else format(value, form)
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

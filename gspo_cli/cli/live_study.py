@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.live import _clock, _live, _number
+from gspo_cli.cli.bars import clock, is_live, number
 from gspo_cli.errors import ExitCode
 
 COLUMNS = {"reward": ("reward/mean", ".3f"), "length": ("length/mean", ".1f"), "clip": ("clip/token_frac", ".4f")}
@@ -27,7 +27,7 @@ class StudyView:
         self.at = dict.fromkeys(names, 0)
         self.values: dict[str, dict[str, float | None]] = {name: {} for name in names}
         self.lock = threading.Lock()
-        self.live = Live(console=console.err, refresh_per_second=4, transient=False) if _live() else None
+        self.live = Live(console=console.err, refresh_per_second=4, transient=False) if is_live() else None
 
     def __enter__(self) -> Self:
         if self.live:
@@ -69,10 +69,10 @@ class StudyView:
         """All runs."""
         left = self.left()
         done = sum(state in (DONE, STOPPED) for state, _ in self.state.values())
-        title = f"{done} of {len(self.state)} runs done" + ("" if left is None else f", {_clock(left)} left")
-        table = Table("run", "state", "step", *COLUMNS, title=title, title_justify="left", pad_edge=False)
+        title = f"{done} of {len(self.state)} runs done" + ("" if not left else f", {clock(left)} left")
+        table = console.table("run", "state", "step", *COLUMNS, title=title)
         for name, (state, reason) in self.state.items():
-            numbers = (_number(self.values[name].get(key), form) for key, form in COLUMNS.values())
+            numbers = (number(self.values[name].get(key), form) for key, form in COLUMNS.values())
             what = f"{state}: {reason}" if reason else state
             table.add_row(name, what, f"{self.at[name]}/{self.steps}", *numbers)
         return table
@@ -80,9 +80,9 @@ class StudyView:
     def _line(self, name: str, event: dict[str, Any]) -> None:
         if "step" in event:
             left = self.left()
-            cells = {k: _number(event["values"].get(key), form) for k, (key, form) in COLUMNS.items()}
+            cells = {k: number(event["values"].get(key), form) for k, (key, form) in COLUMNS.items()}
             pairs = " ".join(f"{k}={v}" for k, v in cells.items())
-            study = "" if left is None else f" left={_clock(left)}"
+            study = "" if left is None else f" left={clock(left)}"
             console.note(f"run={name} step={event['step']}/{self.steps} {pairs}{study}")
         elif "ended" in event:
             state, reason = self.state[name]

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from gspo_cli import __version__
-from gspo_cli.cli import console, doctor, evaluate, recipes, report, rollout, runs, train
+from gspo_cli.cli import cold_start, console, doctor, evaluate, recipes, report, rollout, runs, train
+from gspo_cli.errors import ExitCode, GspoError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,7 +34,7 @@ def main(
 
 
 app.command("train")(train.train)
-app.command("cold-start")(train.cold_start)
+app.command("cold-start")(cold_start.cold_start)
 app.command("rollout")(rollout.rollout)
 app.command("doctor")(doctor.doctor)
 app.add_typer(evaluate.app, name="eval")
@@ -46,5 +47,23 @@ GLOBAL = ("-q", "--quiet", "-v", "--verbose", "--debug")
 
 def run() -> None:
     """The console script. The global flags may stand anywhere: `gspo train -q` is `gspo -q train`."""
-    arguments = sys.argv[1:]
-    app([a for a in arguments if a in GLOBAL] + [a for a in arguments if a not in GLOBAL])
+    given = sys.argv[1:]
+    arguments = [a for a in given if a in GLOBAL] + [a for a in given if a not in GLOBAL]
+    if "--json" in given:
+        sys.exit(run_for_a_program(arguments))
+    app(arguments)
+
+
+def run_for_a_program(arguments: list[str]) -> int:
+    """As `app`, but what the parser refuses is one JSON object on stderr, like every other error; the exit code."""
+    try:
+        return app(arguments, standalone_mode=False) or ExitCode.OK
+    except typer.Abort:
+        return ExitCode.SIGINT
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # the parser's own have no common name in all versions of Typer
+            raise
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "gspo"
+        refused = GspoError(error.format_message(), f"`{path}` does not take it", f"`{path} -h` shows what it takes")
+        return console.report(refused, as_json=True)

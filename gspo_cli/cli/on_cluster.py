@@ -39,7 +39,7 @@ def go_on_with_ray(
 
     Errors: GspoError for a folder that is neither, and of a run that failed otherwise.
     """
-    from gspo_cli.cli.live import ColdStartBar
+    from gspo_cli.cli.bars import ColdStartBar
     from gspo_cli.cli.study_options import as_jobs, shown
     from gspo_cli.launch.job import Job
     from gspo_cli.launch.ray_cluster import connect

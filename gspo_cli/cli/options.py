@@ -8,13 +8,30 @@ from typing import Annotated
 
 import typer
 
+from gspo_cli.cli import completion
 from gspo_cli.errors import GspoError
 
-RECIPE = Annotated[str, typer.Argument(help="A shipped recipe's name or a .toml file.", metavar="[RECIPE]")]
+RECIPE = Annotated[
+    str,
+    typer.Argument(
+        help="A shipped recipe's name or a .toml file.", metavar="[RECIPE]", autocompletion=completion.recipes
+    ),
+]
+RecipeName = Annotated[str, typer.Argument(help="A recipe's name or file.", autocompletion=completion.recipes)]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="JSON on stdout: one object a line.")]
+Study = Annotated[
+    str | None, typer.Argument(help="Study folder, run folder, or a name under --out.", show_default="the newest")
+]
+RunName = Annotated[str, typer.Argument(help="Run folder, <study>/<run>, or the beginning of a run id.")]
+Results = Annotated[Path, typer.Option("--out", help="Where studies lie.")]
 Model = Annotated[str | None, typer.Option(help="A Hugging Face folder or hub name in place of the recipe's model.")]
 Out = Annotated[Path, typer.Option(help="Root of all results.")]
 Name = Annotated[str | None, typer.Option(help="The study's folder name; default: the recipe's and the time.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Change any key of the recipe: --set train.lr=2e-4.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change any key of the recipe: --set train.lr=2e-4.", autocompletion=completion.keys),
+]
 TrustCode = Annotated[
     str | None, typer.Option("--trust-remote-code", metavar="REVISION", help="Run a model's own code, of this commit.")
 ]

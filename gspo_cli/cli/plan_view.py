@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
 from gspo_cli.cli import console
 from gspo_cli.errors import ExitCode
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from gspo_cli.plan.plan import Plan
     from gspo_cli.training.study import Run
 
@@ -96,7 +97,7 @@ def one_line(table: dict[str, Any]) -> str:
 def memory_table(plan: Plan, arm: str) -> Table:
     """A row a part, a column a phase."""
     where = "a GPU" if plan.setup.gpu else "on one device"
-    table = Table(f"GiB {where}, arm {arm}", *(f"while {phase}" for phase in plan.memory))
+    table = console.table(f"GiB {where}, arm {arm}", *(f"while {phase}" for phase in plan.memory))
     names = dict.fromkeys(name for parts in plan.memory.values() for name in parts)
     for name in names:
         table.add_row(name, *(f"{p[name] / GIB:.3g}" if name in p else "" for p in plan.memory.values()))
@@ -110,7 +111,7 @@ def time_table(plan: Plan, num_runs: int) -> Table:
     """A row a phase of a rollout batch."""
     from gspo_cli.plan.time import anchored, total
 
-    table = Table("seconds a batch", "limit", "range", "what")
+    table = console.table("seconds a batch", "limit", "range", "what")
     for phase in plan.phases:
         table.add_row(phase.name, short(phase.limit_s), span(phase.low_s, phase.high_s), phase.note)
     limit, low, high = total(plan.phases)

@@ -11,6 +11,7 @@ from gspo_cli.cli import console
 from gspo_cli.cli.claims import claims
 from gspo_cli.cli.compare import compare
 from gspo_cli.cli.explain import explain
+from gspo_cli.cli.options import Json, Results, Study
 
 app = typer.Typer(help="Figures and statistics of runs, and the glossary of what is logged.", no_args_is_help=True)
 app.command()(compare)
@@ -30,13 +31,11 @@ For = Annotated[
 @app.command()
 @console.command
 def plots(
-    study: Annotated[
-        str | None, typer.Argument(help="Study folder, run folder, or a name under --out.", show_default="the newest")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
+    study: Study = None,
+    out: Results = Path("results"),
     format_: Format = None,
     paper: For = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_: Json = False,
 ) -> None:
     """Draw reward, clip fractions, expert volatility and Routing Replay of a study, as svg, png, csv and a side file.
 
@@ -71,11 +70,9 @@ def plots(
 @app.command()
 @console.command
 def html(
-    study: Annotated[
-        str | None, typer.Argument(help="Study folder, or a name under --out.", show_default="the newest")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where studies lie.")] = Path("results"),
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    study: Study = None,
+    out: Results = Path("results"),
+    json_: Json = False,
 ) -> None:
     """Write one page with verdicts, figures, claims, responses side by side and provenance; no network, no script.
 
@@ -110,7 +107,7 @@ def batch(
     ] = None,
     format_: Format = None,
     paper: For = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_: Json = False,
 ) -> None:
     """Compare every algorithm's loss, weights, clips and gradient on one stored batch, with three figures.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import RECIPE, Model, Set, TrustCode
+from gspo_cli.cli.options import RECIPE, Json, Model, Set, TrustCode
 from gspo_cli.errors import GspoError
 
 
@@ -20,7 +20,7 @@ def rollout(
     seed: Annotated[int | None, typer.Option(help="Seed of prompts and samples.")] = None,
     set_: Set = None,
     trust_remote_code: TrustCode = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json_: Json = False,
 ) -> None:
     """Sample one rollout batch with a recipe's model, score it and store it as parquet.
 
@@ -31,7 +31,7 @@ def rollout(
         gspo rollout gsm8k --model ./Qwen3-0.6B --set rollout.prompts=8 --out my-batch
     """
     from gspo_cli import recipe as recipes
-    from gspo_cli.cli.live import ColdStartBar, SamplingBar
+    from gspo_cli.cli.bars import ColdStartBar, SamplingBar
 
     options = {} if model is None else {"model": {"path": model, "tiny": None}, "cold_start": None}
     loaded = recipes.load(recipe, options, set_ or [])
@@ -60,4 +60,7 @@ def rollout(
     if json_:
         console.print_json(found)
     else:
-        console.out.print(f"{target}: {found['responses']} responses to {found['prompts']} prompts, mean reward {mean}")
+        reward = "n/a" if mean is None else f"{mean:.4f}"
+        console.out.print(
+            f"{target}: {found['responses']} responses to {found['prompts']} prompts, mean reward {reward}"
+        )

@@ -9,21 +9,18 @@ import typer
 
 from gspo_cli.cli import console
 from gspo_cli.cli.export import export
+from gspo_cli.cli.options import Json, JsonLines, Results, RunName
 from gspo_cli.errors import ExitCode, GspoError
 
 app = typer.Typer(help="List, show, compare and verify runs.", no_args_is_help=True)
 app.command()(export)
-
-Out = Annotated[Path, typer.Option("--out", help="Where studies lie.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
-RunName = Annotated[str, typer.Argument(help="Run folder, <study>/<run>, or the beginning of a run id.")]
 
 
 @app.command("ls")
 @console.command
 def ls(
     root: Annotated[Path | None, typer.Argument(help="A study or a folder of studies.", show_default="results")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a run.")] = False,
+    json_: JsonLines = False,
 ) -> None:
     """List the runs with their state, progress and last reward.
 
@@ -64,7 +61,7 @@ def _ago(seconds: float | None) -> str:
 
 @app.command("show")
 @console.command
-def show(run: RunName, out: Out = Path("results"), json_: Json = False) -> None:
+def show(run: RunName, out: Results = Path("results"), json_: Json = False) -> None:
     """Show what a run was made of: machine, versions, hashes, seeds, every key of its configuration.
 
     Examples:
@@ -90,8 +87,8 @@ def show(run: RunName, out: Out = Path("results"), json_: Json = False) -> None:
 def diff(
     one: RunName,
     other: RunName,
-    out: Out = Path("results"),
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a key.")] = False,
+    out: Results = Path("results"),
+    json_: JsonLines = False,
 ) -> None:
     """Show every key of configuration and provenance in which two runs differ.
 
@@ -116,7 +113,8 @@ def path(
     name: Annotated[
         str | None, typer.Argument(help="A study's name, a run's or a run id.", show_default="the newest study")
     ] = None,
-    out: Out = Path("results"),
+    out: Results = Path("results"),
+    json_: Json = False,
 ) -> None:
     """Print the folder of a study or run, for use in other commands.
 
@@ -124,17 +122,17 @@ def path(
 
         gspo runs path
 
-        gspo runs path my-study/gspo-s0
+        gspo runs path my-study/gspo-s0 --json
     """
     from gspo_cli.report.folders import newest_study
     from gspo_cli.report.run_list import find_run
 
-    if name is None:
-        console.out.print(str(newest_study(out)))
-    elif (out / name).is_dir():
-        console.out.print(str(out / name))
+    study = newest_study(out) if name is None else out / name
+    found = study if study.is_dir() or name is None else find_run(name, out).folder
+    if json_:
+        console.print_json({"path": str(found)})
     else:
-        console.out.print(str(find_run(name, out).folder))
+        console.out.print(str(found))
 
 
 @app.command("import")
@@ -145,7 +143,7 @@ def import_(
     name: Annotated[str, typer.Option(help="The study to put it in, new or made of imported runs.")],
     arm: Annotated[str | None, typer.Option(help="The arm's label.", show_default="the algorithm")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    out: Out = Path("results"),
+    out: Results = Path("results"),
     json_: Json = False,
 ) -> None:
     """Make a run of another trainer's log, for figures and a description beside others.
@@ -176,7 +174,7 @@ def verify(
         str | None,
         typer.Argument(help="Run, study, or the side file of a figure or table.", show_default="the newest study"),
     ] = None,
-    out: Out = Path("results"),
+    out: Results = Path("results"),
     json_: Json = False,
 ) -> None:
     """Recompute every hash of a run or study and its reports; exit code 3 if any byte is not what was written.

@@ -24,16 +24,24 @@ BenchmarkSet = list[tuple[Benchmark, ProblemSet]]
 def load_benchmarks(config: EvalConfig) -> BenchmarkSet:
     """The benchmarks that a recipe names, with their problems.
 
-    Errors: GspoError for an unknown one, for settings that it does not take, for data that cannot be had, or without
-    a sandbox for programs.
+    Errors: GspoError as `check_benchmarks`, for data that cannot be had, or without a sandbox for programs.
+    """
+    chosen = check_benchmarks(config)
+    check_sandbox(chosen, GraderChoice())
+    return [(b, b.load(DataChoice((Path(config.data[b.name]),) if b.name in config.data else ()))) for b in chosen]
+
+
+def check_benchmarks(config: EvalConfig) -> list[Benchmark]:
+    """The benchmarks that a recipe names.
+
+    Errors: GspoError for an unknown one, or for settings that it does not take.
     """
     chosen = [find_benchmark(name) for name in config.bench]
     if strange := [name for name in config.data if name not in config.bench]:
         raise GspoError(f"eval.data names {strange[0]!r}", f"eval.bench is {', '.join(config.bench)}", "mend it")
     for benchmark in chosen:
         settle(benchmark, _overrides(config), seed=0)
-    check_sandbox(chosen, GraderChoice())
-    return [(b, b.load(DataChoice((Path(config.data[b.name]),) if b.name in config.data else ()))) for b in chosen]
+    return chosen
 
 
 def measure_all(

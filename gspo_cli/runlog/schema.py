@@ -6,6 +6,7 @@ lines, mini-batches), never a mean of means.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -271,7 +272,7 @@ def _of_layer(name: str) -> Metric | None:
 def metric(name: str) -> Metric:
     """The glossary entry of a logged name; `<bench>/avg@4` and `moe/.../layer_02` find their general form.
 
-    Errors: GspoError for a name that is not in the schema; nothing is logged without an entry.
+    Errors: GspoError with the nearest for a name that is not in the schema; nothing is logged without an entry.
     """
     if found := METRICS.get(name) or _of_layer(name):
         return found
@@ -279,4 +280,6 @@ def metric(name: str) -> Metric:
         return METRICS["arithmetic/avg@k"]
     if found := FOREIGN.get(name.partition("/")[0]):
         return found
-    raise GspoError(f"no metric {name!r}", "it is not in the schema", "`gspo report explain` lists all metrics")
+    near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise GspoError(f"no metric {name!r}", "it is not in the schema", f"{hint}`gspo report explain` lists all metrics")

@@ -9,6 +9,7 @@ from typing import Any
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.plugins import look_beside
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.read import read_object
 from gspo_cli.runlog.seal import seal_files
@@ -30,16 +31,22 @@ class Plan:
     seeds: list[int]
     text: str
     """The recipe's file."""
+    modules: tuple[str, ...] = ()
+    """The folders of the modules that it names."""
 
     def as_table(self) -> dict[str, Any]:
         """As JSON. Only what was set: an algorithm's preset must not take a default for a wish."""
         recipe = self.recipe.model_dump(mode="json", exclude_unset=True)
-        return {"recipe": recipe, "arms": self.arms, "seeds": self.seeds, "text": self.text}
+        table = {"recipe": recipe, "arms": self.arms, "seeds": self.seeds, "text": self.text}
+        return table | ({"modules": list(self.modules)} if self.modules else {})
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Plan:
-        """What `as_table` gave."""
-        return cls(Recipe.model_validate(table["recipe"]), table["arms"], table["seeds"], table["text"])
+        """What `as_table` gave; the modules that it names are found from now on."""
+        modules = tuple(table.get("modules", ()))
+        for folder in reversed(modules):
+            look_beside(Path(folder))
+        return cls(Recipe.model_validate(table["recipe"]), table["arms"], table["seeds"], table["text"], modules)
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,9 @@ def to_resume(path: Path) -> list[Planned]:
     Errors: GspoError when it is neither.
     """
     if (path / "run.json").is_file() and has_begun(path):
+        if (path.parent / NAME).is_file():
+            for entry in read_plans(path.parent):
+                Plan.from_table(entry)  # for its modules
         return [Planned(path, None)]
     if (path.parent / NAME).is_file() and not (path / NAME).is_file():
         return [planned for planned in planned_runs(path.parent) if planned.folder.name == path.name] or _nothing(path)
