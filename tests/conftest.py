@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the programs that tests star
 
 import pytest
 import torch
-from program import GSPO, Done, Gspo
+from program import Done, Forked, Gspo, Spawned
 from transformers import PreTrainedModel
 from typer.testing import CliRunner
 
@@ -70,13 +69,13 @@ def smoke() -> Path:
 def gspo() -> Gspo:
     """Runs the program as a process of its own: `gspo("train", recipe, NO_COLOR="1")`."""
 
-    def run(*args: str | Path, **env: str) -> Done:
-        done = subprocess.run(
-            [GSPO, *map(str, args)], env=os.environ | env, capture_output=True, text=True, timeout=120
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
+    return lambda *args, **env: Spawned(*args, **env).wait()
 
-    return run
+
+@pytest.fixture(scope="session")
+def gspo_forked() -> Gspo:
+    """The same in a fork of this process, which saves its imports."""
+    return lambda *args, **env: Forked(*args, **env).wait()
 
 
 @pytest.fixture

@@ -1,15 +1,25 @@
-"""The installed program, and the log lines it writes, as the tests use them."""
+"""The program, installed or forked, and the log lines it writes, as the tests use them."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import sysconfig
+import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
+
+from gspo_cli.cli.main import run
 
 GSPO = Path(sysconfig.get_path("scripts")) / "gspo"
 """The installed console script."""
+LIMIT_S = 120
+"""After which a program that does not end is killed."""
 
 
 class Done(NamedTuple):
@@ -21,6 +31,88 @@ class Done(NamedTuple):
 
 
 Gspo = Callable[..., Done]
+
+
+class Spawned:
+    """The installed program as a process in a group of its own, with signals as a terminal gives them."""
+
+    def __init__(self, *args: str | Path, **env: str) -> None:
+        prepare = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", prepare, str(GSPO), *map(str, args)], env=os.environ | env,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def send(self, number: signal.Signals) -> None:
+        """To it and the processes it started, as a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def wait(self) -> Done:
+        """Its end; the code is negative for a signal."""
+        with self.process as process:
+            try:
+                out, err = process.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return Done(process.returncode, out, err)
+
+
+class Forked:
+    """The program in a fork of this process, which spares it five seconds of imports. For the rest it is a process like
+    any other: signals, output, exit code and group of its own, ended at once by SIGKILL.
+
+    Not shown by it: what is decided while the package is imported.
+    """
+
+    def __init__(self, *args: str | Path, **env: str) -> None:
+        self.out, self.err = os.memfd_create("stdout"), os.memfd_create("stderr")
+        self.pid = os.fork()
+        if not self.pid:
+            self._run([*map(str, args)], env)
+
+    def _run(self, arguments: list[str], env: dict[str, str]) -> NoReturn:
+        code = 1
+        try:
+            os.setsid()
+            signal.alarm(LIMIT_S)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.stdout, sys.stderr = _in_place_of(1, self.out), _in_place_of(2, self.err)
+            warnings.simplefilter("ignore")  # pytest has made them errors
+            os.environ.update(env)
+            sys.path[:0] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+            sys.argv = ["gspo", *arguments]
+            run()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def send(self, number: signal.Signals) -> None:
+        """As `Spawned.send`."""
+        os.killpg(self.pid, number)
+
+    def wait(self) -> Done:
+        """As `Spawned.wait`."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return Done(code, *map(_all_of, (self.out, self.err)))
+
+
+def _in_place_of(number: int, file: int) -> IO[str]:
+    """Standard output or error that goes to a file."""
+    os.dup2(file, number)
+    return open(number, "w", encoding="utf-8", closefd=False)
+
+
+def _all_of(file: int) -> str:
+    with open(file, encoding="utf-8") as text:
+        text.seek(0)
+        return text.read()
 
 
 def strict_lines(path: Path) -> list[dict[str, Any]]:

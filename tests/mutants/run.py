@@ -104,9 +104,9 @@ def in_fork(mutant: Mutant, arguments: list[str]) -> Outcome:
 
 
 def pytest_arguments(killers: list[str], only: str = "") -> list[str]:
-    """These tests, quietly, up to the first failure, leaving no files behind."""
+    """These tests, in this process, quietly, up to the first failure, leaving no files behind."""
     paths = [str(TESTS / killer) for killer in dict.fromkeys(killers)]
-    quiet = ["-x", "-q", "-p", "no:cacheprovider", "-W", IMPORTED, "--rootdir", str(TESTS.parent)]
+    quiet = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "-W", IMPORTED, "--rootdir", str(TESTS.parent)]
     return [*paths, "-m", "", "-k", only, *quiet]
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import toy
 from crashes import difference
-from program import GSPO, Gspo, strict_lines
+from program import Forked, Gspo, Spawned, strict_lines
 
 from gspo_cli.config import Recipe
 from gspo_cli.training import checkpoints, loop, run
@@ -150,26 +148,28 @@ def test_only_what_changes_nothing_is_abandoned() -> None:
 
 # The program itself
 
-
-def started(*args: str | Path) -> subprocess.Popen[str]:
-    """The program in a process group of its own, with signals as a terminal gives them."""
-    prepare = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-    return subprocess.Popen(
-        [sys.executable, "-c", prepare, str(GSPO), *map(str, args)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+STEPS_OF_PROGRAM = 6
+ARGUMENTS = ("--steps", str(STEPS_OF_PROGRAM), "--set", "eval.bench=[]", "--set", "checkpoint.every=1")
+Program = type[Spawned] | type[Forked]
 
 
-ARGUMENTS = ("--steps", "8", "--set", "eval.bench=[]", "--set", "checkpoint.every=1")
+class Whole(NamedTuple):
+    """The program's run to compare with."""
+
+    run: Path
+    seconds: float
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program's run to compare with."""
+def uninterrupted(start: Path, gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """`start` leaves the imports in this process that a fork needs."""
+    assert start
     out = tmp_path_factory.mktemp("program")
-    done = gspo("train", smoke, *ARGUMENTS, "--out", out, "--name", "whole")
-    assert done.code == 0, done.err
-    return out / "whole" / "gspo-s0"
+    for name in ("cold", "whole"):  # the first one makes the cold start
+        began = time.monotonic()
+        done = gspo_forked("train", smoke, *ARGUMENTS, "--out", out, "--name", name)
+        assert done.code == 0, done.err
+    return Whole(out / "whole" / "gspo-s0", time.monotonic() - began)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -181,51 +181,44 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", CODES, ids=lambda n: n.name)
 def test_the_program_saves_and_names_the_command_to_go_on(
-    gspo: Gspo, smoke: Path, uninterrupted: Path, tmp_path: Path
+    gspo_forked: Gspo, smoke: Path, uninterrupted: Whole, ram: Path, number: signal.Signals
 ) -> None:
-    two_at_once(lambda number: interrupted_by(number, gspo, smoke, uninterrupted, tmp_path / number.name), CODES)
+    run = ram / "cut" / "gspo-s0"
+    for _ in range(5):  # on a busy machine the run may be over before the signal is sent
+        process = Forked("train", smoke, *ARGUMENTS, "--out", ram, "--name", "cut")
+        wait_for((run / "rollouts" / "step_000001.parquet").exists)
+        process.send(number)
+        done = process.wait()
+        if done.code:
+            break
+        shutil.rmtree(run.parent)
+    assert done.code == 128 + number, done.err
+    assert done.out == "" and "Traceback" not in done.err and f"gspo train --resume {run}" in done.err
+    done = gspo_forked("train", "--resume", run)
+    assert done.code == 0, done.err
+    assert (run / "metrics.jsonl").read_bytes() == (uninterrupted.run / "metrics.jsonl").read_bytes()
 
 
 @pytest.mark.slow
-def test_the_program_killed_at_random(gspo: Gspo, smoke: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    two_at_once(lambda trial: killed_at_random(trial, gspo, smoke, uninterrupted, tmp_path / str(trial)), range(5))
-
-
-def two_at_once(work: Callable[[Any], None], cases: Iterable[Any]) -> None:
-    """Does the work for all, as the program has one thread and a machine two cores at least."""
-    with ThreadPoolExecutor(2) as pool:
-        for _ in pool.map(work, cases):  # raises what failed
-            continue
-
-
-def interrupted_by(number: signal.Signals, gspo: Gspo, smoke: Path, uninterrupted: Path, out: Path) -> None:
-    """The program ends with the signal's code, is resumed, and is then equal to the one that nobody interrupted."""
-    run = out / "cut" / "gspo-s0"
-    for _ in range(3):  # on a busy machine the run may be over before the signal is sent
-        with started("train", smoke, *ARGUMENTS, "--out", out, "--name", "cut", "--overwrite") as process:
-            wait_for(lambda: (run / "metrics.jsonl").exists())
-            os.killpg(process.pid, number)
-            stdout, stderr = process.communicate(timeout=90)
-        if process.returncode:
+@pytest.mark.parametrize(("trial", "program"), [(0, Spawned), *((trial, Forked) for trial in range(1, 6))])
+def test_the_program_killed_at_random(
+    gspo_forked: Gspo, smoke: Path, uninterrupted: Whole, ram: Path, trial: int, program: Program
+) -> None:
+    """SIGKILL at a moment that the trial's number determines."""
+    run, rng, longest = ram / "cut" / "gspo-s0", random.Random(trial), uninterrupted.seconds
+    for _ in range(5):
+        process = program("train", smoke, *ARGUMENTS, "--out", ram, "--name", "cut")
+        wait_for((run / "events.jsonl").exists)
+        time.sleep(rng.uniform(0.0, longest))
+        process.send(signal.SIGKILL)
+        if process.wait().code:
             break
-    assert process.returncode == 128 + number, stderr
-    assert stdout == "" and "Traceback" not in stderr and f"gspo train --resume {run}" in stderr
-    done = gspo("train", "--resume", run)
-    assert done.code == 0, done.err
-    assert (run / "metrics.jsonl").read_bytes() == (uninterrupted / "metrics.jsonl").read_bytes()
-
-
-def killed_at_random(trial: int, gspo: Gspo, smoke: Path, uninterrupted: Path, out: Path) -> None:
-    """The same after SIGKILL, at a moment that the trial's number determines."""
-    run, rng = out / "cut" / "gspo-s0", random.Random(trial)
-    with started("train", smoke, *ARGUMENTS, "--out", out, "--name", "cut") as process:
-        wait_for(lambda: (run / "events.jsonl").exists())
-        time.sleep(rng.uniform(0.0, 2.0))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=90)
+        longest /= 2  # the run was over
+        shutil.rmtree(run.parent)
     before = toy.checkpoints(run)
-    done = gspo("train", "--resume", out / "cut")
+    done = gspo_forked("train", "--resume", run.parent)
     assert done.code == 0, done.err
-    assert difference(run, uninterrupted, [k for k in before if k < 8]) is None, f"trial {trial}"
+    assert difference(run, uninterrupted.run, [k for k in before if k < STEPS_OF_PROGRAM]) is None
     assert strict_lines(run / "events.jsonl")[-1]["status"] == "completed"

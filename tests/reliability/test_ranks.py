@@ -134,10 +134,12 @@ def assert_equal(one: Path, many: Path) -> None:
         pytest.param(3, PPO, LORA, marks=pytest.mark.slow),
     ],
 )
-def test_ten_batches_equal_those_of_one_process(
+def test_batches_equal_those_of_one_process(
     start: Path, ram: Path, size: int, algo: dict[str, Any], model: dict[str, Any]
 ) -> None:
-    recipe = toy.recipe(start, **QUIET, algo=algo, model=model, train=FEW["train"] | {"steps": 10})
+    steps = 10 if size == 2 and algo == {"name": "gspo"} else 5
+    plain = {"rollout": {"store": 0}, "checkpoint": {"every": 0}}  # after the last batch only
+    recipe = toy.recipe(start, **QUIET, **plain, algo=algo, model=model, train=FEW["train"] | {"steps": steps})
     assert_equal(trained(recipe, ram / "one", 1), trained(recipe, ram / "many", size))
 
 

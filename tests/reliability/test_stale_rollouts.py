@@ -105,7 +105,10 @@ def test_resume_at_every_step(start: Path, ram: Path, max_lag: int, algo: dict[s
 def test_killed_at_changes_of_files(start: Path, ram: Path) -> None:
     own = toy.recipe(start, rollout={"max_lag": 1}, algo=SAMPLER, train={"steps": 3})
     some = points(own, ram)
-    assert faults(own, ram, some[::3]) == {}
+    changes = json.loads((ram / "changes.json").read_text())
+    ahead = [point for point in some if "/ahead" in changes[point.index][1]]
+    assert len(ahead) > 10
+    assert faults(own, ram, sorted({*ahead, *some[::6]})) == {}
 
 
 def test_more_steps_while_the_queue_is_full_are_those_of_a_longer_run(start: Path, ram: Path) -> None:

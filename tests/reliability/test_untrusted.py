@@ -91,8 +91,8 @@ def test_a_recipe_cannot_allow_foreign_code(gspo_here: Gspo, smoke: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("end", ["crash", pytest.param("whole", marks=pytest.mark.slow)])
-def test_secrets_of_the_environment_are_nowhere(gspo: Gspo, smoke: Path, tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize("end", ["crash", "whole"])
+def test_secrets_of_the_environment_are_nowhere(gspo_forked: Gspo, smoke: Path, tmp_path: Path, end: str) -> None:
     (tmp_path / "spoiled.py").write_text(
         "import os\n"
         "from gspo_cli.types import Score\n"
@@ -101,7 +101,7 @@ def test_secrets_of_the_environment_are_nowhere(gspo: Gspo, smoke: Path, tmp_pat
         f"    if {end == 'crash'}: raise ValueError('broken')\n"
         "    return Score(float(len(text)), 'length')\n"
     )
-    done = gspo(
+    done = gspo_forked(
         "train", smoke, "--out", tmp_path / "out", "--name", "x", "--set", "task.reward='spoiled:reward'", "--set",
         "eval.bench=[]", PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         **dict.fromkeys(SECRETS, CANARY),

@@ -15,13 +15,15 @@ from gspo_cli.runlog.seal import GROWING
 
 
 @pytest.fixture(scope="module")
-def trained(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real study of two arms with figures, comparison and page."""
     out = tmp_path_factory.mktemp("verified")
-    done = gspo("train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "demo", "--set", "rollout.store=1")
+    done = gspo_forked(
+        "train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "demo", "--set", "rollout.store=1"
+    )
     assert done.code == 0, done.err
     for command in ("plots", "compare"):
-        assert gspo("report", command, out / "demo").code == 0
+        assert gspo_forked("report", command, out / "demo").code == 0
     return out / "demo"
 
 
