@@ -21,8 +21,9 @@ from safetensors.torch import load_file
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.arithmetic import ArithmeticGrader
-from gspo_cli.ranks import Ranks, in_turn, join, leave
+from gspo_cli.ranks import ALONE, Ranks, in_turn, join, leave
 from gspo_cli.training import run as training
+from gspo_cli.training.merge import all_rows
 
 QUIET = {"task": {"name": "toy:quiet_letters"}}
 FEW = {
@@ -342,26 +343,48 @@ def test_a_rank_that_dies_ends_the_others_at_once(start: Path, ram: Path) -> Non
     assert json.loads((ram / "gspo-s0" / "events.jsonl").read_text().splitlines()[-1])["status"] == "failed"
 
 
-@pytest.mark.parametrize("broken", ["filler", "denominator", "gradient"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "filler",
+        "denominator",
+        "gradient",
+        *(pytest.param(b, marks=pytest.mark.slow) for b in ("advantages", "machine")),
+    ],
+)
 def test_what_would_go_wrong_is_seen(start: Path, ram: Path, broken: str) -> None:
     """Negative controls of the comparison with one process."""
-    recipe = toy.recipe(start, **QUIET, **FEW)
+    recipe = toy.recipe(start, **QUIET, **FEW, algo=PPO if broken == "advantages" else {"name": "gspo"})
+    size = {"filler": 3, "machine": 4}.get(broken, 2)  # 4 rows are 2, 1 and 1
 
     def work(ranks: Ranks) -> None:
         from gspo_cli.models import sharding
-        from gspo_cli.training import batches, update
+        from gspo_cli.training import batches, critic, update
 
+        many = recipe
         if broken == "filler":  # every pass counts
             batches.MicroBatch.filler = property(lambda _: False, lambda *_: None)  # type: ignore[assignment]
         elif broken == "denominator":  # of this rank's rows alone
             real = update.global_denominator
             update.global_denominator = lambda *args: real(*args) / ranks.size
+        elif broken == "advantages":  # whitened over this rank's rows alone
+            critic.all_rows = lambda rows, kind, _: all_rows(rows, kind, ALONE)
+        elif broken == "machine":  # gradients of this machine's rows alone
+            sharding.FSDPModule.set_gradient_divide_factor = sum_within_machines  # type: ignore[method-assign]
+            many = recipe.model_copy(update={"train": recipe.train.model_copy(update={"divide": "machine"})})
         else:  # gradients of this rank's rows alone
             sharding.FSDPModule.set_gradient_divide_factor = lambda *_: None  # type: ignore[method-assign]
-        toy.train(recipe, ram / "many", ranks=ranks)
+        toy.train(many, ram / "many", ranks=ranks)
 
     (ram / "many").mkdir()
-    in_ranks(3 if broken == "filler" else 2, work, ram / "many")  # 4 rows are 2, 1 and 1
+    codes = in_ranks(size, work, ram / "many", machines=2 if broken == "machine" else 1)
+    assert codes == [0] * size or broken in ("filler", "denominator", "gradient")
     one = trained(recipe, ram / "one", 1)
     with pytest.raises((AssertionError, ValueError, FileNotFoundError)):
-        assert_equal(one, ram / "many" / "gspo-s0")
+        assert_equal(one, ram / "many" / one.name)
+
+
+def sum_within_machines(module: Any, _factor: float) -> None:
+    """In place of `set_gradient_divide_factor`."""
+    module._get_fsdp_state()._fsdp_param_group.gradient_divide_factor = 1.0
+    module.set_requires_all_reduce(False, recurse=False)
