@@ -63,7 +63,7 @@ def server(folder: Path, log: Path, *more: str) -> Iterator[tuple[str, subproces
             running.wait()
 
 
-@pytest.mark.parametrize("more", [(), ("--tensor-parallel-size", "2"), ("--data-parallel-size", "2")])
+@pytest.mark.parametrize("more", [(), ("--tensor-parallel-size", "2")])
 def test_a_server_follows_the_trainer(moe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
                                       ) -> None:  # fmt: skip
     monkeypatch.setattr(server_client, "PAUSE_S", 0.05)
