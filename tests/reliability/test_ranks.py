@@ -129,9 +129,9 @@ def assert_equal(one: Path, many: Path) -> None:
         pytest.param(4, {"name": "gspo"}, {}, marks=pytest.mark.slow),
         pytest.param(2, {"name": "grpo", "replay": "r2", "kl": {"coef": 0.1}}, {}, marks=pytest.mark.slow),
         pytest.param(3, {"name": "sapo", "dynamic_sampling": True}, {}, marks=pytest.mark.slow),
-        (2, PPO, {}),
+        pytest.param(2, PPO, {}, marks=pytest.mark.slow),
         pytest.param(3, PPO | {"kl": {"coef": 0.1}}, {}, marks=pytest.mark.slow),
-        (2, {"name": "gspo", "kl": {"coef": 0.1}}, LORA),
+        pytest.param(2, {"name": "gspo", "kl": {"coef": 0.1}}, LORA, marks=pytest.mark.slow),
         pytest.param(3, PPO, LORA, marks=pytest.mark.slow),
     ],
 )
