@@ -65,7 +65,7 @@ LINES: dict[str, list[str]] = {
         "batch",
         f"{RUN}/rollouts",
         "--model",
-        f"{RUN}/checkpoints/step-000001/model",
+        "START",
         "--out",
         "figures",
     ],
