@@ -1,4 +1,4 @@
-"""In `gspo`'s place while the pages' commands are run: the same program, in this process, made small and quick.
+"""A page's command as it is run here: the same one, made small and quick.
 
 A training or sampling command gets a tiny model, few rows and a batch or two; a range of seeds becomes its first two;
 runs go one after the other, which saves a process each. Capital words that stand for something of the reader's are
@@ -10,14 +10,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-from pathlib import Path
+
+from gspo_cli import recipe
 
 SMALL = (
     "model.threads=1", "model.tiny.hidden=16", "model.tiny.layers=1", "cold_start.steps=150", "cold_start.batch=32",
     "cold_start.lr=3e-2", "task.name=arithmetic", "rollout.prompts=4", "rollout.samples=16",
     "rollout.max_new_tokens=12", "train.lr=1e-3", "eval.every=0", "eval.limit=2", "eval.samples=1",
 )  # fmt: skip
+
+
+def planned(words: list[str]) -> int:
+    """The rollout batches of the recipe that `gspo train` is given."""
+    named = words[1] if len(words) > 1 and not words[1].startswith("-") else "quickstart"
+    return recipe.load(named).train.steps
 
 
 def shortened(words: list[str]) -> list[str]:
@@ -34,16 +40,8 @@ def shortened(words: list[str]) -> list[str]:
         whole_tables = {key for key in asked if "." not in key}
         keep = [s for s in SMALL if s.partition("=")[0] not in asked and s.partition(".")[0] not in whole_tables]
         words += [part for setting in keep for part in ("--set", setting)]
-        words += ["--steps", "2"] if words[0] == "train" else []
+        if words[0] == "train":
+            words += ["--steps", str(min(2, planned(words)))]
     if words[:2] == ["eval", "benchmarks"]:
         words += ["--limit", "2"]
     return words
-
-
-if __name__ == "__main__":
-    from gspo_cli.cli.main import run
-
-    with Path(os.environ["DOCS_RAN"]).open("a") as ran:
-        ran.write(json.dumps(sys.argv[1:]) + "\n")
-    sys.argv[1:] = shortened(sys.argv[1:])
-    run()
