@@ -70,6 +70,7 @@ LINES: dict[str, list[str]] = {
         "figures",
     ],
     "report explain": ["report", "explain"],
+    "runs export": ["runs", "export", "results/s"],
     "runs ls": ["runs", "ls"],
     "runs show": ["runs", "show", RUN],
     "runs diff": ["runs", "diff", RUN, RUN],

@@ -20,8 +20,8 @@ from gspo_cli.errors import GspoError
 
 PLACEHOLDERS = re.compile(r"\.\.\.|\[[-A-Z]")
 """What makes an inline command a sketch."""
-RECIPE_NAMES = {"RECIPE", "NAME"}
-"""Stand for any recipe."""
+RECIPE_NAMES = {"RECIPE", "NAME", "my-task/recipe.toml"}
+"""Stand for any recipe, or one that the page makes."""
 
 
 def leaves(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -107,4 +107,4 @@ def test_a_block_that_is_not_run_says_why() -> None:
 
 def test_every_page_with_commands_runs_some_or_says_why() -> None:
     excused = {page.name for page in PAGES if blocks(page, "bash") and all(b.why_not for b in blocks(page, "bash"))}
-    assert excused <= {"clusters.md", "lora.md", "programs.md", "vllm.md"}
+    assert excused <= {"clusters.md", "lora.md", "programs.md", "trackers.md", "vllm.md"}
