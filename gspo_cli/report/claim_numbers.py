@@ -57,5 +57,6 @@ def range_pairs(claim: Claim, members: Members) -> tuple[Pair, Pair] | None:
 
 
 def mean_churn(pair: Pair) -> Array:
-    """Each run's mean expert churn of one update [S]."""
-    return np.array([m.curves.values[CHURN].mean() for s in pair.seeds if (m := pair.left[s]).curves])
+    """Each run's mean expert churn of one update [S]; runs without an update have none."""
+    churn = [m.curves.values[CHURN] for s in pair.seeds if (m := pair.left[s]).curves]
+    return np.array([values.mean() for values in churn if len(values)])

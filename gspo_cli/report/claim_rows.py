@@ -69,6 +69,8 @@ def row_of(claim: Claim, study: Study, members: Members, declared: ReportConfig)
     if claim.number in ("clip_ratio", "clip_range") and special.too_few_clipped(kept):
         return Row(claim, kept, not_tested="", decide="longer runs: the baseline clipped fewer than 100 tokens")
     found, shift = _scores(claim, kept, ranges, number)
+    if not len(found.treatment_S):
+        return Row(claim, kept, not_tested="no run made an update", decide=train)
     margin = (claim.band[1] - claim.band[0]) / 2 if claim.band else declared.margin
     better = "neither" if claim.band else "higher" if claim.number == "clip_ratio" else better_of(number)
     fallen = None if claim.band or claim.number == "clip_ratio" else collapses(kept, declared.collapse)

@@ -39,7 +39,8 @@ def study_of(folder: Path, shape: Shape, arms: Sequence[str] = tuple(ARMS), seed
             for step, reward in enumerate(rewards, start=1):
                 tokens = {"compute/gen_tokens": 1000 * step, "compute/queries": 32 * step}
                 lines.append(line(step, "rollout", None, {"reward/mean": reward} | tokens, {}))
-                values = {"clip/token_frac": what["clip"] * noise, "moe/slot_churn_step": what["churn"] * noise}
+                churn = None if what["churn"] is None else what["churn"] * noise
+                values = {"clip/token_frac": what["clip"] * noise, "moe/slot_churn_step": churn}
                 lines.append(line(step, "step", None, values, {"clip/token_frac": 2000}))
             write_log(run / "metrics.jsonl", lines)
             name = arm.split("_")[0]
@@ -125,7 +126,7 @@ def test_what_a_study_lacks_is_named_with_the_command(tmp_path: Path, gspo_here:
 
 
 def test_churn_is_judged_on_the_papers_model_alone(tmp_path: Path, gspo_here: Gspo) -> None:
-    def verdict(churn: float, paper: bool, name: str) -> dict[str, Any]:
+    def verdict(churn: float | None, paper: bool, name: str) -> dict[str, Any]:
         study = study_of(tmp_path / name, lambda *_: {"churn": churn}, ["grpo"])
         for run in study.iterdir():
             if paper:
@@ -136,6 +137,8 @@ def test_churn_is_judged_on_the_papers_model_alone(tmp_path: Path, gspo_here: Gs
     assert other["verdict"] == "not_tested" and "% here" in other["why"]
     assert verdict(0.1, True, "in")["verdict"] == "supported"
     assert verdict(0.01, True, "out")["verdict"] == "contradicted"
+    silent = verdict(None, True, "silent")
+    assert silent["verdict"] == "not_tested" and "no run made an update" in silent["why"]
 
 
 @pytest.mark.parametrize(("wide", "verdict"), [(1.0, "supported"), (100.0, "contradicted")])
