@@ -27,7 +27,7 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "s
 BASE = {"types", "config", "errors", "seeds", "recipe"}
 MAY_IMPORT = {
     "types": set(), "errors": set(), "seeds": set(), "config": set(), "recipe": {"config", "errors", "plugins"},
-    "plugins": {"errors"}, "ranks": {"errors"}, "attempt": set(),
+    "plugins": {"errors"}, "ranks": {"errors"}, "attempt": set(), "checkup": {"errors", "rollout", "sandbox"},
     "algorithms": {"types", "errors"},
     "rewards": BASE | {"sandbox"},
     "sandbox": BASE,
@@ -54,7 +54,7 @@ MAY_IMPORT = {
 
 THIRD_PARTY = {
     "types": set(), "errors": set(), "seeds": set(), "config": {"pydantic"}, "recipe": {"pydantic"}, "plugins": set(),
-    "ranks": {"torch"}, "attempt": set(),
+    "ranks": {"torch"}, "attempt": set(), "checkup": {"huggingface_hub"},
     "algorithms": {"torch"},
     "rewards": {"math_verify", "sympy"},  # in the worker alone
     "sandbox": set(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import JsonLines
+from gspo_cli.cli.options import JsonLines, Results
 from gspo_cli.errors import ExitCode
 
 
@@ -17,9 +18,10 @@ def doctor(
     vllm_python: Annotated[
         str | None, typer.Option(help="The interpreter of vLLM's own environment, as in rollout.vllm.python.")
     ] = None,
+    out: Results = Path("results"),
     json_: JsonLines = False,
 ) -> None:
-    """Check this environment, and the one of engine `vllm` if it is named. Exit code 3 when something is at fault.
+    """Check this environment, this machine, and the environment of engine `vllm` if named; exit code 3 for a fault.
 
     Examples:
 
@@ -27,17 +29,26 @@ def doctor(
 
         gspo doctor --vllm-python ~/vllm-env/bin/python --json
     """
+    from gspo_cli.checkup import judge_hub, judge_machine, judge_sandbox
     from gspo_cli.rollout.capabilities import find_python
     from gspo_cli.rollout.environment import judge_own, judge_vllm, look
+    from gspo_cli.training.cold_start import cache_root
 
     named = None if vllm_python is None else find_python(vllm_python)
-    checks = list(judge_own(look(sys.executable, with_vllm=False)))
+    checks = [
+        *judge_own(look(sys.executable, with_vllm=False)),
+        *judge_machine(out, cache_root()),
+        *judge_hub(),
+        judge_sandbox(),
+    ]
     if named is not None:
         checks += judge_vllm(look(named, with_vllm=True), named)
     if json_:
         console.print_json(check.as_dict() for check in checks)
     else:
         table = console.table("check", "found", "verdict", "fix")
+        for column in table.columns:
+            column.overflow = "fold"
         for check in checks:
             table.add_row(check.check, check.found, check.verdict, check.fix)
         console.out.print(table)

@@ -82,6 +82,12 @@ class TrainView:
         if self.plain:
             pairs = " ".join(f"{k}={v}" for k, v in cells.items())
             console.note(f"run={self.run} step={step}/{self.steps} {pairs}")
+        if values.get("update/applied") == 0 and values.get("group/zero_std_frac") == 1:
+            console.note(
+                f"warning: no update from rollout batch {step} of {self.run}: all responses to a prompt got the same "
+                "reward, so there is nothing to learn from",
+                prose=True,
+            )
         self.rows = [*self.rows[-ROWS + 1 :], [f"{step}/{self.steps}", *cells.values()]]
         if self.live:
             self.live.update(self._table())

@@ -48,7 +48,7 @@ def start_model(recipe: Recipe, progress: Progress) -> Path:
     """
     if recipe.model.path is not None and recipe.cold_start is None:
         return Path(recipe.model.path)
-    cache = Path(os.environ.get("GSPO_CACHE") or Path.home() / ".cache" / "gspo") / "cold-start"
+    cache = cache_root() / "cold-start"
     target = cache / cache_key(recipe)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -63,6 +63,11 @@ def start_model(recipe: Recipe, progress: Progress) -> Path:
             f"cannot write the cold start to {cache}", str(error), "set GSPO_CACHE to a folder with space"
         ) from error
     return target
+
+
+def cache_root() -> Path:
+    """Where start models are kept between studies."""
+    return Path(os.environ.get("GSPO_CACHE") or Path.home() / ".cache" / "gspo")
 
 
 def build(recipe: Recipe, folder: Path, progress: Progress) -> None:
