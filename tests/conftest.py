@@ -21,6 +21,12 @@ from gspo_cli.models.tiny import build_tiny
 TESTS = Path(__file__).parent
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m reliability` looks into its own folder alone: reading all the others would take it a tenth of its time."""
+    others = collection_path.parent == TESTS and collection_path.name != "reliability"
+    return True if others and config.option.markexpr == "reliability" else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Small tensors are quickest, and repeatable, with one thread."""

@@ -228,6 +228,7 @@ def test_passes_in_bfloat16_train_weights_in_float32(start: Path, ram: Path) -> 
     assert {t.dtype for t in weights(run).values()} == {torch.float32}
 
 
+@pytest.mark.reliability
 def test_a_value_that_is_not_finite_on_one_rank_stops_all_of_them(start: Path, ram: Path) -> None:
     def work(ranks: Ranks) -> None:
         from gspo_cli.training import update
@@ -248,6 +249,7 @@ def test_a_value_that_is_not_finite_on_one_rank_stops_all_of_them(start: Path, r
     assert all(states)
 
 
+@pytest.mark.reliability
 def test_a_signal_to_one_rank_stops_all_after_the_same_batch(start: Path, ram: Path) -> None:
     def work(ranks: Ranks) -> None:
         from gspo_cli.training import loop
@@ -328,6 +330,7 @@ def test_each_answer_of_an_evaluation_is_graded_by_one_rank(
     assert lines[0].partition('"eval"')[1] and json.loads(lines[0])["metrics"] == json.loads(lines[1])["metrics"]
 
 
+@pytest.mark.reliability
 def test_a_rank_that_dies_ends_the_others_at_once(start: Path, ram: Path) -> None:
     def work(ranks: Ranks) -> None:
         from gspo_cli.training import loop
