@@ -29,7 +29,7 @@ def benchmarks(
     ] = "arithmetic",
     samples: Annotated[int | None, typer.Option(help="Answers per problem (the k of avg@k).")] = None,
     limit: Annotated[int | None, typer.Option(help="The first problems only.")] = None,
-    greedy: Annotated[bool, typer.Option(help="Temperature 0, one answer.")] = False,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Temperature 0, one answer.")] = False,
     temperature: Annotated[float | None, typer.Option(help="In place of the published one, like the next.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens up to this mass.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
@@ -51,9 +51,11 @@ def benchmarks(
     unsafe_local: UnsafeLocal = False,
     grader_python: GraderPython = None,
     answers: Annotated[Path | None, typer.Option(help="Grade these stored answers; no model runs.")] = None,
-    all_checkpoints: Annotated[bool, typer.Option(help="Every checkpoint of the run, and the figure.")] = False,
-    resume: Annotated[bool, typer.Option(help="Go on with an unfinished evaluation.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Delete an earlier evaluation first.")] = False,
+    all_checkpoints: Annotated[
+        bool, typer.Option("--all-checkpoints", help="Every checkpoint of the run, and the figure.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished evaluation.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier evaluation first.")] = False,
     set_: Set = None,
     trust_remote_code: TrustCode = None,
     out: Out = Path("results"),

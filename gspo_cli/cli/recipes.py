@@ -45,7 +45,7 @@ def ls(json_: JsonLines = False) -> None:
 @console.command
 def show(
     name: RecipeName,
-    resolved: Annotated[bool, typer.Option(help="All keys with their values, as JSON.")] = False,
+    resolved: Annotated[bool, typer.Option("--resolved", help="All keys with their values, as JSON.")] = False,
     set_: Set = None,
     json_: Json = False,
 ) -> None:

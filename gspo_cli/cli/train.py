@@ -53,7 +53,7 @@ def train(
     nproc: Processes = None,
     gpus_per_run: GpusPerRun = None,
     dry_run: DryRun = False,
-    overwrite: Annotated[bool, typer.Option(help="Delete runs of the same name first.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete runs of the same name first.")] = False,
     resume: Resume = None,
     allow_change: AllowChange = None,
     trust_remote_code: TrustCode = None,

@@ -75,6 +75,8 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, heading: str, looks: Mappin
     ax.set_ylabel(named(panel.metric))
     if not np.isfinite(rows["y"].to_numpy(np.float64)).any():
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", va="center", color="#666666")
+        ax.set(xticks=[], yticks=[])  # a scale of nothing would read as numbers
+        return
     floor = log_axis(ax, "y", *_values(rows)) if panel.log else None
     arms = arms_of(rows)
     for index, (arm, _) in enumerate(arms):
