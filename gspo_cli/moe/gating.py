@@ -65,5 +65,17 @@ def gating_of(gate: nn.Module) -> Gating:
     )
 
 
+@torch.no_grad()
+def with_weights(gate: nn.Module) -> nn.Module:
+    """A router on the meta device, with random weights in memory: its rule does not depend on them."""
+    gate.to_empty(device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    for weight in gate.parameters():
+        weight.normal_(generator=generator)
+    for buffer in gate.buffers():
+        buffer.zero_()
+    return gate
+
+
 def _scale(gate: nn.Module) -> float:
     return float(getattr(gate, "routed_scaling_factor", 1.0))

@@ -12,13 +12,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.during_training import BenchmarkSet, load_benchmarks
-from gspo_cli.models.divided import load_divided, load_divided_value, replica
+from gspo_cli.models.divided import load_divided, load_divided_value, replica, skeleton
 from gspo_cli.models.load import load_policy, weights_hash
 from gspo_cli.models.lora import adapt
 from gspo_cli.models.recompute import enable_recompute
 from gspo_cli.models.value import ValueModel
-from gspo_cli.moe.gating import Gating
-from gspo_cli.moe.routers import find_routing, replayable
+from gspo_cli.moe.gating import Gating, gating_of, with_weights
+from gspo_cli.moe.routers import find_routing, needed_routing, replayable
 from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.rollout.engine import Engine
@@ -96,9 +96,9 @@ def load_shared_parts(recipe: Recipe, start: Path, ranks: Ranks) -> Parts:
     task = make_task(recipe.task)
     stream = PromptStream(task.problems(recipe.task.split), recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
-    rollout, own = recipe.rollout, recipe.rollout.engine == "transformers"
-    whole = replica(recipe, start, model) if own or recipe.algo.replay != "none" else model
-    engine = open_engine(rollout, whole if own else model, tokenizer, recipe.records_routes, trains=True, ranks=ranks)
+    rollout = recipe.rollout
+    whole = replica(recipe, start, model) if rollout.engine == "transformers" else model
+    engine = open_engine(rollout, whole, tokenizer, recipe.records_routes, trains=True, ranks=ranks)
     spread = rollout.vllm.tensor_parallel if rollout.engine == "vllm" else 1
     reference = value = rule = None
     if recipe.algo.kl.coef > 0 and recipe.model.lora is None:
@@ -108,7 +108,8 @@ def load_shared_parts(recipe: Recipe, start: Path, ranks: Ranks) -> Parts:
         if recipe.train.recompute:
             enable_recompute(value.trunk)
     if recipe.algo.replay != "none":
-        rule = replayable(whole, f"algo.replay = {recipe.algo.replay!r}").rule
+        bare = skeleton(recipe, start, model.config._attn_implementation)
+        rule = gating_of(with_weights(needed_routing(bare, f"algo.replay = {recipe.algo.replay!r}").gates[0]))
     return Parts(
         model, tokenizer, SharedTask(task, ranks), stream, benchmarks, SharedEngine(engine, ranks, spread),
         start_sha256, Shared(ranks, reference, value, rule),

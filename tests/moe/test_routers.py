@@ -11,7 +11,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from gspo_cli.errors import GspoError
-from gspo_cli.moe.gating import gating_of
+from gspo_cli.moe.gating import gating_of, with_weights
 from gspo_cli.moe.replay import before_last, take
 from gspo_cli.moe.routers import Routing, find_routing, is_mixture, replayable
 from gspo_cli.moe.tap import tapped
@@ -79,6 +79,14 @@ def test_an_unsupported_mixture_is_named(tiny_moe: PreTrainedModel) -> None:
         replayable(model, "algo.replay = 'r2'")
     assert "Qwen3MoeForCausalLM were not found" in caught.value.why
     assert find_routing(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9))) is None
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_rule_is_found_without_the_models_weights(name: str) -> None:
+    model = build(name)
+    known = replayable(model, "replay").rule
+    bare = find_routing(copy.deepcopy(model).to("meta"))
+    assert bare is not None and gating_of(with_weights(bare.gates[0])) is known
 
 
 def test_an_unknown_gating_is_named() -> None:
