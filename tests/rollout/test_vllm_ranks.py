@@ -119,6 +119,7 @@ def test_ranks_with_engines_of_their_own_train_as_one_process(smoke: Path, tmp_p
         command = [GSPO, "train", *recipe, *more, "--out", tmp_path, "--name", name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr
+        assert not list(Path("/dev/shm").glob("gspo-*-cpushm*"))
         lines = strict_lines(tmp_path / name / "gspo-s0" / "metrics.jsonl")
         metrics = [line["metrics"] for line in lines if line["kind"] == "rollout"]
         assert len(metrics) == 2 and all(m["mismatch/sync_absdiff_max"] <= TOLERANCE for m in metrics)

@@ -6,8 +6,10 @@ model's generation config is switched off, and every sampling field is given wit
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,6 +63,20 @@ def pack_heads(model: torch.nn.Module) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
+def name_shared_memory(group: str) -> None:
+    """Gives the memory that the workers of an engine share on a CPU a name of its own.
+
+    vLLM names it after the address that they meet at, which is the same for every engine that it did not start itself:
+    two of them would clash, and one that was killed leaves its memory behind and lets no other start.
+    """
+    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
+
+    usual = _CPUSHMDistributed.make_group_name
+    _CPUSHMDistributed.make_group_name = staticmethod(
+        lambda communicator: f"gspo-{group}{usual(communicator).lstrip('/')}"
+    )
+
+
 def from_file(path: str) -> Iterable[tuple[str, torch.Tensor]]:
     """The tensors of a safetensors file."""
     from safetensors import safe_open
@@ -82,6 +98,8 @@ class Backend:
         self.stop_ids, self.routes = stop_ids, routes
         self.on_cpu = current_platform.is_cpu()
         self.asleep = False
+        if external and self.on_cpu:
+            name_shared_memory(os.environ["MASTER_PORT"])
         # a prompt that does not fit into a step is cut, and its seeded generator set back: not possible on a CPU
         self.llm = LLM(
             model, revision=revision, dtype=dtype, seed=0, skip_tokenizer_init=True, generation_config="vllm",
@@ -93,6 +111,9 @@ class Backend:
             distributed_executor_backend="external_launcher" if external else None,
             enable_return_routed_experts=routes, gpu_memory_utilization=0.9 if self.on_cpu else _free_share(),
         )  # fmt: skip
+        if external and self.on_cpu:  # all have opened it by now; without its name it goes with the last of them
+            for left in Path("/dev/shm").glob(f"gspo-{os.environ['MASTER_PORT']}-*"):
+                left.unlink(missing_ok=True)
         config = self.llm.llm_engine.vllm_config
         self.positions = config.model_config.max_model_len
         self.llm.update_weight_version("0")
