@@ -241,6 +241,7 @@ WRITERS = {
     "evals/store.py": "the lock, and its own parts once the whole answers are written",
     "training/child.py": "its pipe to the parent",
     "rollout/hosts/child.py": "its pipe to the parent",
+    "rollout/hosts/vllm_backend.py": "the name of memory that vLLM shares on a CPU",
     "rewards/verify_worker.py": "its pipe to the parent, and /dev/null",
     "rewards/code/harness/channel.py": "/dev/null",
     "sandbox/bare.py": "the folder of a graded program",
