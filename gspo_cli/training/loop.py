@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.packing import packs
-from gspo_cli.rollout.collect import PromptStream, collect
+from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.tasks.contract import Task
 from gspo_cli.training.accumulate import Accumulator
-from gspo_cli.training.ahead import due
 from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
 from gspo_cli.training.checkpoints import Checkpoints
 from gspo_cli.training.checks import minibatches
@@ -29,15 +28,15 @@ from gspo_cli.training.preflight import preflight
 from gspo_cli.training.probe import Probe
 from gspo_cli.training.record import Totals, record_batch
 from gspo_cli.training.rollout_metrics import lag_metrics, sync_metrics
+from gspo_cli.training.sampling import sample_due
 from gspo_cli.training.signals import Interruption, Signals
 from gspo_cli.training.stopwatch import Stopwatch
 from gspo_cli.training.study import Run
 from gspo_cli.training.update import Learner, record_old_policy, update, was_applied
-from gspo_cli.types import Group, MiniBatch, Reduced, RolloutBatch, Sampling, StepMetrics
+from gspo_cli.types import MiniBatch, Reduced, RolloutBatch, StepMetrics
 
 LESS_TO_SAMPLE = "lower rollout.kv_budget_gb (fewer responses at a time) or rollout.max_new_tokens"
 LESS_TO_TRAIN = "lower train.micro_batch_tokens: the same gradient in smaller passes"
-MAX_ROUNDS = 10
 BAND_BATCHES = 10
 
 
@@ -167,58 +166,6 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     watch_band(session, step, shown)
     session.hooks.on_step(step, shown)
     return shown
-
-
-def sample_due(session: Session, step: int) -> tuple[list[RolloutBatch], int]:
-    """What is due before the training on this batch, all sampled with the weights as they are; and the portions of the
-    prompt stream consumed then.
-
-    That is this batch alone, unless `rollout.max_lag` has later ones sampled ahead.
-    """
-    sampled, portions = list[RolloutBatch](), session.chunks
-    for number in due(step, len(session.ahead), session.run.recipe):
-        batch, portions = sample_batch(session, number, step - 1, portions)
-        sampled.append(batch)
-    return sampled, portions
-
-
-def sample_batch(session: Session, step: int, version: int, chunks: int) -> tuple[RolloutBatch, int]:
-    """Samples and scores the prompts of this step with the weights of that version; and the portions of the prompt
-    stream consumed then, `chunks` before.
-
-    With dynamic sampling, groups without spread are put aside and further prompts sampled until the batch is full
-    (arXiv 2503.14476, Eq. 11), for at most `MAX_ROUNDS` rounds; what is there then is trained on.
-    """
-    recipe, kept, dropped = session.run.recipe, list[Group](), list[Group]()
-    rounds = MAX_ROUNDS if recipe.algo.dynamic_sampling else 1
-    for _ in range(rounds):
-        chunks += 1
-        batch = collect(
-            session.engine,
-            session.tokenizer,
-            session.task,
-            session.stream.batch(chunks),
-            recipe.rollout.samples,
-            Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens),
-            seed_keys=(recipe.seed, "sample", step),
-            version=version,
-        )
-        if rounds == 1:
-            break
-        for group in batch.groups:
-            (kept if has_spread(group) else dropped).append(group)
-        if len(kept) >= recipe.rollout.prompts:
-            break
-    if rounds == 1:
-        return batch, chunks
-    full, spare = kept[: recipe.rollout.prompts], kept[recipe.rollout.prompts :]
-    missing = recipe.rollout.prompts - len(full)
-    return replace(batch, groups=tuple(full + dropped[:missing]), dropped=tuple(spare + dropped[missing:])), chunks
-
-
-def has_spread(group: Group) -> bool:
-    """Whether the group's scored responses got different rewards."""
-    return len({score.value for score in group.scores if score.value is not None}) > 1
 
 
 def cut_plan(run: Run, learner: Learner) -> Cut:

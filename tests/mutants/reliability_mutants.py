@@ -110,7 +110,7 @@ RELIABILITY = (
         "earlier.state.step + earlier.state.ahead", "earlier.state.step", f"{STALE}::test_resume_at_every_step",
     ),
     Mutant(
-        "a half-sampled queue in the state", "training/loop.py",
+        "a half-sampled queue in the state", "training/sampling.py",
         "batch, portions = sample_batch(session, number, step - 1, portions)",
         "batch, session.chunks = sample_batch(session, number, step - 1, session.chunks); portions = session.chunks",
         f"{AHEAD}::test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there",

@@ -20,17 +20,17 @@ from gspo_cli.runlog import heartbeat
 from gspo_cli.runlog.heartbeat import NAME, Heartbeat, read_heartbeat
 from gspo_cli.runlog.lock import locked
 from gspo_cli.runlog.seal import read_seal
-from gspo_cli.training import loop
+from gspo_cli.training import sampling
 
 
 def test_it_says_who_writes_and_what_is_done(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, real = [], loop.collect
+    found, real = [], sampling.collect
 
     def looking(*args: object, **kwargs: object) -> object:
         found.append(json.loads((ram / "study" / "gspo-s0" / NAME).read_text()))
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "collect", looking)
+    monkeypatch.setattr(sampling, "collect", looking)
     run = toy.train(toy.recipe(start), ram / "study")
     first = found[0]
     assert first.pop("time") <= datetime.now(UTC).isoformat()
@@ -68,7 +68,7 @@ def test_a_full_disk_does_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_killed_runs_last_sign_is_listed(start: Path, ram: Path, gspo_here: Gspo) -> None:
     def killed() -> None:
-        loop.collect = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        sampling.collect = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
         toy.train(toy.recipe(start), ram / "study")
 
     assert toy.in_child(killed, ram / "said") == -signal.SIGKILL

@@ -14,10 +14,10 @@ from gspo_cli.checkpoint.state import State
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.rollout.store import read_rollout
-from gspo_cli.training import loop
+from gspo_cli.training import sampling
 from gspo_cli.training.ahead import due, load_ahead, save_ahead
-from gspo_cli.training.loop import sample_due
 from gspo_cli.training.rollout_metrics import as_gap, lag_metrics
+from gspo_cli.training.sampling import sample_due
 from gspo_cli.training.study import resolve_arm
 from gspo_cli.types import Extreme, Group, Mean, Problem, Prompt, RolloutBatch, Sample, Score
 
@@ -110,7 +110,7 @@ def test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there(
                                        "train": table["train"] | {"steps": 4, "minibatches": 2}}),
         one.run.algorithm, one.run.params,
     )  # fmt: skip
-    inner, calls = loop.collect, list[int]()
+    inner, calls = sampling.collect, list[int]()
 
     def abandoned(*args: object, **kwargs: object) -> RolloutBatch:
         calls.append(1)
@@ -118,7 +118,7 @@ def test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there(
             raise KeyboardInterrupt
         return inner(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "collect", abandoned)
+    monkeypatch.setattr(sampling, "collect", abandoned)
     with pytest.raises(KeyboardInterrupt):
         sample_due(one, 1)
     assert (one.chunks, list(one.ahead)) == (0, [])

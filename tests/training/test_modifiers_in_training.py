@@ -14,7 +14,7 @@ from gspo_cli.config import AlgoConfig, Correction, Kl
 from gspo_cli.models.value import ValueModel
 from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
 from gspo_cli.training.critic import Critic
-from gspo_cli.training.loop import has_spread
+from gspo_cli.training.sampling import has_spread
 from gspo_cli.training.update import Learner, record_old_policy, update
 from gspo_cli.types import MiniBatch, RolloutBatch
 
