@@ -143,18 +143,6 @@ def without_other_model(table: dict[str, Any], over: dict[str, Any]) -> dict[str
     return table | {"model": {k: v for k, v in old.items() if k not in replaced}}
 
 
-def user_error(
-    error: ValidationError,
-    layers: list[Layer],
-    model: type[Any],
-    prefix: tuple[str, ...] = (),
-    also: Iterable[str] = (),
-    skip: int = 0,
-) -> GspoError:
-    """The first of `user_errors`."""
-    return user_errors(error, layers, model, prefix, also, skip)[0]
-
-
 def user_errors(
     error: ValidationError,
     layers: list[Layer],

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from gspo_cli.config import ModelConfig, RolloutConfig, Table, merge
 from gspo_cli.errors import GspoError
-from gspo_cli.recipe import Layer, parse_set, user_error
+from gspo_cli.recipe import Layer, parse_set, user_errors
 from gspo_cli.runlog.folder import newest_run
 
 DEADLINE_S = 24 * 3600.0
@@ -102,7 +102,7 @@ def _machine(own: dict[str, Any], layers: list[Layer], path: Path) -> Machine:
     try:
         return Machine.model_validate(merge(table, {"model": {"path": str(path), "tiny": None}}))
     except ValidationError as error:
-        raise user_error(error, layers, Machine) from error
+        raise user_errors(error, layers, Machine)[0] from error
 
 
 def _read(path: Path) -> dict[str, Any]:

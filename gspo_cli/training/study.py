@@ -14,7 +14,7 @@ from gspo_cli.algorithms import ALGORITHMS, NEEDED, Algorithm
 from gspo_cli.config import Recipe, check_params, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import is_plugin, load_plugin
-from gspo_cli.recipe import Layer, user_error
+from gspo_cli.recipe import Layer, user_errors
 from gspo_cli.training.checks import check_combination, check_recipe_engine
 
 
@@ -54,7 +54,7 @@ def blame(error: ValidationError, recipe: Recipe, arm: str, model: type[Any], al
     own = loc[1:] if loc[:1] == ["algo"] else loc
     layers = list(recipe._sources) or [Layer(f"arm {arm}", {})]
     prefix = ("arms", arm) if own[:1] and own[0] in recipe.arms.get(arm, {}) else ("algo",)
-    return user_error(error, layers, model, prefix=prefix, also=also, skip=len(loc) - len(own))
+    return user_errors(error, layers, model, prefix=prefix, also=also, skip=len(loc) - len(own))[0]
 
 
 def find_algorithm(name: str, arms: list[str]) -> Algorithm:
