@@ -128,43 +128,62 @@ def padded(rows: list[list[Any]], left: bool, value: float) -> list[list[Any]]:
     return [[value] * (width - len(r)) + r if left else r + [value] * (width - len(r)) for r in rows]
 
 
-def peer(folder: Path, seed: int) -> None:
-    """TRL's side: makes the model and the rows, and leaves losses and gradients of all cases."""
-    sys.modules["vllm"] = None  # type: ignore[assignment]  # TRL imports vLLM wherever it finds it
-    import torch
+def peer_trainer(kind: Any, folder: Path, settings: dict[str, Any]) -> Any:
+    """A trainer of TRL's, or a class of it, in the state in which it computes a loss; for TRL's interpreter."""
     from datasets import Dataset
-    from safetensors.torch import save_file
     from transformers import AutoTokenizer
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig
 
-    torch.set_num_threads(1)
-    make_model(folder / "model", seed)
-    rows, results = make_rows(seed), {}
-    tensors = {
+    config = GRPOConfig(
+        output_dir=str(folder / "output"), num_generations=4, per_device_train_batch_size=16, steps_per_generation=1,
+        gradient_accumulation_steps=1, temperature=TEMPERATURE, max_completion_length=MAX_LENGTH, bf16=False,
+        gradient_checkpointing=False, use_cpu=True, report_to="none", disable_tqdm=True, use_vllm=False,
+        model_init_kwargs={"dtype": "float32", "attn_implementation": "sdpa"}, **({"beta": 0.0} | settings),
+    )  # fmt: skip
+    trainer = kind(
+        model=str(folder / "model"), args=config, reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        train_dataset=Dataset.from_list([{"prompt": "w1"}] * 4),
+        processing_class=AutoTokenizer.from_pretrained(folder / "model", padding_side="left"),
+    )  # fmt: skip
+    trainer.current_gradient_accumulation_steps = 1  # `train()` would set it
+    trainer.model.train()
+    return trainer
+
+
+def peer_tensors(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Token ids and masks as TRL lays them out."""
+    import torch
+
+    return {
         f"{part}_{kind}": torch.tensor(padded([values(r[key]) for r in rows], left, 0))
         for part, key, left in (("prompt", "prompt", True), ("completion", "answer", False))
         for kind, values in (("ids", list), ("mask", lambda ids: [1] * len(ids)))
     }
+
+
+def log_probs_now(trainer: Any, tensors: dict[str, Any]) -> Any:
+    """What the trainer gives the answers' tokens, without gradient."""
+    import torch
+
+    whole = [torch.cat([tensors[f"prompt_{k}"], tensors[f"completion_{k}"]], 1) for k in ("ids", "mask")]
+    with torch.no_grad():
+        return trainer._get_per_token_logps_and_entropies(trainer.model, *whole, tensors["completion_ids"].size(1))[0]
+
+
+def peer(folder: Path, seed: int) -> None:
+    """TRL's side: makes the model and the rows, and leaves losses and gradients of all cases."""
+    sys.modules["vllm"] = None  # type: ignore[assignment]  # TRL imports vLLM wherever it finds it
+    import torch
+    from safetensors.torch import save_file
+    from trl import GRPOTrainer
+
+    torch.set_num_threads(1)
+    make_model(folder / "model", seed)
+    rows, results = make_rows(seed), {}
+    tensors = peer_tensors(rows)
     for name, case in CASES.items():
-        config = GRPOConfig(
-            output_dir=str(folder / "output"), num_generations=4, per_device_train_batch_size=16,
-            steps_per_generation=1, gradient_accumulation_steps=1, temperature=TEMPERATURE,
-            max_completion_length=MAX_LENGTH, bf16=False, gradient_checkpointing=False, use_cpu=True,
-            report_to="none", disable_tqdm=True, use_vllm=False,
-            model_init_kwargs={"dtype": "float32", "attn_implementation": "sdpa"}, **({"beta": 0.0} | case.settings),
-        )  # fmt: skip
-        trainer = GRPOTrainer(
-            model=str(folder / "model"), args=config, reward_funcs=lambda completions, **_: [0.0] * len(completions),
-            train_dataset=Dataset.from_list([{"prompt": "w1"}] * 4),
-            processing_class=AutoTokenizer.from_pretrained(folder / "model", padding_side="left"),
-        )  # fmt: skip
-        trainer.current_gradient_accumulation_steps = 1  # `train()` would set it
-        trainer.model.train()
-        whole = [torch.cat([tensors[f"prompt_{k}"], tensors[f"completion_{k}"]], 1) for k in ("ids", "mask")]
-        with torch.no_grad():
-            now, _, _ = trainer._get_per_token_logps_and_entropies(
-                trainer.model, *whole, tensors["completion_ids"].size(1)
-            )
+        trainer = peer_trainer(GRPOTrainer, folder, case.settings)
+        now = log_probs_now(trainer, tensors)
         shift, ref_shift = (torch.tensor(padded([r[k] for r in rows], False, 0.0)) for k in ("shift", "ref_shift"))
         inputs = tensors | {
             "advantages": torch.tensor([r["advantage"] for r in rows]),

@@ -16,11 +16,9 @@ sys.modules["vllm"] = None  # type: ignore[assignment]  # TRL imports vLLM where
 sys.path[:0] = [sys.argv[1], str(Path(__file__).parents[1] / "benchmarks")]
 
 import torch
-from datasets import Dataset
 from gspo_in_trl import Trainer
-from transformers import AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer
-from trl_loss import GRPO, GSPO, MAX_LENGTH, TEMPERATURE, make_model, make_rows, padded
+from trl import GRPOTrainer
+from trl_loss import GRPO, GSPO, log_probs_now, make_model, make_rows, padded, peer_tensors, peer_trainer
 
 from gspo_cli.algorithms import ALGORITHMS
 
@@ -28,35 +26,11 @@ SPREAD = {"grpo": 0.5, "gspo": 1e-3}
 """How far the old policy is from the present one, in nats: both sides of each clip range are reached."""
 
 
-def build(kind: type[Any], folder: Path, settings: dict[str, Any]) -> Any:
-    """A trainer in the state in which it computes a loss."""
-    config = GRPOConfig(
-        output_dir=str(folder / "output"), num_generations=4, per_device_train_batch_size=16, steps_per_generation=1,
-        gradient_accumulation_steps=1, temperature=TEMPERATURE, max_completion_length=MAX_LENGTH, bf16=False,
-        gradient_checkpointing=False, use_cpu=True, report_to="none", disable_tqdm=True, use_vllm=False, beta=0.0,
-        model_init_kwargs={"dtype": "float32"}, **settings,
-    )  # fmt: skip
-    trainer = kind(
-        model=str(folder / "model"), args=config, reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        train_dataset=Dataset.from_list([{"prompt": "w1"}] * 4),
-        processing_class=AutoTokenizer.from_pretrained(folder / "model", padding_side="left"),
-    )  # fmt: skip
-    trainer.current_gradient_accumulation_steps = 1  # `train()` would set it
-    trainer.model.train()
-    return trainer
-
-
 def inputs_for(trainer: Any, spread: float) -> dict[str, torch.Tensor]:
     """16 responses with advantages of both signs, as TRL lays them out."""
     rows = make_rows(seed=0)
-    tensors = {
-        f"{part}_{kind}": torch.tensor(padded([values(r[key]) for r in rows], left, 0))
-        for part, key, left in (("prompt", "prompt", True), ("completion", "answer", False))
-        for kind, values in (("ids", list), ("mask", lambda ids: [1] * len(ids)))
-    }
-    whole = [torch.cat([tensors[f"prompt_{k}"], tensors[f"completion_{k}"]], 1) for k in ("ids", "mask")]
-    with torch.no_grad():
-        now_BT = trainer._get_per_token_logps_and_entropies(trainer.model, *whole, tensors["completion_ids"].size(1))[0]
+    tensors = peer_tensors(rows)
+    now_BT = log_probs_now(trainer, tensors)
     shift_BT = torch.tensor(padded([r["shift"] for r in rows], False, 0.0))
     advantages = torch.tensor([r["advantage"] for r in rows])
     return tensors | {"advantages": advantages, "old_per_token_logps": now_BT - spread * shift_BT}
@@ -78,7 +52,7 @@ def main() -> None:
     result = {}
     for name, settings in (("grpo", GRPO), ("gspo", GSPO)):
         Trainer.algorithm, Trainer.params = ALGORITHMS[name], ALGORITHMS[name].Params()
-        theirs, ours = build(GRPOTrainer, folder, settings), build(Trainer, folder, settings)
+        theirs, ours = peer_trainer(GRPOTrainer, folder, settings), peer_trainer(Trainer, folder, settings)
         inputs = inputs_for(theirs, SPREAD[name])
         (loss, own), (peer_loss, peer) = gradient(ours, inputs), gradient(theirs, inputs)
         clipped = ours._metrics["train"]["clip/token_frac"][0]
