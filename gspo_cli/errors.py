@@ -1,10 +1,10 @@
-"""Errors for users, in three parts, and the exit codes of the command line."""
+"""User errors in three parts, and the exit codes of the command line."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process tells the shell."""
+    """The exit codes of the command line."""
 
     OK = 0
     UNEXPECTED = 1
@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
 
 
 class GspoError(Exception):
-    """Something the user can mend: what happened, why, and what to do about it."""
+    """An error that the user can fix: what happened, why, and what to do."""
 
     def __init__(self, message: str, why: str, hint: str, code: ExitCode = ExitCode.USER_ERROR) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class GspoError(Exception):
         self.hint = hint
         self.code = code
         self.shared = False
-        """Whether several ranks of a run have it alike, so that the first one's word is enough."""
+        """Whether every rank raises it, so that rank 0 alone should report it."""
 
     def __str__(self) -> str:
         return f"error: {self.message}\nwhy:   {self.why}\ndo:    {self.hint}"

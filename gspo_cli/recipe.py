@@ -1,12 +1,14 @@
-"""Recipes: found by name or path, merged along `extends`, changed by `--set`, checked before anything else happens.
+"""Recipes: find by name or path, merge along `extends`, apply `--set`, and validate before anything else happens.
 
 Precedence: class defaults < `extends` chain < the recipe < named options < `--set`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
+import os
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, is_dataclass
@@ -14,78 +16,73 @@ from datetime import date, time
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gspo_cli.config import Recipe, merge
 from gspo_cli.errors import GspoError
-from gspo_cli.plugins import look_beside
+from gspo_cli.plugins import add_search_folder
 
 FOLDERS = [Path(__file__).parent / "recipes", Path(__file__).parent.parent / "recipes"]
-"""The recipes shipped in the wheel; in a source tree they lie beside the package."""
+"""The shipped recipes: inside the wheel, or beside the package in a source tree."""
 
 CODE_KEYS = ("trust_remote_code", "code_revision")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One source of keys, kept apart so that an error can name it."""
+    """The keys from one source, kept separate so that an error can name it."""
 
     source: str
     table: dict[str, Any]
 
 
 def names() -> list[str]:
-    """The shipped recipes, by the name that finds them (`claims/x` for one in a folder)."""
+    """The names of the shipped recipes (`claims/x` for one in a folder)."""
     return sorted({p.relative_to(f).with_suffix("").as_posix() for f in FOLDERS for p in f.rglob("*.toml")})
 
 
 def find(name: str) -> Path:
-    """The file of a recipe given by path or by name.
-
-    Errors: GspoError with the nearest name.
-    """
+    """The file of a recipe, given its path or its name. Errors: GspoError suggesting the closest name."""
     candidates = [Path(name)] if name.endswith(".toml") else [f / f"{name}.toml" for f in FOLDERS]
     for path in candidates:
         if _is_file(path):
             return path
     near = difflib.get_close_matches(name, names(), n=1)
+    suggestion = f"did you mean {near[0]!r}? " if near else ""
+    why = "there is no such file" if name.endswith(".toml") else "it is neither a .toml file nor a shipped recipe"
     raise GspoError(
         f"no recipe {name!r}",
-        "it is neither a .toml file nor a shipped recipe",
-        f"did you mean {near[0]!r}? `gspo recipes ls` lists all"
-        if near
-        else "`gspo recipes ls` lists the shipped ones",
+        "it is a folder" if os.path.isdir(name) else why,
+        f"{suggestion}`gspo recipes ls` lists the shipped recipes",
     )
 
 
 def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
-    """A recipe file and what it extends, the base first."""
+    """A recipe file and the recipes it extends, base first."""
     path = path.resolve()
     if path in seen:
         chain = " -> ".join(p.name for p in (*seen, path))
-        raise GspoError(f"recipe {path.name} extends itself", f"the chain is {chain}", "remove one `extends`")
+        raise GspoError(f"recipe {path.name} extends itself", f"the chain is {chain}", "remove one of its `extends`")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, an endless integer, endless brackets
-        raise GspoError(f"{path} is not valid TOML", str(error), "mend the line named") from error
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
+    except (ValueError, RecursionError) as error:  # bad TOML, bad UTF-8, an endless integer, endless brackets
+        raise GspoError(f"{path} is not valid TOML", str(error), "fix that line") from error
     parent = table.pop("extends", None)
+    layer = Layer(str(path), _dates_as_text(table))
     if parent is None:
-        return [Layer(str(path), _plain(table))]
-    beside = path.parent / f"{parent}.toml"
-    return [
-        *read_layers(beside if _is_file(beside) else find(str(parent)), (*seen, path)),
-        Layer(str(path), _plain(table)),
-    ]
+        return [layer]
+    sibling = path.parent / f"{parent}.toml"
+    return [*read_layers(sibling if _is_file(sibling) else find(str(parent)), (*seen, path)), layer]
 
 
 def parse_set(assignment: str) -> Layer:
-    """One `--set a.b=c`. The value is read as TOML, and as text where it is not (dates are text too)."""
+    """One `--set a.b=c`. The value is parsed as TOML; anything else, and a date, is text."""
     key, equals, text = assignment.partition("=")
     keys = [k.strip() for k in key.split(".")]
     if not equals or not all(keys):
-        raise GspoError(f"--set {assignment} has no key and value", "the form is KEY=VALUE", "e.g. --set train.lr=2e-4")
+        raise GspoError(f"--set {assignment} lacks a key or value", "the form is KEY=VALUE", "e.g. --set train.lr=2e-4")
     try:
-        value = _plain(tomllib.loads(f"value = {text}"))["value"]
+        value = _dates_as_text(tomllib.loads(f"value = {text}"))["value"]
     except (ValueError, RecursionError):
         value = text
     for part in reversed(keys):
@@ -94,24 +91,21 @@ def parse_set(assignment: str) -> Layer:
 
 
 def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] = ()) -> Recipe:
-    """The checked recipe `name`, with named options and `--set` assignments laid on top.
-
-    Errors: GspoError for the first thing that is wrong.
-    """
-    return check([*read_layers(find(name)), Layer("the command line", options or {}), *map(parse_set, sets)])
+    """The valid recipe `name` with named options and `--set` keys on top. Errors: GspoError for the first problem."""
+    return validate([*read_layers(find(name)), Layer("the command line", options or {}), *map(parse_set, sets)])
 
 
-def check(layers: list[Layer]) -> Recipe:
-    """The recipe that the layers make, each laid on those before it; modules beside its files are found from now on.
+def validate(layers: list[Layer]) -> Recipe:
+    """Merge layers into a valid recipe, later ones winning. Plugins are searched for beside its files from now on.
 
-    Errors: RecipeErrors with everything that is wrong.
+    Errors: RecipeErrors with every problem found.
     """
     table: dict[str, Any] = {}
     for layer in layers:
-        _refuse_infinite(layer.table, layer.source, "")
-        table = merge(without_other_model(table, layer.table), layer.table)
+        _refuse_nonfinite(layer.table, layer.source, "")
+        table = merge(_drop_replaced_model(table, layer.table), layer.table)
         if layer.source.endswith(".toml") and not is_shipped(Path(layer.source)):
-            look_beside(Path(layer.source).parent)
+            add_search_folder(Path(layer.source).parent)
     try:
         loaded = Recipe.model_validate(table)
     except ValidationError as error:
@@ -121,21 +115,26 @@ def check(layers: list[Layer]) -> Recipe:
 
 
 class RecipeErrors(GspoError):
-    """What is wrong with a recipe; as an error, the first of it."""
+    """All problems of a recipe; raised, it reads as the first of them."""
 
-    def __init__(self, all_of_them: list[GspoError]) -> None:
-        first = all_of_them[0]
+    def __init__(self, errors: list[GspoError]) -> None:
+        first = errors[0]
         super().__init__(first.message, first.why, first.hint, first.code)
-        self.all_of_them = all_of_them
+        self.errors = errors
+
+
+def use_model(path: str | None) -> dict[str, Any]:
+    """The named option `--model`: it replaces the recipe's model, and its cold start with it."""
+    return {} if path is None else {"model": {"path": path, "tiny": None}, "cold_start": None}
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a file is one of the shipped recipes."""
+    """Whether a file is a shipped recipe."""
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in FOLDERS)
 
 
-def without_other_model(table: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`table` without the model that `over` replaces: the later source says whether one is built or loaded."""
+def _drop_replaced_model(table: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`table` without the model that `over` replaces: the later source decides between `path` and `tiny`."""
     old, new = table.get("model"), over.get("model")
     if not isinstance(old, dict) or not isinstance(new, dict) or ("path" in new) == ("tiny" in new):
         return table
@@ -151,71 +150,100 @@ def user_errors(
     also: Iterable[str] = (),
     skip: int = 0,
 ) -> list[GspoError]:
-    """The complaints of a validation as errors that name the source, the key and the nearest right key.
+    """The problems that a validation found, each with its source, its key and the closest valid key.
 
-    `prefix` stands in the recipe before the validated table (in place of the first `skip` parts of its own path);
+    `prefix` is the path of the validated table in the recipe, replacing the first `skip` parts of a problem's own path;
     `also` are further keys that the table may hold.
     """
-    found = error.errors(include_url=False)
-    return [_user_error(complaint, layers, model, prefix, also, skip) for complaint in found]
+    return [_user_error(problem, layers, model, prefix, also, skip) for problem in error.errors(include_url=False)]
+
+
+def _given(layers: list[Layer]) -> str:
+    """What the command line put over the recipe's file, for a fault of several keys together."""
+    given = [layer.source for layer in layers if layer.table and not layer.source.endswith(".toml")]
+    return f", or what the command gave beside it: {', '.join(given)}" if given else ""
 
 
 def _user_error(
-    first: Any, layers: list[Layer], model: type[Any], prefix: tuple[str, ...], also: Iterable[str], skip: int
+    problem: Any, layers: list[Layer], model: type[Any], prefix: tuple[str, ...], also: Iterable[str], skip: int
 ) -> GspoError:
-    loc = (*prefix, *(str(part) for part in first["loc"][skip:] if part != "[key]"))
-    key = ".".join(loc) or "the recipe"
+    path = (*prefix, *(str(part) for part in problem["loc"][skip:] if part != "[key]"))
+    key = ".".join(path) or "the recipe"
     files = [layer.source for layer in layers if layer.source.endswith(".toml")] or [layers[0].source]
-    source = next((layer.source for layer in reversed(layers) if loc and _holds(layer.table, loc)), files[-1])
-    if first["type"] != "extra_forbidden":
-        value = f" (given: {first['input']!r})" if first["type"] != "missing" and loc else ""
-        return GspoError(f"{source}: {key}: {first['msg'].removeprefix('Value error, ')}{value}",
-                         "the recipe is checked before anything is loaded or written", f"mend {key}")  # fmt: skip
-    known = _keys(model, tuple(map(str, first["loc"][:-1])))
-    if len(first["loc"]) == 1:
-        known += also
-    if loc[-1] in CODE_KEYS:
+    source = next((layer.source for layer in reversed(layers) if path and _contains(layer.table, path)), files[-1])
+    if problem["type"] != "extra_forbidden":
+        value = f" (given: {problem['input']!r})" if problem["type"] != "missing" and path else ""
+        return GspoError(f"{source}: {key}: {problem['msg'].removeprefix('Value error, ')}{value}",
+                         "the recipe is checked before anything is loaded or written",
+                         f"fix {key}" + ("" if path else _given(layers)))  # fmt: skip
+    if path[-1] in CODE_KEYS:
         return GspoError(
-            f"{source}: {key!r} is no key of a recipe",
-            "a recipe is passed on and read less closely than a command, so it cannot have a model's code run",
-            "name the commit that you have read in the command: --trust-remote-code REVISION",
+            f"{source}: a recipe cannot set {key!r}",
+            "recipes are shared and read less closely than commands, so they may not run a model's code",
+            "name the commit that you have reviewed on the command line: --trust-remote-code REVISION",
         )
-    near = difflib.get_close_matches(loc[-1], known, n=1)
-    table = f"[{'.'.join(loc[:-1])}]" if loc[:-1] else "the top level"
+    known = _keys(model, tuple(map(str, problem["loc"][:-1])))
+    if len(problem["loc"]) == 1:
+        known += also
+    near = difflib.get_close_matches(path[-1], known, n=1)
+    table = f"[{'.'.join(path[:-1])}]" if path[:-1] else "the top level"
     return GspoError(
         f"{source}: unknown key {key!r}",
-        f"{table} knows {', '.join(known)}",
+        f"{table} has the keys {', '.join(known)}",
         f"did you mean {near[0]!r}?" if near else "remove it, or see `gspo recipes show quickstart`",
     )
 
 
-def _holds(table: Any, loc: tuple[str, ...]) -> bool:
-    for part in loc:
+def _contains(table: Any, path: tuple[str, ...]) -> bool:
+    for part in path:
         if not isinstance(table, dict) or part not in table:
             return False
         table = table[part]
     return True
 
 
-def _keys(model: Any, loc: tuple[str, ...]) -> list[str]:
-    """The keys that the table at `loc` may hold."""
-    for part in loc:
-        model = _table(_fields(model)[part])
+def _keys(model: Any, path: tuple[str, ...]) -> list[str]:
+    """The keys that the table at `path` may hold."""
+    for part in path:
+        model = _table_class(_fields(model)[part])
     return list(_fields(model))
 
 
+def check_params(params_class: type[Any], table: dict[str, Any]) -> Any:
+    """An algorithm's parameters: the class defaults with `table` on top.
+
+    Errors: pydantic.ValidationError on an unknown key or a wrong value.
+    """
+    defaults = params_class()
+    unknown = list(_unknown_keys(defaults, table, ()))
+    if unknown:
+        raise ValidationError.from_exception_data(
+            params_class.__name__, [{"type": "extra_forbidden", "loc": loc, "input": None} for loc in unknown]
+        )
+    return TypeAdapter(params_class).validate_python(merge(dataclasses.asdict(defaults), table))
+
+
+def _unknown_keys(defaults: Any, table: dict[str, Any], loc: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths in `table` that the dataclass instance `defaults` has no field for."""
+    for key, value in table.items():
+        if key not in {f.name for f in dataclasses.fields(defaults)}:
+            yield (*loc, key)
+        elif isinstance(value, dict) and dataclasses.is_dataclass(getattr(defaults, key)):
+            yield from _unknown_keys(getattr(defaults, key), value, (*loc, key))
+
+
 def known_keys(model: Any = Recipe, prefix: str = "") -> Iterator[str]:
-    """`train.steps` and all other keys of a recipe; those that users name themselves end with their table."""
+    """Every key of a recipe, such as `train.steps`; a table whose keys are the user's counts as one key."""
     for name, annotation in _fields(model).items():
-        inner = None if get_origin(annotation) is dict else _table(annotation)
+        inner = None if get_origin(annotation) is dict else _table_class(annotation)
         if inner is None:
             yield prefix + name
         else:
             yield from known_keys(inner, f"{prefix}{name}.")
 
 
-def _table(annotation: Any) -> Any:
-    """The class with fields in an annotation, if there is one."""
+def _table_class(annotation: Any) -> Any:
+    """The class with fields in an annotation, if any."""
     options = [annotation, *getattr(annotation, "__args__", ())]
     return next((o for o in options if isinstance(o, type) and _fields(o)), None)
 
@@ -226,25 +254,25 @@ def _fields(model: Any) -> dict[str, Any]:
     return get_type_hints(model) if is_dataclass(model) else {}
 
 
-def _refuse_infinite(value: Any, source: str, key: str) -> None:
+def _refuse_nonfinite(value: Any, source: str, key: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
-        raise GspoError(f"{source}: {key} = {value}", "every number of a recipe is finite", f"give {key} a number")
+        raise GspoError(f"{source}: {key} = {value}", "a recipe's numbers must be finite", f"give {key} a finite value")
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, item in inner:
-        _refuse_infinite(item, source, f"{key}.{part}".lstrip("."))
+        _refuse_nonfinite(item, source, f"{key}.{part}".lstrip("."))
 
 
-def _plain(value: Any) -> Any:
-    """TOML values with dates and times as text in ISO form."""
+def _dates_as_text(value: Any) -> Any:
+    """A TOML value with dates and times as ISO text."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: _dates_as_text(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_plain(v) for v in value]
+        return [_dates_as_text(v) for v in value]
     return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a file is there; a name that no file system takes is none."""
+    """Whether a file exists; an invalid name counts as missing."""
     try:
         return path.is_file()
     except OSError:

@@ -1,8 +1,8 @@
-"""Every random number of the tool comes from here, so that no run has generator state to save.
+"""Stateless seeds: every random number derives from a hash, so a run has no generator state to save.
 
-A seed is a hash of what it is for: the run's seed, the stream (`"sample"`, `"data"`, ...) and its keys. The
-algorithm's name is not hashed: two algorithms with one seed see the same prompts and, at equal weights, draw the
-same samples, which is what a paired comparison needs.
+A seed is the hash of its purpose: the run's seed, the stream (`"sample"`, `"data"`, ...) and its keys. The algorithm's
+name is left out, so two algorithms with one seed see the same prompts and, at equal weights, draw the same samples, as
+a paired comparison needs.
 """
 
 import hashlib
@@ -16,5 +16,5 @@ def derive_seed(run_seed: int, stream: str, *keys: int | str) -> int:
 
 
 def permutation(size: int, seed: int) -> list[int]:
-    """The numbers 0..size-1 in an order that depends on the seed alone (not on a library's generator)."""
+    """The numbers 0..size-1 in an order that depends only on the seed, not on a library's generator."""
     return sorted(range(size), key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest())

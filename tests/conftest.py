@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the programs that tests start, too: small tensors lose by a second
 
 import pytest
-import torch
+from hypothesis import settings
 from program import Done, Forked, Gspo, Spawned
-from transformers import PreTrainedModel
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from gspo_cli.cli.main import app
-from gspo_cli.config import TinyModel
-from gspo_cli.models.tiny import build_tiny
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # slow to import; the process that hands out the tests needs it not
 
 TESTS = Path(__file__).parent
+# the same cases in every run, so that a change is judged by nothing else; tests/benchmarks/file_fuzz.py draws new ones
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+settings.load_profile("repeatable")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -30,6 +36,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
     """Small tensors are quickest, and repeatable, with one thread."""
+    import torch
+
     torch.set_num_threads(1)
     yield
 
@@ -37,6 +45,11 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny_moe() -> PreTrainedModel:
     """A two-layer Qwen3-MoE with random weights and the character vocabulary, in eval mode; leave it unchanged."""
+    import torch
+
+    from gspo_cli.config import TinyModel
+    from gspo_cli.models.tiny import build_tiny
+
     model, _ = build_tiny(TinyModel(hidden=16, layers=2, experts=6, top_k=2), seed=1)
     model.set_experts_implementation("eager")
     with torch.no_grad():
@@ -48,6 +61,9 @@ def tiny_moe() -> PreTrainedModel:
 @pytest.fixture(scope="session")
 def tiny_dense() -> PreTrainedModel:
     """A two-layer dense Qwen3 of the same size."""
+    from gspo_cli.config import TinyModel
+    from gspo_cli.models.tiny import build_tiny
+
     return build_tiny(TinyModel(kind="qwen3", hidden=16, layers=2), seed=1)[0].eval()
 
 
@@ -87,11 +103,22 @@ def gspo_forked() -> Gspo:
 @pytest.fixture(autouse=True)
 def torch_as_it_was() -> Iterator[None]:
     """A run's settings of torch are put back, so that tests may come in any order; hypothesis wants small floats."""
+    import torch
+
     yield
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(False)
     torch.utils.deterministic.fill_uninitialized_memory = True
     torch.set_flush_denormal(False)
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsers() -> Iterator[None]:
+    """A command line's parser is built once, not for each command that a test runs in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", functools.cache(get_command))
+        yield
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.rollout.sampler import sample
+from gspo_cli.rollout.builtin.sampler import sample
 from gspo_cli.types import Sampling
 
 GENERATE = "/inference/v1/generate"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gspo_cli.errors import GspoError
-from gspo_cli.sandbox.bwrap import Bubblewrap
+from gspo_cli.sandbox.bubblewrap import Bubblewrap
 from gspo_cli.sandbox.choose import SandboxChoice, open_sandbox
 from gspo_cli.sandbox.contract import Limits, Sandbox
-from gspo_cli.sandbox.interpreter import find_interpreter
+from gspo_cli.sandbox.machine import find_interpreter
 from gspo_cli.sandbox.process_limit import OtherUser
 
 SYSTEM_PYTHON = "/usr/bin/python3"

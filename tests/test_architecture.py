@@ -7,8 +7,10 @@ import json
 import resource
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -24,49 +26,53 @@ PACKAGE = Path(gspo_cli.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "scipy"}
 
-BASE = {"types", "config", "errors", "seeds", "recipe"}
+BASE = {"types", "tables", "task_config", "config", "errors", "seeds", "recipe"}
 MAY_IMPORT = {
-    "types": set(), "errors": set(), "seeds": set(), "config": set(), "recipe": {"config", "errors", "plugins"},
-    "plugins": {"errors"}, "ranks": {"errors"}, "attempt": set(), "checkup": {"errors", "rollout", "sandbox"},
+    "types": set(), "errors": set(), "seeds": set(), "tables": set(), "task_config": {"tables"},
+    "config": {"tables", "task_config"}, "recipe": {"config", "errors", "plugins"},
+    "plugins": {"errors"}, "sanitize": set(), "distributed": {"errors"}, "rows": {"errors"}, "hub": set(),
+    "doctor": {"errors", "sandbox"},
     "algorithms": {"types", "errors"},
-    "rewards": BASE | {"sandbox"},
+    "rewards": BASE | {"rows", "sandbox"},
     "sandbox": BASE,
-    "tasks": BASE | {"rewards", "plugins", "sandbox"},
-    "models": BASE | {"ranks"},
-    "runlog": BASE | {"attempt"},
-    "moe": BASE | {"runlog"},
-    "rollout": BASE | {"models", "moe", "tasks", "runlog", "ranks"},
-    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog", "ranks"}
-    | {"tasks", "plugins"},  # a benchmark names a task, or is the user's own
-    "checkpoint": BASE | {"runlog", "ranks"} | {"models"},  # whole tensors of divided models
-    "training": BASE | {"checkpoint", "algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "ranks"}
-    | {"evals", "attempt"},  # evaluates on its way
-    "launch": {"errors", "ranks", "attempt"},
+    "tasks": BASE | {"hub", "rewards", "plugins", "rows", "sandbox"},
+    "models": BASE | {"distributed", "hub"},
+    "runlog": BASE | {"distributed"},
+    "moe": BASE,
+    "rollout": BASE | {"models", "moe", "plugins", "tasks", "runlog", "distributed"},
+    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog", "distributed", "rows"}
+    | {"tasks", "plugins", "stats"},  # a benchmark names a task, or is the user's own
+    "training": BASE | {"algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "distributed"}
+    | {"evals", "stats"},  # evaluates on its way; fits the tail of its ratios
+    "launch": {"errors", "distributed"},
     "authoring": BASE | {"algorithms", "evals", "plugins", "report", "rollout", "runlog", "tasks", "training"},
-    "report": BASE | {"runlog"},
+    "stats": set(),
+    "report": BASE | {"runlog", "sanitize", "stats"},
+    "instruments": BASE | {"algorithms", "models", "moe", "report", "rollout", "runlog", "stats", "training"},
     "exporters": {"errors", "runlog"},
-    "report/batch": BASE | {"runlog", "algorithms", "models", "moe"},
-    "plan": BASE,  # nothing that could load a weight
-    "cli": {"errors"},
+    "plan": BASE | {"hub"},  # nothing that could load a weight
+    "cli": {"errors", "sanitize"},
     "__init__": {"report"}, "__main__": {"cli"},
 }  # fmt: skip
 """Within the package, besides itself; what a function imports counts too, except in `cli`."""
 
 THIRD_PARTY = {
-    "types": set(), "errors": set(), "seeds": set(), "config": {"pydantic"}, "recipe": {"pydantic"}, "plugins": set(),
-    "ranks": {"torch"}, "attempt": set(), "checkup": {"huggingface_hub"},
+    "types": set(), "errors": set(), "seeds": set(), "tables": {"pydantic"},
+    "task_config": {"pydantic"}, "config": {"pydantic"}, "recipe": {"pydantic"}, "plugins": set(),
+    "distributed": {"torch"}, "sanitize": set(), "doctor": {"huggingface_hub", "packaging"}, "rows": {"pyarrow"},
+    "hub": {"huggingface_hub", "datasets"},
     "algorithms": {"torch"},
-    "rewards": {"math_verify", "sympy"},  # in the worker alone
+    "rewards": {"latex2sympy2_extended", "math_verify", "sympy"},  # in the worker alone
     "sandbox": set(),
     "tasks": {"datasets"},
-    "runlog": {"pydantic"},
-    "checkpoint": {"torch", "numpy", "pydantic"},
-    "models": {"torch", "transformers", "tokenizers", "safetensors", "peft"},
+    "runlog": {"pydantic", "tensorboard", "wandb"},
+    "models": {"numpy", "torch", "transformers", "tokenizers", "safetensors", "peft"},
     "moe": {"torch", "transformers"},
     "launch": {"ray", "torch"},  # torch counts the GPUs
-    "report/batch": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
+    "stats": {"numpy", "scipy"},
+    "instruments": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
     "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},
-    "exporters": {"tensorboard", "wandb"},
+    "exporters": {"tensorboard", "trackio", "wandb"},
     "plan": {"transformers"},  # configurations alone
     "cli": {"typer", "rich"},
     "authoring": {"pydantic"},
@@ -105,13 +111,7 @@ def arrows(path: Path) -> tuple[set[str], set[str]]:
 
 def part_of(path: Path) -> str:
     """`algorithms`, `config`, ...: the package's part that a file belongs to."""
-    parts = path.relative_to(PACKAGE).parts
-    return "report/batch" if is_batch(path) else parts[0].removesuffix(".py")
-
-
-def is_batch(path: Path) -> bool:
-    """Whether a file belongs to `gspo report batch`, the one report that computes with a model."""
-    return path.parent == PACKAGE / "report" and path.name.startswith("batch")
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 @cache
@@ -123,8 +123,9 @@ def tree(path: Path) -> ast.Module:
 def nodes() -> Iterator[tuple[str, Any]]:
     """(file:line, node) of every node of the package's syntax trees that stands somewhere."""
     for path in MODULES:
+        name = str(path.relative_to(PACKAGE))
         for node in ast.walk(tree(path)):
-            yield f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}", node
+            yield f"{name}:{getattr(node, 'lineno', 0)}", node
 
 
 def test_a_module_imports_only_what_its_place_allows() -> None:
@@ -132,9 +133,34 @@ def test_a_module_imports_only_what_its_place_allows() -> None:
     for path in MODULES:
         own, others = arrows(path)
         part, name = part_of(path), path.relative_to(PACKAGE).as_posix()
-        wrong[name] = (own - {part.split("/")[0]} - MAY_IMPORT[part]) | (others - THIRD_PARTY.get(part, others))
+        wrong[name] = (own - {part} - MAY_IMPORT[part]) | (others - THIRD_PARTY.get(part, others))
     assert len(wrong) > 50
     assert not {name: found for name, found in wrong.items() if found}
+
+
+def dotted(path: Path) -> str:
+    """The dotted name of a file's module."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_circle_of_imports() -> None:
+    known = {dotted(path) for path in MODULES}
+    needs: dict[str, set[str]] = {}
+    for path in MODULES:
+        named = {
+            name
+            for node in ast.walk(tree(path))  # those under TYPE_CHECKING and within functions too
+            if isinstance(node, ast.ImportFrom) and node.module
+            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        }
+        needs[dotted(path)] = named & known - {dotted(path), "gspo_cli"}
+    assert sum(map(len, needs.values())) > 500
+    assert tuple(TopologicalSorter(needs).static_order())  # CycleError names the circle
+
+
+def test_no_folder_has_too_many_files() -> None:
+    folders = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in MODULES)
+    assert {folder: count for folder, count in folders.items() if count > 20} == {}
 
 
 def fresh(program: str) -> str:
@@ -152,7 +178,7 @@ def test_help_loads_nothing_heavy() -> None:
         "print(json.dumps(sorted(sys.modules)))"
     )
     loaded = json.loads(fresh(program))
-    assert "gspo_cli.cli.train" in loaded
+    assert "gspo_cli.cli.train.command" in loaded
     assert not HEAVY & set(loaded)
 
 
@@ -171,7 +197,7 @@ def seconds_of(command: list[str]) -> float:
 
 
 def test_the_report_never_loads_torch() -> None:
-    files = [p for p in (PACKAGE / "report").rglob("*.py") if not is_batch(p)]
+    files = (PACKAGE / "report").rglob("*.py")
     names = sorted(".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts) for p in files)
     program = f"import importlib, sys\nfor n in {names}: importlib.import_module(n)\nprint('torch' in sys.modules)"
     assert len(names) > 5
@@ -230,23 +256,23 @@ def test_no_pickle_and_no_nan_painted_over() -> None:
 
 WRITERS = {
     "runlog/fs.py": "the one way to change a run's files",
-    "runlog/lock.py": "the lock that the kernel frees",
     "runlog/folder.py": "empties a run folder that this process holds, and tries whether one can be written to",
-    "runlog/heartbeat.py": "removes its own file",
-    "runlog/repair.py": "fills a path of `write_atomic`, and removes unfinished files",
-    "report/save.py": "fills a path of `write_atomic`",
-    "checkpoint/protocol.py": "the manifest in the temporary folder, forced to the disk there",
-    "training/checkpoints.py": "fills the temporary folder of a checkpoint",
+    "runlog/lock.py": "the lock that the kernel frees, and its own heartbeat",
+    "runlog/log.py": "fills a path of `write_atomic`, and removes unfinished files",
+    "report/figures/save.py": "fills a path of `write_atomic`",
+    "report/runs/archive.py": "fills a path of `write_atomic`, or a temporary folder that is then renamed",
+    "training/state/checkpoint_folder.py": "the manifest in the temporary folder, forced to the disk there",
+    "training/state/checkpoints.py": "fills the temporary folder of a checkpoint",
     "training/cold_start.py": "builds in a temporary folder of the cache under a lock, then renames it",
     "evals/store.py": "the lock, and its own parts once the whole answers are written",
-    "training/child.py": "its pipe to the parent",
-    "rollout/hosts/child.py": "its pipe to the parent",
-    "rollout/hosts/vllm_backend.py": "the name of memory that vLLM shares on a CPU",
-    "rewards/verify_worker.py": "its pipe to the parent, and /dev/null",
+    "training/worker.py": "its pipe to the parent",
+    "rollout/vllm/worker/child.py": "its pipe to the parent",
+    "rollout/vllm/worker/vllm_backend.py": "the name of memory that vLLM shares on a CPU",
+    "rewards/math/algebra_worker.py": "its pipe to the parent, and /dev/null",
     "rewards/code/harness/channel.py": "/dev/null",
-    "sandbox/bare.py": "the folder of a graded program",
+    "sandbox/choose.py": "the folder of a graded program",
     "sandbox/contract.py": "the folder of a graded program",
-    "sandbox/landlock.py": "the folder of a graded program",
+    "sandbox/sandlock.py": "the folder of a graded program",
     "sandbox/process_limit.py": "the control group of a graded program",
 }
 """Files that change what is on disk themselves, and why `runlog/fs.py` does not do it for them."""

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -76,17 +75,15 @@ def test_what_is_no_benchmark_is_refused(modules: Path, gspo: Gspo) -> None:
     assert not (modules / "results").exists()
 
 
-def test_engine(modules: Path, gspo_here: Gspo, smoke: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(modules)
-    from my_engine import Plain
-
-    monkeypatch.setattr("gspo_cli.rollout.engines.TransformersEngine", lambda model, stops, *_: Plain(model, stops))
-    done = gspo_here("train", smoke, "--set", "eval.bench=[]", "--name", "plain")
+def test_engine(modules: Path, gspo: Gspo, smoke: Path) -> None:
+    engine = ["--set", "rollout.engine=my_engine:Plain", "--set", "eval.bench=[]"]
+    done = gspo("train", smoke, *engine, "--name", "plain")
     assert done.code == 0, done.err
     run = modules / "results" / "plain" / "gspo-s0"
-    assert json.loads((run / "run.json").read_text())["engine"]["name"] == "plain"
+    record = json.loads((run / "run.json").read_text())
+    assert record["engine"]["name"] == "plain"
+    assert record["plugins"]["my_engine:Plain"]["file"] == "my_engine.py"
     rollouts = [line for line in strict_lines(run / "metrics.jsonl") if line["kind"] == "rollout"]
     assert len(rollouts) == 2
     floors = [line["metrics"].get("mismatch/floor") for line in rollouts]  # absent from a batch without any signal
     assert max(floor for floor in floors if floor is not None) < 1e-5
-    sys.modules.pop("my_engine")

@@ -87,8 +87,9 @@ def files_under(folder: str) -> Iterator[str]:
 def test_the_wheel_holds_the_package_and_the_recipes_alone(built: tuple[Path, Path]) -> None:
     names = {name for name in zipfile.ZipFile(built[1]).namelist() if ".dist-info/" not in name}
     assert names == {*files_under("gspo_cli"), *(f"gspo_cli/{name}" for name in files_under("recipes"))}
-    assert {"gspo_cli/py.typed", "gspo_cli/report/page.html.j2", "gspo_cli/evals/data/minicode.jsonl",
-            "gspo_cli/recipes/quickstart.toml", "gspo_cli/rewards/code/harness/channel.py"} <= names  # fmt: skip
+    assert {"gspo_cli/py.typed", "gspo_cli/report/page/page.html.j2", "gspo_cli/recipes/quickstart.toml",
+            "gspo_cli/evals/benchmarks/minicode.jsonl",
+            "gspo_cli/rewards/code/harness/channel.py"} <= names  # fmt: skip
 
 
 @pytest.mark.slow

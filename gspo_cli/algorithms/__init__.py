@@ -1,24 +1,10 @@
-"""The policy-optimisation algorithms, one small file each.
+"""The policy-optimisation algorithms, one file each; `diff grpo.py gspo.py` is the GSPO paper.
 
-To add one: write a module with `Params` (a frozen dataclass whose defaults are the published setting), `advantage`,
-`denominator` and `loss`, and name it below. The signatures are pinned in `contract.py`; `grpo.py` is the template, and
-`diff grpo.py gspo.py` is the GSPO paper. Nothing in this package knows of models, files or devices.
+To add one, write a module with the names and signatures of `contract.py` (`grpo.py` is the template) and list it below.
+Nothing in this package knows about models, files or devices.
 """
 
-from gspo_cli.algorithms import (
-    cispo,
-    dapo,
-    dr_grpo,
-    gmpo,
-    grpo,
-    gspo,
-    gspo_token,
-    luspo,
-    minirl,
-    ppo,
-    reinforce,
-    sapo,
-)
+from gspo_cli.algorithms import cispo, dapo, dr_grpo, gmpo, grpo, gspo, gspo_token, luspo, minirl, ppo, reinforce, sapo
 from gspo_cli.algorithms.contract import NEEDED, Algorithm, LossOutput
 
 ALGORITHMS: dict[str, Algorithm] = {

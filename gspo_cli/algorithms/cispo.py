@@ -14,10 +14,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.advantage import group_advantage
 from gspo_cli.algorithms.contract import LossOutput
-from gspo_cli.algorithms.ratio import capped_weight, token_log_ratio
-from gspo_cli.algorithms.reduction import num_tokens, per_token, score_terms, sum_of_tokens
+from gspo_cli.algorithms.ops import (
+    capped_weight,
+    group_advantage,
+    num_tokens,
+    per_token,
+    score_terms,
+    sum_of_tokens,
+    token_log_ratio,
+)
 from gspo_cli.types import Mean
 
 UNIT: Literal["token", "sequence"] = "token"

@@ -1,4 +1,4 @@
-"""What an algorithm file provides, and what its loss returns.
+"""The names that an algorithm module provides, and what its loss returns.
 
 B = responses, T = token positions
 """
@@ -30,16 +30,16 @@ class Clip:
 
     @property
     def log_bounds(self) -> tuple[float, float]:
-        """The range's edges for a log-ratio."""
+        """The bounds of the log-ratio."""
         return log1p(-self.low), log1p(self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """One micro-batch's share of the loss of a mini-batch.
+    """One micro-batch's share of a mini-batch's loss.
 
     The step divides the sum of the numerators by the denominator of the whole mini-batch, so the gradient does not
-    depend on how the mini-batch was cut.
+    depend on how the mini-batch was split.
     """
 
     loss_numerator: Tensor
@@ -51,7 +51,7 @@ class LossOutput:
     clipped_BT: Tensor | None
     """True where the clip makes a loss token's gradient exactly 0; None where the algorithm has no hard clip."""
     metrics: dict[str, Reduced] = field(default_factory=dict)
-    """What only this algorithm can measure, by metric name."""
+    """Metrics that only this algorithm can measure, by name."""
 
 
 NEEDED = ("Params", "UNIT", "REDUCTION", "token_terms", "advantage", "denominator", "loss")
@@ -61,13 +61,20 @@ NEEDED = ("Params", "UNIT", "REDUCTION", "token_terms", "advantage", "denominato
 class Algorithm(Protocol):
     """The seam: a module with these names.
 
-    Two more are optional: `PRESET`, general `[algo]` keys that the published setting switches on, and `CRITIC = True`
-    with `token_advantages` in place of `advantage` (see `ppo.py`).
+    Optional names:
+    - `PRESET`: general `[algo]` keys that the published setting switches on.
+    - `CRITIC = True`: a critic gives the advantages; `token_advantages` replaces `advantage` (see `ppo.py`).
+    - `NEEDS_SAMPLER = True`: the loss weighs against the sampler's log-probabilities itself (see `minirl.py`).
+    - `HAS_RATIO = False`: no importance ratio corrects for stale data (see `reinforce.py`).
+    - `ONE_ADVANTAGE = True`: a response is weighed as a whole, so its tokens cannot have advantages of their own.
+    - `run_defaults(recipe)`: `[algo]` keys that a run fills in where its recipe leaves them out (see `dr_grpo.py`).
+    - `check(recipe, params)`: raises GspoError for a recipe that the algorithm cannot train with (see `reinforce.py`).
+      Its `recipe` is that of one arm, with `[algo]` complete.
     """
 
     Params: type[Any]
     UNIT: Literal["token", "sequence"]
-    """What has an importance ratio of its own; a sampler correction uses the same unit."""
+    """What has its own importance ratio; a sampler correction uses the same unit."""
 
     REDUCTION: str
     """The name of its mean over tokens and responses."""
@@ -80,7 +87,7 @@ class Algorithm(Protocol):
         """Advantages [B] of the responses of one rollout batch, before it is split."""
 
     def denominator(self, mask_BT: Tensor, params: Any) -> Tensor:
-        """The count that J divides by, from masks alone, so that it is known before the first backward."""
+        """The count that J divides by, from masks alone: it must be known before the first backward pass."""
 
     def loss(
         self,

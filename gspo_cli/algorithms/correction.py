@@ -1,4 +1,4 @@
-"""Detached weights that correct for the difference between the sampling engine and the trainer.
+"""Detached weights that correct for the gap between the sampling engine and the trainer.
 
 o = the trainer's log-probability, m = the engine's, both before any update.
 B = responses, T = token positions
@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.ratio import saturate, sequence_log_ratio, token_log_ratio
+from gspo_cli.algorithms.ops import saturate, sequence_log_ratio, token_log_ratio
 from gspo_cli.types import Mean, Reduced
 
 Kind = Literal["none", "tis", "icepop", "seq_mask"]

@@ -13,17 +13,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.advantage import group_advantage
-from gspo_cli.algorithms.clip_metrics import clipped_output
 from gspo_cli.algorithms.contract import Clip, LossOutput
-from gspo_cli.algorithms.ratio import clipped_surrogate, token_log_ratio
-from gspo_cli.algorithms.reduction import num_tokens, per_token, sum_of_tokens
+from gspo_cli.algorithms.metrics import clipped_output
+from gspo_cli.algorithms.ops import (
+    clipped_surrogate,
+    group_advantage,
+    num_tokens,
+    per_token,
+    sum_of_tokens,
+    token_log_ratio,
+)
 
 UNIT: Literal["token", "sequence"] = "token"
 REDUCTION = "token-mean"
 token_terms = sum_of_tokens
 PRESET = {"dynamic_sampling": True, "truncation": "mask", "overlong_cache_frac": 0.2}
-"""§3.2 (drop groups without spread, sample on), §3.4 (filter; punishment over the last fifth of the length)."""
+"""§3.2 (drop groups without spread, sample on), §3.4 (overlong filter; penalty over the last fifth of the length)."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def loss(
     """-J of one micro-batch.                                                                    arXiv 2503.14476, Eq. 8
 
     Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
-    Differs from the paper: clipped in log space; the paper's dynamic sampling, overlong filter and punishment are
+    Differs from the paper: clipped in log space; the paper's dynamic sampling, overlong filter and penalty are
         general `[algo]` keys that `PRESET` switches on.
     """
     log_ratio = token_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)

@@ -8,16 +8,21 @@ B = responses, T = token positions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.advantage import group_advantage
-from gspo_cli.algorithms.clip_metrics import clipped_output
 from gspo_cli.algorithms.contract import Clip, LossOutput
-from gspo_cli.algorithms.ratio import clipped_surrogate, token_log_ratio
-from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_tokens
+from gspo_cli.algorithms.metrics import clipped_output
+from gspo_cli.algorithms.ops import (
+    clipped_surrogate,
+    group_advantage,
+    num_responses,
+    per_token,
+    sum_of_tokens,
+    token_log_ratio,
+)
 
 UNIT: Literal["token", "sequence"] = "token"
 REDUCTION = "seq-mean-token-sum-norm"
@@ -32,6 +37,11 @@ class Params:
     dual_clip: float | None = None
     max_length: int = 3000
     """L_max; a run puts its own generation limit here unless the recipe names another."""
+
+
+def run_defaults(recipe: Any) -> dict[str, Any]:
+    """L_max is the run's own generation limit."""
+    return {"max_length": recipe.rollout.max_new_tokens}
 
 
 def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:

@@ -12,14 +12,22 @@ from typing import Literal
 
 from torch import Tensor
 
-from gspo_cli.algorithms.advantage import group_advantage
-from gspo_cli.algorithms.clip_metrics import clipped_output
 from gspo_cli.algorithms.contract import Clip, LossOutput
-from gspo_cli.algorithms.ratio import clipped_surrogate, sequence_log_ratio
-from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_sequences, sum_of_token_means, token_shares
+from gspo_cli.algorithms.metrics import clipped_output
+from gspo_cli.algorithms.ops import (
+    clipped_surrogate,
+    group_advantage,
+    num_responses,
+    per_token,
+    sequence_log_ratio,
+    sum_of_sequences,
+    sum_of_token_means,
+    token_shares,
+)
 
 UNIT: Literal["token", "sequence"] = "sequence"
 REDUCTION = "seq-mean"
+ONE_ADVANTAGE = True
 token_terms = sum_of_token_means
 
 

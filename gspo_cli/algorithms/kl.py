@@ -1,4 +1,4 @@
-"""The penalty for leaving a frozen reference policy.
+"""The penalty for moving away from a frozen reference policy.
 
 B = responses, T = token positions
 """
@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.ratio import saturate
+from gspo_cli.algorithms.ops import saturate
 from gspo_cli.types import Mean, Reduced
 
 Estimator = Literal["k1", "k3"]
@@ -28,7 +28,7 @@ def kl_terms(log_probs_BT: Tensor, ref_log_probs_BT: Tensor, mask_BT: Tensor, es
 
 @torch.no_grad()
 def kl_metrics(log_probs_BT: Tensor, ref_log_probs_BT: Tensor, mask_BT: Tensor) -> dict[str, Reduced]:
-    """Both estimates, whichever is in the loss."""
+    """The kl/ref_* metrics: both estimates, whichever the loss uses."""
     tokens = mask_BT.sum()
     return {
         "kl/ref_k1": Mean(kl_terms(log_probs_BT, ref_log_probs_BT, mask_BT, "k1").sum(), tokens),

@@ -13,11 +13,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.advantage import group_advantage
-from gspo_cli.algorithms.clip_metrics import clipped_output
 from gspo_cli.algorithms.contract import Clip, LossOutput
-from gspo_cli.algorithms.ratio import clipped_surrogate, sequence_log_ratio
-from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_tokens
+from gspo_cli.algorithms.metrics import clipped_output
+from gspo_cli.algorithms.ops import (
+    clipped_surrogate,
+    group_advantage,
+    num_responses,
+    per_token,
+    sequence_log_ratio,
+    sum_of_tokens,
+)
 
 UNIT: Literal["token", "sequence"] = "sequence"
 REDUCTION = "seq-mean"

@@ -14,18 +14,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.advantage import group_advantage
-from gspo_cli.algorithms.clip_metrics import clip_metrics
 from gspo_cli.algorithms.contract import Clip, LossOutput
-from gspo_cli.algorithms.ratio import capped_weight, clipped_surrogate, token_log_ratio
-from gspo_cli.algorithms.reduction import num_responses, per_token, score_terms, sum_of_tokens
+from gspo_cli.algorithms.metrics import clip_metrics
+from gspo_cli.algorithms.ops import (
+    capped_weight,
+    clipped_surrogate,
+    group_advantage,
+    num_responses,
+    per_token,
+    score_terms,
+    sum_of_tokens,
+    token_log_ratio,
+)
 from gspo_cli.types import Mean
 
 UNIT: Literal["token", "sequence"] = "token"
 REDUCTION = "seq-mean-token-sum"
 token_terms = sum_of_tokens
 NEEDS_SAMPLER = True
-"""The weight is taken against the engine's log-probabilities, so no other sampler correction goes on top."""
+"""The weight is taken against the engine's log-probabilities, so no other sampler correction is allowed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ def loss(
     Errors: asserts that the sampler's log-probabilities are given.
     Differs from the paper: nothing known. The loss value depends on l and means nothing.
     """
-    assert sampler_log_probs_BT is not None, "minirl weighs against the sampler's log-probabilities"
+    assert sampler_log_probs_BT is not None, "minirl needs the sampler's log-probabilities"
     log_ratio_BT = token_log_ratio(log_probs_BT.detach(), old_log_probs_BT, mask_BT)
     clipped_BT = clipped_surrogate(log_ratio_BT, per_token(advantages), params.clip).clipped & mask_BT
     log_weight_BT = token_log_ratio(log_probs_BT.detach(), sampler_log_probs_BT, mask_BT)

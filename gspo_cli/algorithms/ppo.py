@@ -13,11 +13,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.clip_metrics import clipped_output
 from gspo_cli.algorithms.contract import Clip, LossOutput
 from gspo_cli.algorithms.critic import gae, whiten
-from gspo_cli.algorithms.ratio import clipped_surrogate, token_log_ratio
-from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_token_means, token_shares
+from gspo_cli.algorithms.metrics import clipped_output
+from gspo_cli.algorithms.ops import (
+    clipped_surrogate,
+    num_responses,
+    per_token,
+    sum_of_token_means,
+    token_log_ratio,
+    token_shares,
+)
 
 UNIT: Literal["token", "sequence"] = "token"
 REDUCTION = "seq-mean-token-mean"

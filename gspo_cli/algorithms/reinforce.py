@@ -8,19 +8,27 @@ B = responses, T = token positions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
-from gspo_cli.algorithms.advantage import group_advantage
 from gspo_cli.algorithms.contract import LossOutput
-from gspo_cli.algorithms.reduction import num_responses, per_token, score_terms, sum_of_token_means, token_shares
+from gspo_cli.algorithms.ops import (
+    group_advantage,
+    num_responses,
+    per_token,
+    score_terms,
+    sum_of_token_means,
+    token_shares,
+)
+from gspo_cli.errors import GspoError
 
 UNIT: Literal["token", "sequence"] = "token"
 REDUCTION = "seq-mean-token-mean"
 token_terms = sum_of_token_means
 PRESET = {"minibatches": 1}
 """It has nothing against stale data, so a rollout batch is one optimizer step."""
+HAS_RATIO = False
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,27 @@ class Params:
     """Nothing to set but the consent to more than one optimizer step a rollout batch."""
 
     allow_stale: bool = False
+
+
+def check(recipe: Any, params: Params) -> None:
+    """Refuses stale data, unless `allow_stale` asks for it.
+
+    Errors: GspoError.
+    """
+    if params.allow_stale:
+        return
+    if recipe.minibatches > 1:
+        raise GspoError(
+            f"{recipe.algo.name} with {recipe.minibatches} mini-batches per rollout batch",
+            "it has no ratio, so every update after the first would use stale data as if it were fresh",
+            "algo.minibatches = 1, or algo.allow_stale = true to study just that",
+        )
+    if recipe.rollout.max_lag > 0 and recipe.algo.correction.kind == "none":
+        raise GspoError(
+            f"{recipe.algo.name} with rollout.max_lag = {recipe.rollout.max_lag}",
+            "it has no ratio, so responses of older weights would count as if the policy had just drawn them",
+            "algo.correction = { kind = 'tis' }, or algo.allow_stale = true to study just that",
+        )
 
 
 def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:

@@ -13,10 +13,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.advantage import group_advantage
 from gspo_cli.algorithms.contract import LossOutput
-from gspo_cli.algorithms.ratio import SATURATION, saturate, token_log_ratio
-from gspo_cli.algorithms.reduction import num_responses, per_token, sum_of_token_means, token_shares
+from gspo_cli.algorithms.ops import (
+    SATURATION,
+    group_advantage,
+    num_responses,
+    per_token,
+    saturate,
+    sum_of_token_means,
+    token_log_ratio,
+    token_shares,
+)
 from gspo_cli.types import Mean, Reduced
 
 UNIT: Literal["token", "sequence"] = "token"

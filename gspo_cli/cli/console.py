@@ -1,7 +1,8 @@
-"""Where output goes: results on stdout, everything else on stderr; colour only on a terminal without NO_COLOR."""
+"""Terminal output: results on stdout, everything else on stderr, colour only on a terminal without NO_COLOR."""
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -11,58 +12,100 @@ from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich import box
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from gspo_cli.cli.inert import InertConsole
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.sanitize import sanitize
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-if os.environ.get("NO_COLOR"):  # neither rich nor typer lets it beat what forces colour
+
+class SafeConsole(Console):
+    """A console that escapes control characters and interprets neither markup nor emoji, so untrusted text is safe."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """Render a string, sanitized. Rich calls this for every string, in tables too."""
+        return super().render_str(sanitize(text), **settings)
+
+
+if os.environ.get("NO_COLOR"):  # rich and typer let these override NO_COLOR
     for _name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"):
         os.environ.pop(_name, None)
-out = InertConsole(soft_wrap=True)
-err = InertConsole(stderr=True)
+out = SafeConsole(soft_wrap=True)
+err = SafeConsole(stderr=True)
 
 settings = {"debug": False, "quiet": False, "verbose": False}
 
 
+def is_live() -> bool:
+    """Whether to show live views: on a terminal, without `-q` and `-v`."""
+    return sys.stderr.isatty() and not settings["quiet"] and not settings["verbose"]
+
+
 def note(text: str, prose: bool = False) -> None:
-    """A line for the reader, on stderr, unless `-q`. On a terminal, prose is wrapped between words; anything else is
-    left whole, so that paths and commands can be copied.
+    """Print a line on stderr, unless `-q`. On a terminal, prose is wrapped at words; any other text stays on one line,
+    so that paths and commands can be copied.
     """
     if not settings["quiet"]:
         err.print(text, soft_wrap=not (prose and err.is_terminal))
 
 
-def table(*titles: str, title: str | None = None) -> Table:
-    """A table in the one style that all commands have."""
-    return Table(*titles, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-
-
 def print_json(value: dict[str, Any] | Iterable[dict[str, Any]]) -> None:
-    """One object, or one object a line for a list."""
+    """Print one object, or a list as one object per line."""
     for item in [value] if isinstance(value, dict) else value:
         sys.stdout.write(json.dumps(item, allow_nan=False, default=str) + "\n")
 
 
+def table(*titles: str, title: str | None = None) -> Table:
+    """A table in the style of all commands."""
+    return Table(*titles, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def print_table(rendered: Table) -> None:
+    """Print a table fitted to the width of the terminal."""
+    out.print(rendered, soft_wrap=False)
+
+
+def number(value: float | None, form: str) -> str:
+    """A formatted number, or `n/a`."""
+    return "n/a" if value is None else format(value, form)
+
+
+def clock(seconds: float) -> str:
+    """A duration such as `0:07`, `12:30` or `3:05:00`."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun, such as `1 run` or `2 runs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def report(error: Exception, as_json: bool) -> ExitCode:
-    """Prints an error in its three parts (or as one JSON object) on stderr and gives its exit code.
+    """Print an error on stderr, in its three parts or as one JSON object, and return its exit code.
 
     Errors: with `--debug`, the error itself.
     """
     if settings["debug"]:
         raise error
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in DISK):
+        error = _of_a_file(error)
     if not isinstance(error, GspoError):
         error = GspoError(
             f"unexpected {type(error).__name__}: {error}",
-            "this is a defect of gspo or of a library under it",
-            "run again with `gspo --debug ...` and report the traceback",
+            "this is a bug in gspo or in a library it uses",
+            "run `gspo --debug ...` again and report the traceback",
             ExitCode.UNEXPECTED,
         )
     if (error.shared or error.code == ExitCode.USER_ERROR) and os.environ.get("RANK", "0") != "0":
-        return error.code  # the first rank says it
+        return error.code  # rank 0 reports it
     if as_json:
         parts = {"error": error.message, "why": error.why, "do": error.hint, "exit": int(error.code)}
         sys.stderr.write(json.dumps(parts) + "\n")
@@ -71,8 +114,21 @@ def report(error: Exception, as_json: bool) -> ExitCode:
     return error.code
 
 
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+"""What is wrong with the disk rather than with a path."""
+
+
+def _of_a_file(error: OSError) -> GspoError:
+    """What the operating system refuses about a file (a long name, no permission, a folder) is no defect of gspo."""
+    code = ExitCode.STORAGE if error.errno in DISK else ExitCode.USER_ERROR
+    return GspoError(
+        f"cannot use {error.filename or 'the disk'}", f"{error.strerror or error}",
+        "check the path, who may read and write it, and the room on its disk", code,
+    )  # fmt: skip
+
+
 def command(function: Callable[P, R]) -> Callable[P, R]:
-    """Turns what a command raises into the message and exit code that the conventions promise."""
+    """Decorate a command so that its exceptions become error messages and exit codes."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -80,7 +136,7 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except KeyboardInterrupt as error:
             note("interrupted")
-            raise typer.Exit(130) from error
+            raise typer.Exit(ExitCode.SIGINT) from error
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:

@@ -1,48 +1,54 @@
-"""`gspo doctor`: what is installed, whether it fits together, and how to mend what does not."""
+"""`gspo doctor`: check what is installed, whether it fits together, and how to fix what does not."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gspo_cli.cli import console
 from gspo_cli.cli.options import JsonLines, Results
-from gspo_cli.errors import ExitCode
+from gspo_cli.errors import ExitCode, GspoError
+
+if TYPE_CHECKING:
+    from gspo_cli.doctor import Check
 
 
 @console.command
 def doctor(
     vllm_python: Annotated[
-        str | None, typer.Option(help="The interpreter of vLLM's own environment, as in rollout.vllm.python.")
+        str | None, typer.Option(help="Python interpreter of vLLM's own environment, as in rollout.vllm.python.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A model folder or hub name: shows on which paths its numbers are right here.")
     ] = None,
     out: Results = Path("results"),
     json_: JsonLines = False,
 ) -> None:
-    """Check this environment, this machine, and the environment of engine `vllm` if named; exit code 3 for a fault.
+    """Check this machine and environment, and vLLM's own environment if named. Exit code 3 if something is broken.
 
     Examples:
-
         gspo doctor
-
         gspo doctor --vllm-python ~/vllm-env/bin/python --json
+        gspo doctor --model ./my-model
     """
-    from gspo_cli.checkup import judge_hub, judge_machine, judge_sandbox
-    from gspo_cli.rollout.capabilities import find_python
-    from gspo_cli.rollout.environment import judge_own, judge_vllm, look
+    from gspo_cli.doctor import check_hub, check_machine, check_packages, check_sandbox, check_vllm, probe_environment
+    from gspo_cli.rollout.engine import find_python
     from gspo_cli.training.cold_start import cache_root
 
-    named = None if vllm_python is None else find_python(vllm_python)
+    interpreter = None if vllm_python is None else find_python(vllm_python)
     checks = [
-        *judge_own(look(sys.executable, with_vllm=False)),
-        *judge_machine(out, cache_root()),
-        *judge_hub(),
-        judge_sandbox(),
+        *check_packages(probe_environment(sys.executable, with_vllm=False)),
+        *check_machine(out, cache_root()),
+        *check_hub(),
+        check_sandbox(),
     ]
-    if named is not None:
-        checks += judge_vllm(look(named, with_vllm=True), named)
+    if interpreter is not None:
+        checks += check_vllm(probe_environment(interpreter, with_vllm=True), interpreter)
+    if model is not None:
+        checks.append(_check_model(model))
     if json_:
         console.print_json(check.as_dict() for check in checks)
     else:
@@ -54,3 +60,19 @@ def doctor(
         console.out.print(table)
     if any(check.verdict == "fault" for check in checks):
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _check_model(name: str) -> Check:
+    """Loads a model, which tries its paths against its plain forward pass."""
+    from gspo_cli.config import ModelConfig
+    from gspo_cli.doctor import Check
+    from gspo_cli.models.admission import paths_of, row_limit
+    from gspo_cli.models.load import load_policy
+
+    try:
+        loaded, _ = load_policy(ModelConfig(path=name), name)
+    except GspoError as error:
+        return Check(f"model {name}", f"{error.message}: {error.why}", "fault", error.hint)
+    limit = row_limit(loaded)
+    positions = "any number of tokens" if limit is None else f"up to {limit} tokens"
+    return Check(f"model {name}", f"{paths_of(loaded).describe()}; {positions}", "ok")

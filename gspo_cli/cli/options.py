@@ -1,98 +1,149 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the completion of their values."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+import ast
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gspo_cli.cli import completion
 from gspo_cli.errors import GspoError
 
-RECIPE = Annotated[
-    str,
-    typer.Argument(
-        help="A shipped recipe's name or a .toml file.", metavar="[RECIPE]", autocompletion=completion.recipes
-    ),
+PACKAGE = Path(__file__).parent.parent
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Complete a shipped recipe; the shell itself completes paths."""
+    from gspo_cli.recipe import names
+
+    return _matching(incomplete, names())
+
+
+def complete_algorithms(incomplete: str) -> list[str]:
+    """Complete the last algorithm of a list such as `grpo,gspo`."""
+    return _matching_last(incomplete, registered("algorithms", "ALGORITHMS"))
+
+
+def complete_benchmarks(incomplete: str) -> list[str]:
+    """Complete the last benchmark of a list such as `aime24,math500`."""
+    return _matching_last(incomplete, registered("evals/benchmarks", "BENCHMARKS"))
+
+
+def complete_metric_or_algorithm(incomplete: str) -> list[str]:
+    """Complete the argument of `gspo report explain`."""
+    return _matching(incomplete, [*_metrics(), *registered("algorithms", "ALGORITHMS")])
+
+
+def complete_comparison_metric(incomplete: str) -> list[str]:
+    """Complete a logged metric for `gspo report compare --metric`."""
+    return _matching(incomplete, [f"{name}:{form}" for name in _metrics() for form in ("last10", "area@steps")])
+
+
+def complete_key(incomplete: str) -> list[str]:
+    """Complete a recipe key for `--set`."""
+    from gspo_cli.recipe import known_keys
+
+    return _matching(incomplete, [f"{key}=" for key in known_keys()])
+
+
+def registered(part: str, registry: str) -> list[str]:
+    """The keys of a registry, read from its source: importing the algorithms would load torch."""
+    module = ast.parse((PACKAGE / part / "__init__.py").read_text(encoding="utf-8"))
+    (table,) = (
+        node.value
+        for node in module.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == registry and isinstance(node.value, ast.Dict)
+    )
+    return [key.value for key in table.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+
+
+def _metrics() -> list[str]:
+    from gspo_cli.runlog.schema import METRICS
+
+    return list(METRICS)
+
+
+def _matching(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _matching_last(incomplete: str, names: list[str]) -> list[str]:
+    """Completions of the last name in a comma-separated list, leaving out names that it already has."""
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    return [f"{before}{comma}{name}" for name in _matching(last, names) if name not in given]
+
+
+RecipeArgument = Annotated[
+    str, typer.Argument(help="A shipped recipe's name or a .toml file.", autocompletion=complete_recipe)
 ]
-RecipeName = Annotated[str, typer.Argument(help="A recipe's name or file.", autocompletion=completion.recipes)]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="JSON on stdout: one object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Study = Annotated[
     str | None, typer.Argument(help="Study folder, run folder, or a name under --out.", show_default="the newest")
 ]
-RunName = Annotated[str, typer.Argument(help="Run folder, <study>/<run>, or the beginning of a run id.")]
-Results = Annotated[Path, typer.Option("--out", help="Where studies lie.")]
-Model = Annotated[str | None, typer.Option(help="A Hugging Face folder or hub name in place of the recipe's model.")]
-Out = Annotated[Path, typer.Option(help="Root of all results.")]
-Name = Annotated[str | None, typer.Option(help="The study's folder name; default: the recipe's and the time.")]
+RunName = Annotated[str, typer.Argument(help="Run folder, <study>/<run>, or the first characters of a run id.")]
+Results = Annotated[Path, typer.Option("--out", help="Folder that holds the studies.")]
+Out = Annotated[Path, typer.Option(help="Root folder of all results.")]
+Model = Annotated[str | None, typer.Option(help="A Hugging Face folder or hub name that replaces the recipe's model.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change any key of the recipe: --set train.lr=2e-4.", autocompletion=completion.keys),
+    typer.Option("--set", help="Set any recipe key: --set train.lr=2e-4.", autocompletion=complete_key),
 ]
 TrustCode = Annotated[
-    str | None, typer.Option("--trust-remote-code", metavar="REVISION", help="Run a model's own code, of this commit.")
+    str | None,
+    typer.Option("--trust-remote-code", metavar="REVISION", help="Run the model's own code from this commit."),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="Answers graded at once.", show_default="one a physical core")]
-SandboxKind = Annotated[str, typer.Option("--sandbox", help="Where programs run: auto, bwrap or sandlock.")]
-UnsafeLocal = Annotated[bool, typer.Option("--unsafe-local", help="Run programs without isolation; is recorded.")]
-GraderPython = Annotated[str | None, typer.Option(help="Interpreter of the graded programs.", show_default="this one")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Answers to grade at once.", show_default="one per physical core")
+]
+SandboxKind = Annotated[str, typer.Option("--sandbox", help="Sandbox for programs: auto, bwrap or sandlock.")]
+UnsafeLocal = Annotated[bool, typer.Option("--unsafe-local", help="Run programs without isolation; this is recorded.")]
+GraderPython = Annotated[
+    str | None, typer.Option(help="Python interpreter for graded programs.", show_default="this one")
+]
 
 
-class Launcher(StrEnum):
-    """Where the runs of a study are trained."""
-
-    LOCAL = "local"
-    TORCHRUN = "torchrun"
-    RAY = "ray"
+LARGEST_SEED = 2**63 - 1
+MOST_SEEDS = 10_000
+"""Of one command; a slip such as 0-999999999 would fill the memory before anything is checked."""
 
 
-def check_launcher(
-    launcher: Launcher, jobs: int, nproc: int | None, gpus_per_run: int | None, under_torchrun: bool
-) -> None:
-    """Errors: GspoError for options that belong to another launcher."""
-    for broken, message, why in (
-        (
-            nproc is not None and launcher is not Launcher.TORCHRUN,
-            "--nproc without --launcher torchrun",
-            "it says how many processes torchrun starts on this machine",
-        ),
-        (
-            gpus_per_run is not None and launcher is not Launcher.RAY,
-            "--gpus-per-run without --launcher ray",
-            "--jobs deals this machine's GPUs out",
-        ),
-        (jobs > 1 and launcher is Launcher.RAY, "--jobs with --launcher ray",
-         "as many runs go at once as the cluster has room for"),
-        (jobs > 1 and launcher is Launcher.TORCHRUN, "--jobs with --launcher torchrun",
-         "all processes work on one run after the other"),
-        (under_torchrun and jobs > 1, "--jobs under torchrun", "each of its processes would train all runs"),
-        (under_torchrun and launcher is Launcher.RAY, "--launcher ray under torchrun",
-         "each of its processes would place all runs"),
-    ):  # fmt: skip
-        if broken:
-            raise GspoError(message, why, "remove it")
+def check_seed(seed: int) -> int:
+    """The seed. Errors: GspoError for a negative one, or for one that tables cannot hold."""
+    if seed < 0:
+        raise GspoError(f"seed {seed} is negative", "a seed is part of a folder's name and of hashes", "0 or more")
+    if seed > LARGEST_SEED:
+        raise GspoError(f"seed {seed} is too large", "tables hold whole numbers of 64 bits", f"at most {LARGEST_SEED}")
+    return seed
 
 
 def parse_seeds(seed: int | None, seeds: str | None, default: int) -> list[int]:
-    """`--seed 3` or `--seeds 0-7` or `0,3,5`, without repeats.
+    """The seeds of `--seed 3`, or of `--seeds 0-7` or `0,3,5`.
 
-    Errors: GspoError for text that is neither, or for both options.
+    Errors: GspoError for both options, for anything else, for too many, and for a seed given twice.
     """
     if seed is not None and seeds is not None:
-        raise GspoError("--seed and --seeds together", "they name the same thing", "use one of them")
+        raise GspoError("--seed and --seeds together", "both set the seeds", "use one of them")
     if seeds is None:
-        return [default if seed is None else seed]
-    found: list[int] = []
+        return [check_seed(default if seed is None else seed)]
+    parsed: list[int] = []
     for part in seeds.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise GspoError(
-                f"--seeds {seeds} is no list of seeds", f"{part.strip()!r} is no number or range", "e.g. 0-7"
+                f"--seeds {seeds} is not a list of seeds", f"{part.strip()!r} is not a number or a range", "e.g. 0-7"
             )
-        found += range(int(first), int(last or first) + 1)
-    if len(set(found)) != len(found):
-        raise GspoError(f"--seeds {seeds} names a seed twice", "a seed is run once an arm", "name each seed once")
-    return found
+        low, high = check_seed(int(first)), check_seed(int(last or first))
+        if high - low >= MOST_SEEDS:
+            raise GspoError(
+                f"--seeds {seeds} names {high - low + 1} seeds",
+                f"one command trains at most {MOST_SEEDS} runs an arm",
+                "name fewer",
+            )
+        parsed += range(low, high + 1)
+    if len(set(parsed)) != len(parsed):
+        raise GspoError(f"--seeds {seeds} names a seed twice", "each seed runs once per arm", "name each seed once")
+    return parsed

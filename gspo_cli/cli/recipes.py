@@ -1,69 +1,74 @@
-"""`gspo recipes`: the shipped ones, and what helps to write one's own."""
+"""`gspo recipes`: inspect the shipped recipes; write and check your own."""
 
 from __future__ import annotations
 
 import json
+import re
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gspo_cli.cli import completion, console
-from gspo_cli.cli.options import Json, JsonLines, RecipeName, Set
+from gspo_cli.cli import console, options
+from gspo_cli.cli.options import Json, JsonLines, RecipeArgument, Set
 from gspo_cli.errors import ExitCode
 
-app = typer.Typer(help="Look at the shipped recipes; write and check your own.", no_args_is_help=True)
+app = typer.Typer(help="Inspect the shipped recipes; write and check your own.", no_args_is_help=True)
 
 
-@app.command("ls")
+@app.command()
 @console.command
 def ls(json_: JsonLines = False) -> None:
-    """List the shipped recipes with their first comment line.
+    """List the shipped recipes with a one-line description.
 
     Examples:
-
         gspo recipes ls
-
         gspo recipes ls --json
     """
-    from gspo_cli import recipe as recipes
+    from gspo_cli.recipe import find, names
 
     rows = []
-    for name in recipes.names():
-        first = recipes.find(name).read_text(encoding="utf-8").splitlines()[0]
-        rows.append({"name": name, "about": first.lstrip("# ")})
+    for name in names():
+        rows.append({"name": name, "about": first_sentence(find(name).read_text(encoding="utf-8"))})
     if json_:
         console.print_json(rows)
         return
-    table = console.table("recipe", "about")
-    for row in rows:
-        table.add_row(row["name"], row["about"])
-    console.out.print(table)
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:  # no table: it would cut the sentences at the width of a terminal
+        console.out.print(f"{row['name']:<{width}}", style="cyan", end="  ")
+        console.out.print(row["about"])
 
 
-@app.command("show")
+def first_sentence(text: str) -> str:
+    """What a recipe is: the first sentence of the comment at its head."""
+    lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    comment = " ".join(line.lstrip("# ") for line in lines)
+    return re.split(r"(?<=[.?)])\s+(?=[A-Z])", comment, maxsplit=1)[0]
+
+
+@app.command()
 @console.command
 def show(
-    name: RecipeName,
-    resolved: Annotated[bool, typer.Option("--resolved", help="All keys with their values, as JSON.")] = False,
+    recipe: RecipeArgument,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Print every key and its value as JSON.")] = False,
     set_: Set = None,
     json_: Json = False,
 ) -> None:
-    """Show a recipe as it is written, or completely resolved, each arm with its algorithm's published defaults.
+    """Show a recipe as written, or fully resolved, with each arm's published defaults.
 
     Examples:
-
         gspo recipes show quickstart
-
         gspo recipes show quickstart --resolved --set train.lr=2e-4
     """
-    from gspo_cli import recipe as recipes
+    from gspo_cli.recipe import find, load
 
-    loaded = recipes.load(name, {}, set_ or [])
+    loaded = load(recipe, {}, set_ or [])
     if not (resolved or json_ or set_):
-        console.out.print(recipes.find(name).read_text(encoding="utf-8").rstrip())
+        console.out.print(find(recipe).read_text(encoding="utf-8").rstrip())
         return
-    from gspo_cli.training.study import resolve_arm
+
+    from gspo_cli.training.study.arms import resolve_arm  # torch: only to resolve
 
     arms = [*loaded.arms] or [loaded.algo.name]
     complete = {arm: resolve_arm(loaded, arm, here=False)[0].algo.model_dump(mode="json") for arm in arms}
@@ -74,22 +79,20 @@ def show(
         console.out.print(json.dumps(table, indent=1))
 
 
-@app.command("copy")
+@app.command()
 @console.command
 def copy(
-    name: Annotated[str, typer.Argument(help="A shipped recipe.", autocompletion=completion.recipes)],
-    path: Annotated[Path | None, typer.Argument(help="File or folder.", show_default="NAME.toml here")] = None,
+    name: Annotated[str, typer.Argument(help="A shipped recipe.", autocompletion=options.complete_recipe)],
+    path: Annotated[Path | None, typer.Argument(help="File or folder to write.", show_default="NAME.toml here")] = None,
     json_: Json = False,
 ) -> None:
-    """Write a shipped recipe as a file of your own; what it extends is found from there.
+    """Copy a shipped recipe to a file of your own, where what it extends is still found.
 
     Examples:
-
         gspo recipes copy quickstart mine.toml
-
         gspo recipes copy claims/reward recipes/
     """
-    from gspo_cli.authoring.copying import copy_recipe
+    from gspo_cli.authoring import copy_recipe
 
     written = copy_recipe(name, path)
     if json_:
@@ -98,53 +101,47 @@ def copy(
         console.out.print(str(written))
 
 
-@app.command("validate")
+@app.command()
 @console.command
 def validate(
     recipes: Annotated[
         list[str],
-        typer.Argument(
-            help="Files, folders of them, or shipped recipes.", metavar="RECIPE...", autocompletion=completion.recipes
-        ),
+        typer.Argument(help="Files, folders of them, or shipped recipes.", autocompletion=options.complete_recipe),
     ],
     json_: JsonLines = False,
 ) -> None:
-    """Check recipes as far as that is possible without a model or the network. Exit code 2 if anything is wrong.
+    """Check recipes as far as possible without a model or the network. Exit code 2 if one has errors.
 
     Modules that a recipe names are imported, which runs their code.
 
     Examples:
-
         gspo recipes validate mine.toml
-
         gspo recipes validate recipes/ --json
     """
-    from gspo_cli.authoring.checking import faults, files_of
+    from gspo_cli.authoring import find_errors, recipe_files
 
-    found = {path: faults(path) for path in files_of(recipes)}
-    for path, errors in found.items():
+    errors = {path: find_errors(path) for path in recipe_files(recipes)}
+    for path, found in errors.items():
         if json_:
-            about = [{"error": e.message, "why": e.why, "do": e.hint} for e in errors]
-            console.print_json({"recipe": str(path), "ok": not errors, "errors": about})
+            parts = [{"error": e.message, "why": e.why, "do": e.hint} for e in found]
+            console.print_json({"recipe": str(path), "ok": not found, "errors": parts})
         else:
-            verdict = f"{len(errors)} error{'s' if len(errors) > 1 else ''}" if errors else "ok"
-            console.out.print("\n".join([f"{path}: {verdict}", *map(str, errors)]))
-    if any(found.values()):
+            verdict = console.plural(len(found), "error") if found else "ok"
+            console.out.print("\n".join([f"{path}: {verdict}", *map(str, found)]))
+    if any(errors.values()):
         raise typer.Exit(ExitCode.USER_ERROR)
 
 
-@app.command("schema")
+@app.command()
 @console.command
-def schema(json_: Annotated[bool, typer.Option("--json", help="On one line.")] = False) -> None:
-    """Print the JSON schema of recipes, by which an editor completes and checks them (docs/recipes.md).
+def schema(json_: Annotated[bool, typer.Option("--json", help="Print it on one line.")] = False) -> None:
+    """Print the JSON schema of recipes, with which an editor completes and checks them (docs/recipes.md).
 
     Examples:
-
         gspo recipes schema
-
         gspo recipes schema --json
     """
-    from gspo_cli.authoring.schema import recipe_schema
+    from gspo_cli.authoring import recipe_schema
 
     if json_:
         console.print_json(recipe_schema())
@@ -152,21 +149,19 @@ def schema(json_: Annotated[bool, typer.Option("--json", help="On one line.")] =
         console.out.print(json.dumps(recipe_schema(), indent=1))
 
 
-@app.command("new")
+@app.command()
 @console.command
 def new(
-    folder: Annotated[Path, typer.Argument(help="The folder to make; its name is the recipe's.", metavar="NAME")],
+    folder: Annotated[Path, typer.Argument(help="Folder to create; its name is the recipe's.", metavar="NAME")],
     json_: Json = False,
 ) -> None:
-    """Write a recipe and a Python module with a task, a reward and room for an algorithm, ready to train and change.
+    """Create a recipe and a Python module with a task, a reward and room for an algorithm, ready to train.
 
     Examples:
-
         gspo recipes new my-task
-
         gspo recipes new work/my-task --json
     """
-    from gspo_cli.authoring.start_files import new_recipe
+    from gspo_cli.authoring import new_recipe
 
     recipe, module = new_recipe(folder)
     if json_:

@@ -1,31 +1,295 @@
-"""`gspo report`: figures of a study, and the glossary of what is logged."""
+"""`gspo report`: compare a study's arms, test the paper's claims, plot, and look up metrics and algorithms."""
 
 from __future__ import annotations
 
+import difflib
+import os
+import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gspo_cli.cli import console
-from gspo_cli.cli.claims import claims
-from gspo_cli.cli.compare import compare
-from gspo_cli.cli.explain import explain
-from gspo_cli.cli.options import Json, Results, Study
+from gspo_cli.cli import console, options
+from gspo_cli.cli.options import Json, Results, Study, parse_seeds
+from gspo_cli.errors import ExitCode, GspoError
 
-app = typer.Typer(help="Figures and statistics of runs, and the glossary of what is logged.", no_args_is_help=True)
-app.command()(compare)
-app.command()(claims)
-app.command()(explain)
+app = typer.Typer(help="Compare and plot runs; look up metrics and algorithms.", no_args_is_help=True)
 
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="svg, png, pdf, or several with commas.", show_default="svg,png; pdf for a paper"),
+    typer.Option("--format", help="svg, png, pdf, or several, comma-separated.", show_default="svg,png; pdf for paper"),
 ]
-For = Annotated[
+Paper = Annotated[
     str | None,
-    typer.Option("--paper", help="column (3.25 in) or page (7 in): notes in a .tex, not in the picture."),
+    typer.Option("--paper", help="column (3.25 in) or page (7 in); puts notes into a .tex file, not the figure."),
 ]
+
+
+class Requirement(StrEnum):
+    """What `--require` accepts."""
+
+    BETTER = "better"
+    EQUAL = "equal"
+
+
+@app.command()
+@console.command
+def compare(
+    study: Study = None,
+    out: Results = Path("results"),
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Metric to judge by: reward/mean:last10, aime24/avg@32.",
+            autocompletion=options.complete_comparison_metric,
+        ),
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="Arm to compare with.")] = None,
+    treatment: Annotated[str | None, typer.Option(help="Compare only this arm.")] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="Difference below which arms are equal, in points or the metric's unit.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Use only these seeds: 0-7 or 0,3,5.")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="Waive a precondition: code, hardware or versions.")] = None,
+    grader_errors: Annotated[
+        str | None, typer.Option(help="`wrong` counts answers without a verdict as wrong, in both arms.")
+    ] = None,
+    require: Annotated[
+        Requirement | None, typer.Option(help="Exit with 3 unless the runs show this; better: the treatment is better.")
+    ] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="Compare the runs of a csv: columns run, seed, task, step, value, collapsed.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Compare a study's arms with its baseline, seed by seed, and report the conclusion that the runs support.
+
+    Exit code 3 if the runs are not comparable (with every reason), or if they do not show what --require asks for.
+
+    Examples:
+        gspo report compare
+        gspo report compare results/quickstart-20260101-120000 --metric reward/mean:last10 --json
+        gspo report compare my-study --baseline grpo_r2 --treatment gspo --require better
+        gspo report compare --scores scores.csv --margin 0.02
+    """
+    from gspo_cli.cli.views.comparison import show_comparison
+    from gspo_cli.report.compare.study import ComparisonRequest
+    from gspo_cli.report.compare.study import compare as compare_arms
+    from gspo_cli.report.runs.folders import find_study
+
+    if grader_errors not in (None, "wrong"):
+        raise GspoError(
+            f"--grader-errors {grader_errors}", "only `wrong` is possible: a failed grader gives no verdict",
+            "--grader-errors wrong, or grade again",
+        )  # fmt: skip
+    if margin is not None and not 0 < margin < float("inf"):
+        raise GspoError(f"--margin {margin}", "a margin is a positive number", "e.g. --margin 2")
+    chosen = None if seeds is None else parse_seeds(None, seeds, 0)
+    if scores is not None:
+        for option, used in (("STUDY", study), ("--allow", allow), ("--grader-errors", grader_errors),
+                             ("--require", require)):  # fmt: skip
+            if used:
+                raise GspoError(
+                    f"{option} with --scores", "a file of scores has no runs to check", f"leave out {option}"
+                )
+        _compare_file(scores, metric or "last", baseline, treatment, margin, chosen, json_)
+        return
+    request = ComparisonRequest(
+        metric=metric, baseline=baseline, treatment=treatment, margin=margin, allow=frozenset(allow or ()),
+        seeds=chosen, grader_errors_wrong=grader_errors == "wrong",
+    )  # fmt: skip
+    comparison = compare_arms(find_study(study, out), request)
+    if json_:
+        console.print_json(comparison)
+    else:
+        show_comparison(comparison)
+    if comparison["verdict"] == "refused" or (require is not None and not _shows(comparison, require)):
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _compare_file(
+    path: Path, form: str, baseline: str | None, treatment: str | None, margin: float | None,
+    seeds: list[int] | None, json_: bool,
+) -> None:  # fmt: skip
+    from gspo_cli.cli.views.scores import show_scores
+    from gspo_cli.report.compare.score_file import read_scores
+    from gspo_cli.report.compare.score_table import ScoresRequest, compare_scores
+
+    found = compare_scores(read_scores(path, form), ScoresRequest(baseline, treatment, margin, seeds), form)
+    if json_:
+        console.print_json(found)
+    else:
+        show_scores(found)
+
+
+def _shows(comparison: dict[str, Any], requirement: Requirement) -> bool:
+    if comparison["verdict"] != requirement or requirement is Requirement.EQUAL:
+        return bool(comparison["verdict"] == requirement)
+    return bool((comparison["effect"] < 0) == (comparison["better"] == "lower"))
+
+
+@app.command()
+@console.command
+def serve(
+    study: Study = None,
+    out: Results = Path("results"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes any.")] = 8765,
+    json_: Json = False,
+) -> None:
+    """Show the page of a study in the browser, drawn again as its logs grow, until Ctrl-C.
+
+    Examples:
+        gspo report serve
+        gspo report serve my-study --port 0 --json
+    """
+    from gspo_cli.report.page.serve import PageServer
+    from gspo_cli.report.runs.folders import find_study
+
+    folder = find_study(study, out).folder
+    if (folder / "run.json").is_file():
+        raise GspoError(f"{folder} is a run", "the page is of a whole study", f"gspo report serve {folder.parent}")
+    with PageServer(folder, port) as server:
+        if json_:
+            console.print_json({"url": server.url, "study": str(folder)})
+        else:
+            console.out.print(server.url)
+        sys.stdout.flush()
+        console.note(f"{folder}, for this machine only, until Ctrl-C")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            console.note("stopped")
+            # A thread may still draw a page. Python's own shutdown would end it within a library's C++ code, which
+            # aborts the process ("terminate called without an active exception").
+            sys.stderr.flush()
+            os._exit(0)
+
+
+@app.command()
+@console.command
+def claims(study: Study = None, out: Results = Path("results"), json_: Json = False) -> None:
+    """Test each claim of the GSPO paper on a study: supported, contradicted, inconclusive or not tested.
+
+    The verdicts are about these runs; they do not judge the paper's own runs.
+
+    Examples:
+        gspo report claims
+        gspo report claims results/claims-reward --json
+    """
+    from gspo_cli.report.claims.evaluate import claims as test_claims
+    from gspo_cli.report.claims.evaluate import found_text
+    from gspo_cli.report.runs.folders import find_study
+
+    result = test_claims(find_study(study, out))
+    if json_:
+        console.print_json(result)
+        return
+    known: set[str] = set()  # most differences are the study's, and would be said again in each row
+    for row in result["rows"]:
+        verdict = row["verdict"].replace("_", " ")
+        here = " here" if verdict in ("supported", "contradicted") else ""
+        console.out.print(f"{row['id']}: {verdict}{here}")
+        console.out.print(f"  claim: {row['claim']} ({row['place']})")
+        if "value" in row:
+            console.out.print(f"  found: {found_text(row)}")
+        if row.get("conditions"):
+            console.out.print(f"  settings: {row['conditions']}")
+        if row.get("exploratory"):
+            console.out.print(f"  exploratory: {row['exploratory']}")
+        if row["why"]:
+            console.out.print(f"  why: {row['why']}")
+        if new := [text for text in row.get("differs") or () if text not in known]:
+            console.out.print(f"  differs{' (from here on)' if not known else ''}: {'; '.join(new)}")
+            known.update(new)
+        if row["decide"] and row["decide"] != row["why"]:
+            console.out.print(f"  would decide it: {row['decide']}")
+
+
+@app.command()
+@console.command
+def explain(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A metric or an algorithm.", show_default="all metrics",
+            autocompletion=options.complete_metric_or_algorithm,
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:  # fmt: skip
+    """Explain a logged metric, or what an algorithm computes, with its source and published defaults.
+
+    Examples:
+        gspo report explain
+        gspo report explain clip/token_frac --json
+        gspo report explain gspo
+    """
+    from gspo_cli.runlog.schema import METRICS, entry
+
+    if name is None and json_:
+        console.print_json([entry(metric) for metric in METRICS])
+    elif name is None:
+        table = console.table("metric", "unit", "better", "definition")
+        for column in table.columns[:-1]:
+            column.no_wrap = True
+        for metric, following in zip(METRICS, [*METRICS, ""][1:], strict=True):
+            found = entry(metric)
+            last = metric.split("/")[0] != following.split("/")[0]  # a rule between prefixes
+            table.add_row(metric, found["unit"], found["better"], found["definition"], end_section=last)
+        console.print_table(table)
+    else:
+        found = entry(name) if "/" in name or name in METRICS else _algorithm_entry(name)
+        if json_:
+            console.print_json(found)
+        else:
+            for key, value in found.items():
+                for line in explained(key, value):
+                    console.out.print(line)
+
+
+def explained(key: str, value: Any) -> list[str]:
+    """An entry as lines: a table as one `name = value` each, by dotted name; none for an empty table or text."""
+    if isinstance(value, dict):
+        from gspo_cli.report.runs.facts import flatten
+
+        rows = [f"{name} = {'none' if one is None else one}" for name, one in flatten(value) if one != {}]
+    else:
+        rows = str(value).splitlines()
+    return [f"{'' if number else key:<11} {row}".rstrip() for number, row in enumerate(rows)]
+
+
+def _algorithm_entry(name: str) -> dict[str, Any]:
+    """An algorithm's equation, source and published defaults, from its own module.
+
+    Errors: GspoError suggesting the closest algorithm or metric.
+    """
+    from dataclasses import asdict
+    from inspect import cleandoc
+
+    from gspo_cli.algorithms import ALGORITHMS
+    from gspo_cli.runlog.schema import METRICS
+
+    if name not in ALGORITHMS:
+        near = difflib.get_close_matches(name, [*ALGORITHMS, *METRICS], n=1, cutoff=0.5)
+        raise GspoError(
+            f"no metric or algorithm {name!r}",
+            f"the algorithms are {', '.join(ALGORITHMS)}",
+            f"did you mean {near[0]!r}?" if near else "`gspo report explain` lists all metrics",
+        )
+    module = ALGORITHMS[name]
+    loss_doc = cleandoc(module.loss.__doc__ or "")
+    return {
+        "name": name,
+        "what": cleandoc(module.__doc__ or "").split("\n\nB = ")[0],
+        "ratio of": module.UNIT,
+        "reduction": module.REDUCTION,
+        "defaults": asdict(module.Params()),
+        "source": cleandoc(module.Params.__doc__ or ""),
+        "switches on": getattr(module, "PRESET", {}),
+        "differs": " ".join(loss_doc.partition("Differs from the paper:")[2].split()),
+    }
 
 
 @app.command()
@@ -34,24 +298,21 @@ def plots(
     study: Study = None,
     out: Results = Path("results"),
     format_: Format = None,
-    paper: For = None,
+    paper: Paper = None,
     json_: Json = False,
 ) -> None:
-    """Draw reward, clip fractions, expert volatility and Routing Replay of a study, as svg, png, csv and a side file.
+    """Plot a study's rewards, clip fractions, expert volatility and Routing Replay, as images with their data.
 
     Examples:
-
         gspo report plots
-
         gspo report plots results/quickstart-20260101-120000 --json
-
         gspo report plots my-study --paper column --format pdf
     """
-    from gspo_cli.report.folders import find_study
-    from gspo_cli.report.paper import asked
-    from gspo_cli.report.plots import plot
+    from gspo_cli.report.figures.plots import plot
+    from gspo_cli.report.figures.style import requested_images
+    from gspo_cli.report.runs.folders import find_study
 
-    images = asked(format_, paper)
+    images = requested_images(format_, paper)
     found = find_study(study, out)
     report = plot(found, images)
     if json_:
@@ -69,21 +330,52 @@ def plots(
 
 @app.command()
 @console.command
-def html(
-    study: Study = None,
-    out: Results = Path("results"),
-    json_: Json = False,
-) -> None:
-    """Write one page with verdicts, figures, claims, responses side by side and provenance; no network, no script.
+def clip(study: Study = None, out: Results = Path("results"), json_: Json = False) -> None:
+    """Say what a study's clip ranges discard, and which ranges would discard a wanted share.
 
     Examples:
+        gspo report clip
+        gspo report clip results/quickstart-20260101-120000 --json
+    """
+    from gspo_cli.report.clip_range import TARGETS, clip_ranges, rows
+    from gspo_cli.report.runs.folders import find_study
 
+    found = rows(clip_ranges(find_study(study, out)))
+    if json_:
+        console.print_json({"arms": found})
+        return
+    table = console.table("arm", "unit", "tokens", "sd log ratio", "range", "discards", *(f"{t:.0%}" for t in TARGETS))
+    for row in found:
+        table.add_row(
+            row["arm"], row["unit"], f"{row['length_mean']:.0f}", f"{row['log_std']:.3g}",
+            f"{row['low']:g} / {row['high']:g}", f"{row['measured']:.1%}",
+            *("{low:.2g} / {high:.2g}".format(**row["proposals"][f"{share:g}"]) for share in TARGETS),
+        )  # fmt: skip
+    console.print_table(table)
+    for row in found:
+        console.out.print(f"{row['arm']}: {row['verdict']}")
+        if row["scaled_by_length"] is not None:
+            console.out.print(
+                f"{row['arm']}: the published 3e-4, scaled from 10,000 to {row['length_mean']:.0f} tokens by "
+                f"1 / sqrt(length), is {row['scaled_by_length']:.2g}."
+            )
+    console.note(
+        "Off-policy mini-batches alone. The last columns are ranges that would discard this share if log-ratios were "
+        "normal and had nothing to do with the sign of the advantage; no such range can discard more than half."
+    )
+
+
+@app.command()
+@console.command
+def html(study: Study = None, out: Results = Path("results"), json_: Json = False) -> None:
+    """Write one self-contained page with verdicts, figures, claims, responses side by side, and provenance.
+
+    Examples:
         gspo report html
-
         gspo report html results/quickstart-20260101-120000 --json
     """
-    from gspo_cli.report.folders import find_study
-    from gspo_cli.report.html import report_html
+    from gspo_cli.report.page.html import report_html
+    from gspo_cli.report.runs.folders import find_study
 
     path = report_html(find_study(study, out))
     if json_:
@@ -95,45 +387,39 @@ def html(
 @app.command()
 @console.command
 def batch(
-    rollout: Annotated[Path, typer.Argument(help="A stored rollout batch: a parquet file or a folder that holds one.")],
-    model: Annotated[str, typer.Option("--model", help="The policy that sampled it: a Hugging Face folder or name.")],
+    rollout: Annotated[Path, typer.Argument(help="A stored rollout batch: a parquet file, or a folder with one.")],
+    model: Annotated[str, typer.Option(help="The policy that sampled the batch: a Hugging Face folder or name.")],
     against: Annotated[
-        str | None,
-        typer.Option("--against", help="The policy some updates later.", show_default="none: every ratio is 1"),
+        str | None, typer.Option(help="The policy some updates later.", show_default="none: every ratio is 1")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the figures.", show_default="batch-report beside the batch"),
+        Path | None, typer.Option(help="Folder for the figures.", show_default="batch-report beside the batch")
     ] = None,
     format_: Format = None,
-    paper: For = None,
+    paper: Paper = None,
     json_: Json = False,
 ) -> None:
-    """Compare every algorithm's loss, weights, clips and gradient on one stored batch, with three figures.
+    """Compare every algorithm's loss, weights, clipping and gradient on one stored batch, with three figures.
 
     Examples:
-
         gspo report batch my-batch --model ./start
-
         gspo report batch run/rollouts/step_000001.parquet --model ./start --against run/model --json
     """
     import torch
 
-    from gspo_cli.models.torch_setup import prepare_torch
-    from gspo_cli.report.batch import report_batch
-    from gspo_cli.report.batch_tables import tables
-    from gspo_cli.report.paper import asked
+    from gspo_cli.instruments.batch.report import report_batch, tables
+    from gspo_cli.models.device import prepare_torch
+    from gspo_cli.report.figures.style import requested_images
 
-    images = asked(format_, paper)
+    images = requested_images(format_, paper)
     prepare_torch(torch.get_num_threads())
-    found = report_batch(rollout, model, against, out, images)
+    report = report_batch(rollout, model, against, out, images)
     if json_:
-        console.print_json(found)
+        console.print_json(report)
         return
-    for table in tables(found):
+    for table in tables(report):
         console.out.print("\n".join([*table.lines(), ""]))
-    for line in found["notes"]:
+    for line in report["notes"]:
         console.note(line)
-    for paths in found["figures"].values():
-        for path in paths:
-            console.out.print(path)
+    for path in (path for paths in report["figures"].values() for path in paths):
+        console.out.print(path)

@@ -1,117 +1,131 @@
-"""`gspo runs`: what runs there are, what they were made of, whether they are still what was written."""
+"""`gspo runs`: list, show, compare, verify, import and export runs."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.export import export
-from gspo_cli.cli.options import Json, JsonLines, Results, RunName
+from gspo_cli.cli.options import Json, JsonLines, Results, RunName, Study
 from gspo_cli.errors import ExitCode, GspoError
 
-app = typer.Typer(help="List, show, compare and verify runs.", no_args_is_help=True)
-app.command()(export)
+app = typer.Typer(help="List, show, compare, verify, import and export runs.", no_args_is_help=True)
 
 
-@app.command("ls")
+@app.command()
 @console.command
 def ls(
-    root: Annotated[Path | None, typer.Argument(help="A study or a folder of studies.", show_default="results")] = None,
+    root: Annotated[
+        Path | None, typer.Argument(help="A study, or a folder of studies.", show_default="results")
+    ] = None,
     json_: JsonLines = False,
 ) -> None:
-    """List the runs with their state, progress and last reward.
+    """List runs with their status, progress and last reward.
 
     Examples:
-
         gspo runs ls
-
         gspo runs ls results/quickstart-20260101-120000 --json
     """
-    from gspo_cli.report.run_list import list_runs
+    from gspo_cli.report.runs.facts import list_runs
 
-    rows = list(list_runs(root or Path("results")))
+    runs = list(list_runs(root or Path("results")))
     if json_:
-        console.print_json(rows)
+        console.print_json(runs)
         return
-    titles = ("study", "run", "status", "step", "reward", "started", "last sign")
-    table = [_short(row) for row in rows]
-    shown = 7 if any(line[6] for line in table) else 6
-    _print(titles[:shown], [line[:shown] for line in table])
+    if not runs:
+        console.note(f"no runs in {root or 'results'}; another folder: gspo runs ls FOLDER")
+        return
+    table = console.table("study", "run", "status", "step", "reward", "started")
+    rows = [_list_row(run) for run in runs]
+    if any(row[-1] for row in rows):
+        table.add_column("last sign")
+    for row in rows:
+        table.add_row(*row[: len(table.columns)])
+    console.print_table(table)
+    for run in (run for run in runs if run["status"] in ("killed", "silent")):
+        console.note(f"{run['run']}: {run['reason']}; to resume: gspo train --resume {run['folder']}")
 
 
-def _short(row: dict[str, Any]) -> tuple[str, ...]:
-    if not row["run"]:
-        return row["study"], row["reason"], row["status"], "", "", "", ""
-    reward = "n/a" if row["reward"] is None else f"{row['reward']:.3f}"
-    started = str(row["created"] or "")[:16].replace("T", " ")
-    steps = f"{row['steps']}/{row['planned']}"
-    return row["study"], row["run"], row["status"], steps, reward, started, _ago(row["last_sign_s"])
+def _list_row(run: dict[str, Any]) -> tuple[str, ...]:
+    if not run["run"]:
+        return run["study"], run["reason"], run["status"], "", "", "", ""
+    started = str(run["created"] or "")[:16].replace("T", " ")
+    steps, reward = f"{run['steps']}/{run['planned']}", console.number(run["reward"], ".3f")
+    return run["study"], run["run"], run["status"], steps, reward, started, _ago(run["last_sign_s"])
 
 
 def _ago(seconds: float | None) -> str:
-    """How long ago a run without an end was last seen at work: whether it goes on or was killed."""
+    """When a run without a recorded end last showed a sign of life."""
     if seconds is None:
         return ""
     size, unit = (1, "s") if seconds < 120 else (60, "min") if seconds < 7200 else (3600, "h")
     return f"{max(0.0, seconds) / size:.0f} {unit} ago"
 
 
-@app.command("show")
+@app.command()
 @console.command
 def show(run: RunName, out: Results = Path("results"), json_: Json = False) -> None:
-    """Show what a run was made of: machine, versions, hashes, seeds, every key of its configuration.
+    """Show a run's provenance and configuration: machine, versions, hashes, seeds and every key that is set.
 
     Examples:
-
         gspo runs show my-study/gspo-s0
-
         gspo runs show results/my-study/gspo-s0 --json
     """
-    from gspo_cli.report.run_facts import flatten
-    from gspo_cli.report.run_list import find_run, whole
+    from gspo_cli.report.runs.facts import describe_run, find_run, flatten
 
-    found = whole(find_run(run, out))
+    facts = describe_run(find_run(run, out))
     if json_:
-        console.print_json(found)
+        console.print_json(facts)
         return
-    about, config = found.pop("about"), found.pop("config")
-    for rows in (list(found.items()), flatten(about), list(config.items())):
-        _print(("", ""), [(key, str(value)) for key, value in rows])
+    about, config = facts.pop("about"), facts.pop("config")
+    for rows in (facts.items(), flatten(about), config.items()):
+        table = Table("", "", box=None, show_header=False, pad_edge=False)
+        for key, value in rows:
+            if value is not None and value != "" and value != {} and value != []:
+                table.add_row(key, _text(value))
+        console.print_table(table)
 
 
-@app.command("diff")
+def _text(value: Any) -> str:
+    """A value as a reader wants it: a list of words is a command line, other lists are their parts."""
+    if not isinstance(value, list):
+        return str(value)
+    return shlex.join(value) if all(isinstance(part, str) for part in value) else ", ".join(map(str, value))
+
+
+@app.command()
 @console.command
-def diff(
-    one: RunName,
-    other: RunName,
-    out: Results = Path("results"),
-    json_: JsonLines = False,
-) -> None:
+def diff(one: RunName, other: RunName, out: Results = Path("results"), json_: JsonLines = False) -> None:
     """Show every key of configuration and provenance in which two runs differ.
 
     Examples:
-
         gspo runs diff my-study/grpo-s0 my-study/gspo-s0
-
         gspo runs diff results/one/gspo-s0 results/two/gspo-s0 --json
     """
-    from gspo_cli.report.run_list import differences, find_run
+    from gspo_cli.report.runs.facts import differences, find_run
 
     rows = differences(find_run(one, out), find_run(other, out))
     if json_:
         console.print_json(rows)
         return
-    _print(("key", one, other), [(row["key"], str(row["one"]), str(row["other"])) for row in rows])
+    if not rows:
+        console.note("no difference")
+        return
+    table = console.table("key", one, other)
+    for row in rows:
+        table.add_row(row["key"], str(row["one"]), str(row["other"]))
+    console.print_table(table)
 
 
-@app.command("path")
+@app.command()
 @console.command
 def path(
     name: Annotated[
-        str | None, typer.Argument(help="A study's name, a run's or a run id.", show_default="the newest study")
+        str | None, typer.Argument(help="A study's name, a run's name or a run id.", show_default="the newest study")
     ] = None,
     out: Results = Path("results"),
     json_: Json = False,
@@ -119,55 +133,103 @@ def path(
     """Print the folder of a study or run, for use in other commands.
 
     Examples:
-
         gspo runs path
-
         gspo runs path my-study/gspo-s0 --json
     """
-    from gspo_cli.report.folders import newest_study
-    from gspo_cli.report.run_list import find_run
+    from gspo_cli.report.runs.facts import find_run
+    from gspo_cli.report.runs.folders import newest_study
 
     study = newest_study(out) if name is None else out / name
-    found = study if study.is_dir() or name is None else find_run(name, out).folder
+    folder = study if study.is_dir() or name is None else find_run(name, out).folder
     if json_:
-        console.print_json({"path": str(found)})
+        console.print_json({"path": str(folder)})
     else:
-        console.out.print(str(found))
+        console.out.print(str(folder))
 
 
-@app.command("import")
+@app.command()
 @console.command
-def import_(
-    log: Annotated[Path, typer.Argument(help="TRL's trainer_state.json, or verl's metrics in JSON lines.")],
-    algo: Annotated[str, typer.Option(help="The algorithm that it trained with.")],
-    name: Annotated[str, typer.Option(help="The study to put it in, new or made of imported runs.")],
-    arm: Annotated[str | None, typer.Option(help="The arm's label.", show_default="the algorithm")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+def samples(
+    run: Annotated[
+        str | None, typer.Argument(help="Run folder, <study>/<run>, or a run id.", show_default="the newest run")
+    ] = None,
+    step: Annotated[str, typer.Option(help="Rollout batch: a stored number, first, newest or all.")] = "newest",
+    reward: Annotated[str | None, typer.Option(help="Only rewards in this range: 0..0.5, 1.. or ..0.")] = None,
+    truncated: Annotated[
+        bool | None, typer.Option("--truncated/--complete", help="Only responses cut off, or only whole ones.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Only with this text in prompt or response.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most so many.")] = 8,
+    out: Results = Path("results"),
+    json_: JsonLines = False,
+) -> None:
+    """Print sampled responses of a run with their prompts, rewards and how they ended.
+
+    Every run keeps its first and its newest rollout batch; `rollout.store` keeps more.
+
+    Examples:
+        gspo runs samples
+        gspo runs samples my-study/gspo-s0 --step first --reward 0..0 --limit 3
+        gspo runs samples my-study/gspo-s0 --truncated --json
+    """
+    from gspo_cli.cli.views.samples import print_responses
+    from gspo_cli.report.runs.facts import find_run
+    from gspo_cli.report.runs.samples import Filter, parse_range, responses, stored_steps
+    from gspo_cli.runlog.folder import newest_run
+
+    folder = newest_run(out) if run is None else find_run(run, out).folder
+    low, high = parse_range(reward)
+    found = list(responses(folder, Filter(step, low, high, truncated, text)))
+    if json_:
+        console.print_json(row.as_dict() for row in found[:limit])
+        return
+    print_responses(found[:limit])
+    stored = ", ".join(map(str, stored_steps(folder)))
+    console.note(f"{min(limit, len(found))} of {console.plural(len(found), 'response')} that match, of {folder}; "
+                 f"rollout batches stored: {stored}")  # fmt: skip
+
+
+@app.command()
+@console.command
+def doctor(
+    run: Annotated[
+        str | None, typer.Argument(help="Run folder, <study>/<run>, or a run id.", show_default="the newest run")
+    ] = None,
     out: Results = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Make a run of another trainer's log, for figures and a description beside others.
+    """Look for reasons why a run's reward does not move, each with its metric, threshold and the key to change.
 
     Examples:
-
-        gspo runs import trainer_state.json --algo grpo --seed 1 --name theirs
-
-        gspo runs import verl.jsonl --algo gspo --arm gspo_long --name theirs --json
+        gspo runs doctor
+        gspo runs doctor my-study/gspo-s0 --json
     """
-    from gspo_cli.runlog.folder import NAME, study_folder
-    from gspo_cli.runlog.foreign import import_run
+    from gspo_cli.report.runs.diagnose import diagnose_run
+    from gspo_cli.report.runs.facts import find_run
+    from gspo_cli.report.runs.folders import read_study
+    from gspo_cli.runlog.folder import newest_run
 
-    label = arm or algo
-    if not NAME.fullmatch(label):
-        raise GspoError(f"{label!r} cannot name an arm", "it becomes a folder's name", "letters, digits, '.', '_', '-'")
-    run = import_run(log, study_folder(out, name, name), algo, label, seed)
+    stored = read_study(newest_run(out)).runs[0] if run is None else find_run(run, out)
+    findings, facts = diagnose_run(stored)
     if json_:
-        console.print_json({"run": str(run), "arm": label, "seed": seed})
-    else:
-        console.out.print(str(run))
+        console.print_json({"run": str(stored.folder)} | facts | {"findings": [one.as_dict() for one in findings]})
+        return
+    reward = console.number(facts["reward"], ".3f")
+    batches = "the last rollout batch" if facts["batches"] == 1 else f"the last {facts['batches']} rollout batches"
+    console.out.print(f"{stored.folder}: rollout batch {facts['step']}, reward {reward} over {batches}")
+    table = console.table("", "cause", "metric", "value", "threshold")
+    for one in findings:
+        mark = "found" if one.found else "" if one.value is not None else "n/a"
+        table.add_row(mark, one.cause.what, one.cause.metric, console.number(one.value, ".3g"), one.cause.threshold)
+    console.print_table(table)
+    found = [one.cause for one in findings if one.found]
+    for cause in found:
+        console.out.print(f"{cause.what}: {cause.do.replace('`', '')}")
+    if not found:
+        console.out.print("none of these causes: the reward may need more batches, another seed, or another reward")
 
 
-@app.command("verify")
+@app.command()
 @console.command
 def verify(
     what: Annotated[
@@ -177,41 +239,132 @@ def verify(
     out: Results = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Recompute every hash of a run or study and its reports; exit code 3 if any byte is not what was written.
+    """Recompute every hash of a run or study and its reports. Exit code 3 if any byte has changed.
 
     Examples:
-
         gspo runs verify
-
         gspo runs verify results/my-study/figures/reward.json --json
     """
     from dataclasses import asdict
 
-    from gspo_cli.report.folders import newest_study
+    from gspo_cli.report.runs.folders import newest_study
     from gspo_cli.report.verify import verify as verify_path
 
-    place = newest_study(out) if what is None else Path(what) if Path(what).exists() else out / what
-    found = verify_path(place)
+    target = newest_study(out) if what is None else Path(what) if Path(what).exists() else out / what
+    result = verify_path(target)
     if json_:
-        console.print_json({"path": str(place), "ok": not found.problems} | asdict(found))
+        console.print_json({"path": str(target), "ok": not result.problems} | asdict(result))
     else:
-        for note in found.notes:
+        for note in result.notes:
             console.note(note)
-        for problem in found.problems:
+        for problem in result.problems:
             line = "" if problem.line is None else f", line {problem.line}"
             console.out.print(f"{problem.file}{line}: {problem.what}")
-        count = len(found.problems)
-        verdict = f"{count} problem{'s' if count > 1 else ''}" if count else f"verified: {found.num_files} files"
-        console.out.print(f"{place}: {verdict}")
-    if found.problems:
+        count = len(result.problems)
+        verdict = console.plural(count, "problem") if count else f"verified: {result.num_files} files"
+        console.out.print(f"{target}: {verdict}")
+    if result.problems:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _print(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    from rich import box
-    from rich.table import Table
+@app.command("import")
+@console.command
+def import_(
+    log: Annotated[
+        Path,
+        typer.Argument(
+            help="TRL's trainer_state.json, verl's metrics as JSON lines, TensorBoard's event files or wandb's run "
+            "folder, or a folder with them."
+        ),
+    ],
+    algo: Annotated[str, typer.Option(help="The algorithm that it trained with.")],
+    name: Annotated[str, typer.Option(help="Study to import into: a new one, or one of imported runs.")],
+    arm: Annotated[str | None, typer.Option(help="Label of the arm.", show_default="the algorithm")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed that it trained with.")] = 0,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            help="In TensorBoard's or wandb's files: the name of a batch's mean reward.", show_default="TRL's or verl's"
+        ),
+    ] = None,
+    out: Results = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Import another trainer's log as a run, to plot and describe it beside others.
 
-    table = Table(*titles, box=box.SIMPLE_HEAD if any(titles) else None, show_header=any(titles), pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console.out.print(table, soft_wrap=False)
+    Examples:
+        gspo runs import trainer_state.json --algo grpo --seed 1 --name theirs
+        gspo runs import verl.jsonl --algo gspo --arm gspo_long --name theirs --json
+        gspo runs import wandb/run-20260101_120000-abc --algo gspo --name theirs
+        gspo runs import runs/my-run --algo ppo --reward env/return --name theirs
+    """
+    from gspo_cli.runlog.folder import NAME, study_folder
+    from gspo_cli.runlog.import_logs import import_run
+
+    label = arm or algo
+    if not NAME.fullmatch(label):
+        raise GspoError(
+            f"{label!r} is not a valid arm label", "it becomes a folder name", "use letters, digits, '.', '_' and '-'"
+        )
+    run = import_run(log, study_folder(out, name, name), algo, label, seed, reward)
+    if json_:
+        console.print_json({"run": str(run), "arm": label, "seed": seed})
+    else:
+        console.out.print(str(run))
+
+
+@app.command()
+@console.command
+def export(
+    study: Study = None,
+    to: Annotated[
+        str, typer.Option("--to", help="tensorboard, wandb (as an offline run), trackio (a local project), or archive.")
+    ] = "tensorboard",
+    follow: Annotated[bool, typer.Option("--follow", help="Keep up with running runs until Ctrl-C.")] = False,
+    out: Results = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Mirror a study's logs for a tracker, in <study>/TRACKER; the logs stay the original.
+
+    `--to archive` packs logs, configurations and answers, without weights, into one file beside the study. Every
+    `gspo report` command reads it in place of a study.
+
+    Examples:
+        gspo runs export --to tensorboard
+        gspo runs export results/quickstart-20260101-120000 --to wandb --json
+        gspo runs export my-study --follow
+        gspo runs export my-study --to archive
+    """
+    from gspo_cli.exporters import mirror
+    from gspo_cli.report.runs.folders import find_study
+
+    if to == "archive":
+        return _archive(find_study(study, out).folder, follow, json_)
+    mirror.check(to)
+    folder = find_study(study, out).folder
+    how_to_read = mirror.EXPORTERS[to].how_to_read(mirror.place(folder, to))
+    if follow:
+        console.note(f"following {folder} until Ctrl-C; {how_to_read}")
+        mirror.follow(folder, to)
+    mirrors = mirror.export(folder, to)
+    if json_:
+        rows = [{"run": one.run.name, "rows": one.num_rows, "folder": str(one.folder)} for one in mirrors]
+        console.print_json({"study": str(folder), "to": to, "runs": rows, "read": how_to_read})
+        return
+    for one in mirrors:
+        console.out.print(f"{one.folder}: {one.num_rows} rows")
+    console.note(how_to_read)
+
+
+def _archive(study: Path, follow: bool, json_: bool) -> None:
+    from gspo_cli.report.runs.archive import SUFFIX, write_archive
+
+    if follow:
+        raise GspoError("--follow with --to archive", "an archive is written once", "leave out --follow")
+    target = study.with_name(study.resolve().name + SUFFIX)
+    size = write_archive(study, target)
+    if json_:
+        console.print_json({"study": str(study), "to": "archive", "path": str(target), "bytes": size})
+    else:
+        console.out.print(str(target))
+        console.note(f"{size:,} bytes; gspo report compare {target} --out FOLDER reads it")

@@ -1,7 +1,8 @@
-"""What a benchmark is: problems, a grader, and the settings at which its figure is usually given."""
+"""What a benchmark is: problems, a grader, and the settings at which its figure is usually reported."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ Outcomes = Mapping[str, Sequence[bool]]
 
 @dataclass(frozen=True, slots=True)
 class DataChoice:
-    """Where a benchmark's problems are to come from."""
+    """The user's choice of a benchmark's problems; None = as published."""
 
     paths: tuple[Path, ...] = ()
     """Files or folders in place of the published data set."""
@@ -34,13 +35,13 @@ class DataChoice:
 
 @dataclass(frozen=True, slots=True)
 class GraderChoice:
-    """How programs are graded; benchmarks with answers in text make no use of it."""
+    """How programs are graded. Benchmarks with answers in text ignore it."""
 
     graders: tuple[str, ...] = ("official", "script")
-    """The first gives the figure, the second stands beside it."""
+    """The first decides the figure, the second is reported beside it."""
     sandbox: SandboxChoice = ANY_SANDBOX
     workers: int | None = None
-    """Programs at once; None = one a physical core."""
+    """Programs at once; None = one per physical core."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class ProblemSet:
     """The problems of a benchmark, and where they came from."""
 
     problems: tuple[Problem, ...]
-    """With prompts as the model is given them (before any chat template)."""
+    """With prompts as the model gets them (before any chat template)."""
     source: dict[str, Any]
     """For the summary: `source`, `revision`, `release`, `window`, `files` {name: sha256}, `fingerprint`, ..."""
     payload: Mapping[str, Any] = field(default_factory=dict)
@@ -56,9 +57,9 @@ class ProblemSet:
     excluded: Mapping[str, list[str]] = field(default_factory=dict)
     """Reason -> ids of the problems that cannot be graded."""
     flagged: Mapping[str, str] = field(default_factory=dict)
-    """Problem id -> what is known to be wrong with it. They count; a second figure leaves them out."""
+    """Problem id -> its known fault. Flagged problems count; a second figure leaves them out."""
     contests: Mapping[str, str] = field(default_factory=dict)
-    """Problem id -> the contest it is from, where problems come in such groups: they are no independent draws."""
+    """Problem id -> its contest, for problems that come in such groups and so are not independent draws."""
     warnings: tuple[str, ...] = ()
     figures: Callable[[Outcomes], dict[str, Any]] | None = None
     """Further figures for the summary."""
@@ -70,7 +71,7 @@ class ProblemSet:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What the grader says of one answer."""
+    """The grader's decision on one answer."""
 
     verdict: str
     """`correct`, `wrong`, `no_answer` or `grader_error`."""
@@ -88,14 +89,22 @@ class Grader(Protocol):
     """Compares answers with references. It never evaluates or trusts a model's text in this process."""
 
     about: dict[str, Any]
-    """For the summary: `name` and `version`, and what else its verdicts depend on. Another name or version regrades
-    stored answers."""
+    """For the summary: `name`, `version`, and whatever else its verdicts depend on. Stored answers are graded again
+    when the name or the version changes."""
 
     def grade(self, answers: Sequence[tuple[Problem, str]]) -> list[Grade]:
-        """One grade an answer, in order; a failure of the grader itself is a `grader_error`, never a wrong answer."""
+        """One grade per answer, in order. A failure of the grader itself is a `grader_error`, never a wrong answer."""
 
     def close(self) -> None:
-        """Ends what it started."""
+        """End what it started."""
+
+
+def source_version(folder: Path) -> str:
+    """The first 12 hex digits of sha256 over a grader's source files: any change of a rule changes its version."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -111,11 +120,11 @@ class Benchmark:
     sampling: Sampling
     """As published; `max_new_tokens` is a ceiling that the model's context may lower."""
     prompt_template: str
-    """Names the wording around a problem; its hash is recorded beside it."""
+    """Names the wording around a problem; its hash is recorded with it."""
     prompt_text: str
     hub: str | None = None
-    """The data set that it downloads, or `local` where it takes files only; None for embedded problems."""
+    """The data set that it downloads, `local` if it takes only files, None for embedded problems."""
     runs_programs: bool = False
     """Whether answers are programs, which need a sandbox."""
     takes: tuple[str, ...] = ()
-    """What it takes of `release`, `window`, `contests`, `ratings`."""
+    """The options it accepts of `release`, `window`, `contests`, `ratings`."""

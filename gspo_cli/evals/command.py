@@ -1,4 +1,4 @@
-"""The evaluations that one command asks for: every benchmark with every model."""
+"""The evaluations that a command asks for, stored, and those that a recipe asks for during training, logged."""
 
 from __future__ import annotations
 
@@ -7,22 +7,63 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gspo_cli.config import EvalConfig
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.benchmark import Benchmark, GraderChoice
-from gspo_cli.evals.code_grader import check_sandbox
-from gspo_cli.evals.loading import Loading
-from gspo_cli.evals.runner import Progress, evaluate, make_plan
-from gspo_cli.evals.settings import Overrides, check_ranges, settle
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet
+from gspo_cli.evals.benchmarks import find_benchmark
+from gspo_cli.evals.benchmarks.shared_code import check_sandbox
+from gspo_cli.evals.runner import Progress, evaluate, make_plan, measure
+from gspo_cli.evals.settings import Overrides, Subject, check_ranges, resolve_settings
 from gspo_cli.evals.store import Mode
-from gspo_cli.evals.subject import Subject
-from gspo_cli.evals.targets import Target
+from gspo_cli.evals.targets import ProblemLoader, Target
+from gspo_cli.models.device import prepare_torch
 from gspo_cli.models.load import load_policy
-from gspo_cli.models.torch_setup import prepare_torch
+from gspo_cli.rollout.engine import Progress as Drawing
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.runlog.seal import seal_files
+from gspo_cli.runlog.checksums import add_checksums
+from gspo_cli.types import StepMetrics
 
-Drawing = Callable[[int, int], None]
-"""Called with samples drawn and samples wanted (`open_engine`)."""
+BenchmarkSet = list[tuple[Benchmark, ProblemSet]]
+
+
+def check_benchmarks(config: EvalConfig) -> list[Benchmark]:
+    """The benchmarks that a recipe names. Errors: GspoError for an unknown one, or settings that it does not take."""
+    benchmarks = [find_benchmark(name) for name in config.bench]
+    if unknown := [name for name in config.data if name not in config.bench]:
+        raise GspoError(f"eval.data names {unknown[0]!r}", f"eval.bench is {', '.join(config.bench)}", "correct it")
+    for benchmark in benchmarks:
+        resolve_settings(benchmark, _overrides(config), seed=0)
+    return benchmarks
+
+
+def load_benchmarks(config: EvalConfig) -> BenchmarkSet:
+    """The benchmarks that a recipe names, with their problems.
+
+    Errors: GspoError as `check_benchmarks`, for data that cannot be loaded, and for programs without a sandbox.
+    """
+    benchmarks = check_benchmarks(config)
+    check_sandbox(benchmarks, GraderChoice())
+    paths = {name: (Path(path),) for name, path in config.data.items()}
+    return [(b, b.load(DataChoice(paths.get(b.name, ())))) for b in benchmarks]
+
+
+def measure_all(
+    benchmarks: BenchmarkSet, config: EvalConfig, subject: Subject, seed: int, ranks: Ranks = SINGLE_PROCESS
+) -> StepMetrics:
+    """avg@k of each benchmark, with the number of graded answers; the same on all ranks."""
+    metrics = StepMetrics()
+    for benchmark, problems in benchmarks:
+        plan = make_plan(benchmark, problems, subject, _overrides(config), seed, GraderChoice())
+        figures = measure(plan, ranks)
+        name = f"{benchmark.name}/avg@{plan.settings.samples}"
+        metrics.values[name] = figures["average"]
+        metrics.counts[name] = figures["num_answers"] - figures["grader_errors"]
+    return metrics
+
+
+def _overrides(config: EvalConfig) -> Overrides:
+    return Overrides(samples=config.samples, limit=config.limit, max_new_tokens=config.max_new_tokens)
 
 
 @dataclass(frozen=True)
@@ -31,19 +72,48 @@ class Request:
 
     benchmarks: list[Benchmark]
     targets: list[Target]
-    loading: Loading
+    loader: ProblemLoader
     overrides: Overrides
     seed: int | None
-    """None = each target's own."""
+    """None = the seed of each target."""
     mode: Mode
-    grading: GraderChoice
+    grader_choice: GraderChoice
 
 
-class Job:
+class LazyModel:
+    """A model that is loaded when its first benchmark needs it."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.opened: Subject | None = None
+        self.drawing: Drawing = lambda _: None
+
+    def subject(self) -> Subject:
+        """The model behind its engine."""
+        if self.opened is None:
+            source = self.target.source
+            prepare_torch(source.model.threads, source.model.float32_matmul)
+            model, tokenizer = load_policy(source.model, str(source.model.path))
+            # looked up on each call: every benchmark shows its own progress
+            engine = open_engine(source.rollout, model, tokenizer, progress=lambda counts: self.drawing(counts))
+            self.opened = Subject(engine, model, tokenizer, self.target.name)
+        return self.opened
+
+    def close(self) -> None:
+        """Close the engine."""
+        if self.opened is not None:
+            self.opened.engine.close()
+            self.opened = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
     """One benchmark with one model."""
 
-    def __init__(self, request: Request, target: Target, opening: Opening, benchmark: Benchmark) -> None:
-        self.request, self.target, self.opening, self.benchmark = request, target, opening, benchmark
+    request: Request
+    target: Target
+    model: LazyModel
+    benchmark: Benchmark
 
     @property
     def folder(self) -> Path:
@@ -51,68 +121,42 @@ class Job:
         return self.target.results(self.benchmark.name)
 
     def run(self, progress: Progress, drawing: Drawing, note: Callable[[str], None]) -> dict[str, Any]:
-        """The summary. `progress` is told what is stored, `drawing` how far the engine is with what it was asked for,
-        if it can say.
+        """The summary. `progress` counts stored answers; `drawing` is told how far the current engine call is.
 
-        Errors: GspoError for what is wrong with this benchmark or model; others may still be fine.
+        Errors: GspoError for a fault of this benchmark or model; others may still be fine.
         """
         request = self.request
-        self.opening.drawing = drawing
-        problems = request.loading.problems(self.benchmark)
-        subject = self.opening.subject()
+        self.model.drawing = drawing
+        problems = request.loader.problems(self.benchmark)
+        subject = self.model.subject()
         seed = self.target.seed if request.seed is None else request.seed
-        plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grading)
+        plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grader_choice)
         try:
             summary = evaluate(plan, self.folder, request.mode, progress, note)
         except GspoError as error:
-            if error.code == ExitCode.ENGINE:  # the next benchmark gets another engine
-                self.opening.close()
+            if error.code == ExitCode.ENGINE:  # the next benchmark gets a new engine
+                self.model.close()
             raise
         run = self.folder.parents[2] if len(self.folder.parents) > 2 else self.folder
         if (run / "run.json").is_file():
-            seal_files(run, (path for path in self.folder.iterdir() if path.is_file()))
+            add_checksums(run, (path for path in self.folder.iterdir() if path.is_file()))
         return summary
 
 
-class Opening:
-    """A model that is loaded when its first benchmark needs it."""
+def evaluations(request: Request, warn: Callable[[str], None]) -> Generator[Evaluation]:
+    """All evaluations, model by model. Settings that a benchmark does not take are refused before the first.
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.opened: Subject | None = None
-        self.drawing: Drawing = lambda _drawn, _wanted: None
-
-    def subject(self) -> Subject:
-        """The model behind its engine."""
-        if self.opened is None:
-            machine = self.target.machine
-            prepare_torch(machine.model.threads)
-            model, tokenizer = load_policy(machine.model, str(machine.model.path))
-            engine = open_engine(machine.rollout, model, tokenizer, progress=lambda *so_far: self.drawing(*so_far))
-            self.opened = Subject(engine, model, tokenizer, self.target.name)
-        return self.opened
-
-    def close(self) -> None:
-        """Ends the engine."""
-        if self.opened is not None:
-            self.opened.engine.close()
-            self.opened = None
-
-
-def jobs(request: Request, warn: Callable[[str], None]) -> Generator[Job]:
-    """All evaluations, model by model; settings that no benchmark takes are refused before the first.
-
-    Errors: GspoError as `settle` and `check_sandbox` say.
+    Errors: GspoError, as `resolve_settings` and `check_sandbox`.
     """
     check_ranges(request.overrides)
     for benchmark in request.benchmarks:
-        settle(benchmark, request.overrides, 0)
-    for lack in check_sandbox(request.benchmarks, request.grading):
-        warn(f"warning: {lack}")
+        resolve_settings(benchmark, request.overrides, seed=0)
+    for warning in check_sandbox(request.benchmarks, request.grader_choice):
+        warn(f"warning: {warning}")
     for target in request.targets:
-        opening = Opening(target)
+        model = LazyModel(target)
         try:
             for benchmark in request.benchmarks:
-                yield Job(request, target, opening, benchmark)
+                yield Evaluation(request, target, model, benchmark)
         finally:
-            opening.close()
+            model.close()

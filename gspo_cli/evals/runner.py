@@ -1,33 +1,44 @@
-"""One benchmark with one model: draw what is missing, grade, summarise."""
+"""One benchmark with one model: sample the missing answers, grade them meanwhile, summarise."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from gspo_cli.evals.answers import Answer, Key
-from gspo_cli.evals.benchmark import Benchmark, Grade, GraderChoice, ProblemSet
-from gspo_cli.evals.generate import generate, portions
-from gspo_cli.evals.grading import Grading
-from gspo_cli.evals.identity import generation_identity
-from gspo_cli.evals.settings import Overrides, Settings, fit_context, settle
-from gspo_cli.evals.store import Mode, Store, open_store
-from gspo_cli.evals.subject import Subject
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks, interleave
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.evals.benchmark import Benchmark, Grade, Grader, GraderChoice, ProblemSet
+from gspo_cli.evals.settings import Overrides, Settings, Subject, fit_context, generation_identity, resolve_settings
+from gspo_cli.evals.store import Answer, Mode, Store, open_store
 from gspo_cli.evals.summary import score, summarise
-from gspo_cli.ranks import ALONE, Ranks, in_turn
-from gspo_cli.rollout.collect import encode
+from gspo_cli.rollout.engine import SampleKey, generate_checked
+from gspo_cli.rollout.prompts import decode, encode
+from gspo_cli.rows import missing_column, read_files
+from gspo_cli.runlog.folder import make_writable
+from gspo_cli.seeds import derive_seed
 from gspo_cli.types import Prompt
 
 THINK = "<think>"
+PORTION = 256
+"""Most answers in one engine call and one part file: what a kill can cost."""
+PORTION_TOKENS = 2**16
+"""Most tokens, padding included, in a call to the built-in engine, about a minute's work; vLLM needs many answers at a
+time."""
 Progress = Callable[[int, int, int], None]
-"""Called with answers there are, answers wanted, and tokens drawn since the last call."""
+"""Called with answers stored, answers wanted, and tokens drawn since the last call."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvalPlan:
     """A benchmark made ready for a model."""
 
     benchmark: Benchmark
@@ -35,12 +46,12 @@ class Plan:
     prompts: dict[str, Prompt]
     settings: Settings
     subject: Subject
-    portions: list[list[Key]]
-    grading: GraderChoice
+    portions: list[list[SampleKey]]
+    grader_choice: GraderChoice
 
     @property
-    def opening(self) -> str:
-        """`<think>` where the chat template opens the thinking part itself; the grader must see it open."""
+    def response_prefix(self) -> str:
+        """`<think>` if the chat template opens the thinking part itself; the grader must see it open."""
         last = next(reversed(self.prompts.values()))
         return THINK if str(self.subject.tokenizer.decode(list(last.token_ids))).rstrip().endswith(THINK) else ""
 
@@ -57,59 +68,90 @@ class Plan:
 
 
 def make_plan(
-    benchmark: Benchmark, problems: ProblemSet, subject: Subject, given: Overrides, seed: int, grading: GraderChoice
-) -> Plan:
-    """Settles what will be sampled; nothing is written or sampled yet.
+    benchmark: Benchmark,
+    problems: ProblemSet,
+    subject: Subject,
+    overrides: Overrides,
+    seed: int,
+    grader_choice: GraderChoice,
+) -> EvalPlan:
+    """Decide what to sample; nothing is written or sampled yet.
 
-    Errors: GspoError for settings that make no sense, or prompts that leave no room for a response.
+    Errors: GspoError for invalid settings, or prompts that leave no room for a response.
     """
-    settings = settle(benchmark, given, seed)
+    settings = resolve_settings(benchmark, overrides, seed)
     problems = problems.limited(settings.limit)
-    prompts = {p.id: encode(subject.tokenizer, p) for p in problems.problems}
-    settings = fit_context(settings, given, list(prompts.values()), subject.context)
-    cut = portions(prompts, settings.samples, settings.sampling.max_new_tokens, subject.engine.info.name)
-    return Plan(benchmark, problems, prompts, settings, subject, cut, grading)
+    prompts = {p.id: encode(subject.tokenizer, p, subject.prompting) for p in problems.problems}
+    settings = fit_context(settings, overrides, list(prompts.values()), subject.context)
+    keys = portions(prompts, settings.samples, settings.sampling.max_new_tokens, subject.engine.info.name)
+    return EvalPlan(benchmark, problems, prompts, settings, subject, keys, grader_choice)
 
 
-def evaluate(plan: Plan, folder: Path, mode: Mode, progress: Progress, warn: Callable[[str], None]) -> dict[str, Any]:
-    """The summary of one evaluation, with its answers stored in `folder`; a finished one there is used again.
+def portions(prompts: dict[str, Prompt], samples: int, max_new_tokens: int, engine: str) -> list[list[SampleKey]]:
+    """All keys, the samples of a problem together, cut into portions.
+
+    The built-in engine pads prompts to the longest of a call, so it gets prompts of similar length together. The cut is
+    the same in every attempt: after a resume not even the last digit of a log-probability differs.
+    """
+    limit = PORTION_TOKENS
+    if engine.startswith("vllm"):
+        limit = sys.maxsize
+    else:
+        prompts = dict(sorted(prompts.items(), key=lambda item: len(item[1].token_ids)))
+    result: list[list[SampleKey]] = [[]]
+    for problem, prompt in prompts.items():
+        size = max(1, min(PORTION, limit // (len(prompt.token_ids) + max_new_tokens)))
+        for sample in range(samples):
+            if len(result[-1]) >= size:
+                result.append([])
+            result[-1].append((problem, sample))
+    return result
+
+
+def evaluate(
+    plan: EvalPlan, folder: Path, mode: Mode, progress: Progress, warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """The summary of one evaluation, with its answers stored in `folder`. A finished evaluation there is reused.
 
     Errors: GspoError for a folder in use or with other settings, and when the engine fails.
     """
     with open_store(folder, plan.identity, plan.portions, mode, warn) as store:
-        grader = plan.benchmark.grader(plan.problems, plan.grading)
-        if store.finished and same_grader(store.summary()["grader"], grader.about):
+        grader = plan.benchmark.grader(plan.problems, plan.grader_choice)
+        if store.finished and _same_grader(store.summary()["grader"], grader.about):
             grader.close()
             warn(f"{folder} is finished and has these settings: its answers and figures are used again")
             return store.summary()
         store.event("start", mode=mode, stored=len(store.parts), portions=len(plan.portions))
         started = time.monotonic()
-        with Grading(grader, plan.problems, plan.opening) as grading:
-            tokens = fill(plan, store, grading, progress)
+        with GradingQueue(grader, plan.problems, plan.response_prefix) as grading:
+            new_tokens = _draw_missing(plan, store, grading, progress)
             generated = time.monotonic() - started
             drawn = [answer for index in range(len(plan.portions)) for answer in store.parts[index]]
             answers, grades = plan.in_order(drawn, grading.result())
             about = grader.about
         summary = summarise(plan.benchmark, plan.problems, plan.settings, plan.subject, about, answers, grades)
-        times = {
+        summary["times"] = {
             "generate_s": round(generated, 3),
             "total_s": round(time.monotonic() - started, 3),
-            "new_tokens": tokens,
+            "new_tokens": new_tokens,
         }
-        summary["times"] = times
         store.finish(answers, grades, summary)
         return summary
 
 
-def fill(plan: Plan, store: Store, grading: Grading, progress: Progress) -> int:
-    """Draws and stores the portions that are missing, and submits all of them for grading; the tokens drawn."""
+def _same_grader(stored: dict[str, Any], current: dict[str, Any]) -> bool:
+    return (stored.get("name"), stored.get("version")) == (current.get("name"), current.get("version"))
+
+
+def _draw_missing(plan: EvalPlan, store: Store, grading: GradingQueue, progress: Progress) -> int:
+    """Draw and store the missing portions and submit all portions for grading; the number of tokens drawn."""
     for index, answers in sorted(store.parts.items()):
         grading.submit(index, answers)
     missing = [index for index in range(len(store.portions)) if index not in store.parts]
     total, tokens = sum(map(len, store.portions)), 0
     progress(sum(map(len, store.parts.values())), total, 0)
-    wanted = (store.portions[index] for index in missing)
-    drawn = generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, wanted)
+    keys = (store.portions[index] for index in missing)
+    drawn = generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, keys)
     for index, answers in zip(missing, drawn, strict=True):
         store.add(index, answers)
         grading.submit(index, answers)
@@ -119,21 +161,147 @@ def fill(plan: Plan, store: Store, grading: Grading, progress: Progress) -> int:
     return tokens
 
 
-def measure(plan: Plan, ranks: Ranks = ALONE) -> dict[str, Any]:
-    """The figures of `score` without storing anything: evaluation during training. Each answer is graded by one of the
-    ranks, all of which must call it."""
+def measure(plan: EvalPlan, ranks: Ranks = SINGLE_PROCESS) -> dict[str, Any]:
+    """The figures of `score` without storing anything, for evaluation during training.
+
+    All ranks must call it; each answer is graded by one of them.
+    """
     answers: list[Answer] = []
-    with Grading(plan.benchmark.grader(plan.problems, plan.grading), plan.problems, plan.opening) as grading:
+    grader = plan.benchmark.grader(plan.problems, plan.grader_choice)
+    with GradingQueue(grader, plan.problems, plan.response_prefix) as grading:
         for index, drawn in enumerate(
             generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, plan.portions)
         ):
             grading.submit(index, [a for i, a in enumerate(drawn, len(answers)) if i % ranks.size == ranks.rank])
             answers += drawn
-        # told here: what ranks say to each other must be said by one thread
-        given = ranks.everywhere(lambda: [asdict(grade) for grade in grading.result()])
-    return score(answers, [Grade(**table) for table in in_turn(given)])
+        # gathered on this thread: only one thread may talk to the other ranks
+        grades = ranks.all_gather(lambda: [asdict(grade) for grade in grading.result()])
+    return score(answers, [Grade(**fields) for fields in interleave(grades)])
 
 
-def same_grader(stored: dict[str, Any], current: dict[str, Any]) -> bool:
-    """Whether stored grades are those that this grader would give."""
-    return (stored.get("name"), stored.get("version")) == (current.get("name"), current.get("version"))
+def generate(
+    subject: Subject,
+    benchmark: str,
+    prompts: dict[str, Prompt],
+    settings: Settings,
+    portions: Iterable[list[SampleKey]],
+) -> Iterator[list[Answer]]:
+    """The answers of each portion, in the order of its keys.
+
+    Errors: GspoError (exit code 5) when the engine fails, or drew with another seed than it was given.
+    """
+    engine = subject.engine
+    for keys in portions:
+        seeds = {key: derive_seed(settings.seed, f"eval-{benchmark}", 0, *key) for key in keys}
+        batch = [prompts[problem_id] for problem_id in dict.fromkeys(problem_id for problem_id, _ in keys)]
+        drawn = generate_checked(engine, batch, settings.sampling, seeds, engine.weight_version)
+        answers = []
+        for key in keys:
+            sample = drawn[key]
+            if sample.seed != seeds[key]:
+                raise GspoError(
+                    f"the engine drew sample {key[1]} of {key[0]!r} with another seed",
+                    f"{sample.seed} instead of {seeds[key]}: the answers could not be repeated",
+                    "report this",
+                    ExitCode.ENGINE,
+                )
+            token_ids = json.dumps(prompts[key[0]].token_ids)
+            answers.append(
+                Answer(
+                    problem_id=key[0], sample=key[1], seed=sample.seed,
+                    prompt_sha256=hashlib.sha256(token_ids.encode()).hexdigest(),
+                    text=decode(subject.tokenizer, sample), text_repaired=False,
+                    n_tokens=len(sample.token_ids), finish_reason=sample.finish,
+                )
+            )  # fmt: skip
+        yield answers
+
+
+class GradingQueue:
+    """Grades portions one after the other while the next ones are drawn."""
+
+    def __init__(self, grader: Grader, problems: ProblemSet, response_prefix: str = "") -> None:
+        self.grader = grader
+        self.problems = {p.id: p for p in problems.problems}
+        self.response_prefix = response_prefix
+        self.pool = ThreadPoolExecutor(1, "grading")
+        self.pending: dict[int, Future[list[Grade]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)
+        self.grader.close()
+
+    def submit(self, index: int, answers: list[Answer]) -> None:
+        """Grade a portion when its turn comes."""
+        pairs = [(self.problems[a.problem_id], self.response_prefix + a.text) for a in answers]
+        self.pending[index] = self.pool.submit(self.grader.grade, pairs)
+
+    def result(self) -> list[Grade]:
+        """The grades of all portions, in the order of their indices. Errors: whatever the grader raised."""
+        return [grade for index in sorted(self.pending) for grade in self.pending[index].result()]
+
+
+NEEDED = ("problem_id", "sample", "text")
+
+
+def grade_stored(
+    benchmark: Benchmark, problems: ProblemSet, path: Path, folder: Path, overwrite: bool, choice: GraderChoice
+) -> dict[str, Any]:
+    """The summary of the answers in a parquet or jsonl file (`problem_id`, `sample`, `text`), stored in `folder`.
+
+    Errors: GspoError for a file that is not such a table, or answers to problems that the benchmark does not have.
+    """
+    answers = _read_table(path)
+    ids = {p.id for p in problems.problems}
+    unknown = next((a.problem_id for a in answers if a.problem_id not in ids), None)
+    if unknown is not None:
+        raise GspoError(
+            f"{path}: an answer to {unknown!r}",
+            f"{benchmark.name} has no problem of that id (its first is {problems.problems[0].id!r})",
+            "name the benchmark that was answered, with the same data",
+        )
+    num_samples = max(Counter(a.problem_id for a in answers).values())
+    settings = Settings(num_samples, benchmark.sampling, seed=0, limit=None)
+    identity = {"benchmark": benchmark.name, "answers": str(path)}
+    store = Store(folder, identity, [], warn=lambda _: None)
+    if store.finished and not overwrite:
+        raise GspoError(f"{folder} holds graded answers", "they would be replaced", "--overwrite, or another --out")
+    with GradingQueue(benchmark.grader(problems, choice), problems) as grading:
+        grading.submit(0, answers)
+        grades, about = grading.result(), grading.grader.about
+    summary = summarise(benchmark, problems, settings, None, about, answers, grades)
+    summary["answers"] = str(path)
+    if unanswered := len(ids) - summary["num_problems"]:
+        summary["warnings"].append(f"{unanswered} of {len(ids)} problems have no answer in {path.name}")
+    make_writable(folder)
+    store.finish(answers, grades, summary)
+    return summary
+
+
+def _read_table(path: Path) -> list[Answer]:
+    """The answers of a file. Errors: GspoError for other columns or types, or two answers with the same key."""
+    answers = []
+    for number, row in enumerate((row for file in read_files((path,)) for row in file.rows), start=1):
+        where = f"{path}, row {number}"
+        if missing := [name for name in NEEDED if row.get(name) is None]:
+            raise missing_column(where, missing[0], row, NEEDED, "rename or add it")
+        try:
+            sample = int(row["sample"])
+        except (TypeError, ValueError) as error:
+            raise GspoError(f"{where}: sample {row['sample']!r}", "a sample is a number", "correct that row") from error
+        answers.append(
+            Answer(
+                problem_id=str(row["problem_id"]), sample=sample, seed=row.get("seed"),
+                prompt_sha256=row.get("prompt_sha256"), text=str(row["text"]),
+                text_repaired=bool(row.get("text_repaired")),
+                n_tokens=row.get("n_tokens"), finish_reason=row.get("finish_reason"),
+            )
+        )  # fmt: skip
+    repeated = next((key for key, count in Counter(a.key for a in answers).items() if count > 1), None)
+    if repeated:
+        problem, sample = repeated
+        raise GspoError(f"{path}: sample {sample} of {problem!r} occurs twice", "a key has one answer", "remove one")
+    return answers

@@ -1,18 +1,65 @@
-"""How a benchmark is sampled: as published, unless the user says otherwise."""
+"""What is evaluated and how: the model, the sampling settings, and the identity that stored answers must match."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import hashlib
+import json
+import sys
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark
+from gspo_cli.evals.benchmark import Benchmark, ProblemSet
+from gspo_cli.models.admission import row_limit
+from gspo_cli.models.load import tokenizer_hash, weights_hash
+from gspo_cli.rollout.engine import Engine
+from gspo_cli.rollout.prompts import PLAIN
 from gspo_cli.types import Prompt, Sampling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model behind an engine; its weights must not change while it is evaluated."""
+
+    engine: Engine
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    """Path or hub name, as the user gave it."""
+    prompting: TaskConfig = PLAIN
+    """How prompts are written: the system prompt and the chat template's settings of the recipe, in training."""
+
+    @property
+    def commit(self) -> str | None:
+        """The hub's commit; None for a local folder."""
+        return getattr(self.model.config, "_commit_hash", None)
+
+    @property
+    def context(self) -> int:
+        """Maximum tokens of prompt and response together."""
+        return row_limit(self.model) or sys.maxsize
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What two evaluations must share for their answers to come from the same model."""
+        template = self.tokenizer.chat_template
+        return {
+            "model_sha256": weights_hash(self.model),
+            "tokenizer_sha256": tokenizer_hash(self.tokenizer),
+            "chat_template_sha256": template and _sha256(str(template)),
+            "device": self.model.device.type,
+            "engine": self.engine.info.as_dict(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the user changed; None = as the benchmark has it."""
+    """The user's changes to a benchmark's settings; None = unchanged."""
 
     samples: int | None = None
     temperature: float | None = None
@@ -26,7 +73,7 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an evaluation does."""
+    """How an evaluation samples."""
 
     samples: int
     sampling: Sampling
@@ -46,52 +93,103 @@ RANGES: dict[str, tuple[float, float, str]] = {
 OPTIONS = {name: "--" + name.replace("_", "-") for name in RANGES} | {"max_new_tokens": "--max-tokens"}
 
 
-def settle(benchmark: Benchmark, given: Overrides, seed: int) -> Settings:
+def check_ranges(overrides: Overrides) -> None:
+    """Errors: GspoError for the first value that is out of range (nan always is)."""
+    for name, (low, high, allowed) in RANGES.items():
+        value = getattr(overrides, name)
+        if value is not None and not low <= value <= high:
+            raise GspoError(f"{OPTIONS[name]} {value}", f"it takes {allowed}", f"change {OPTIONS[name]}")
+
+
+def resolve_settings(benchmark: Benchmark, overrides: Overrides, seed: int) -> Settings:
     """The benchmark's settings with the user's changes.
 
-    `--temperature 0` without `--samples` asks for one answer a problem.
+    `--temperature 0` without `--samples` asks for one answer per problem.
     Errors: GspoError for a value out of range, or several samples at temperature 0.
     """
-    check_ranges(given)
+    check_ranges(overrides)
     changes: dict[str, Any] = {
         name: value
         for name in ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
-        if (value := getattr(given, name)) is not None
+        if (value := getattr(overrides, name)) is not None
     }
     sampling = replace(benchmark.sampling, **changes)
     greedy = sampling.temperature == 0
-    samples = given.samples or (1 if greedy else benchmark.samples)
+    samples = overrides.samples or (1 if greedy else benchmark.samples)
     if greedy and samples > 1:
         raise GspoError(
             f"{benchmark.name}: {samples} samples at temperature 0",
             "greedy decoding gives the same answer every time",
             "--samples 1, or a --temperature above 0",
         )
-    if greedy:  # what cuts the distribution has no meaning then
+    if greedy:  # truncating the distribution has no effect then
         sampling = replace(sampling, top_p=1.0, top_k=0, min_p=0.0)
-    return Settings(samples, sampling, seed, given.limit)
+    return Settings(samples, sampling, seed, overrides.limit)
 
 
-def check_ranges(given: Overrides) -> None:
-    """Errors: GspoError for the first value that is not in its range (nan is in none)."""
-    for name, (low, high, allowed) in RANGES.items():
-        value = getattr(given, name)
-        if value is not None and not low <= value <= high:
-            raise GspoError(f"{OPTIONS[name]} {value}", f"it takes {allowed}", f"mend {OPTIONS[name]}")
+def fit_context(settings: Settings, overrides: Overrides, prompts: list[Prompt], context: int) -> Settings:
+    """The settings with the response limit lowered to what the longest prompt leaves of the model's context.
 
-
-def fit_context(settings: Settings, given: Overrides, prompts: list[Prompt], context: int) -> Settings:
-    """The response's limit as the model's context leaves it after the longest prompt.
-
-    Errors: GspoError when no response fits, or not the one that the user asked for.
+    Errors: GspoError when no response fits, or not the length that the user asked for.
     """
     longest = max(len(prompt.token_ids) for prompt in prompts)
     room = context - longest
-    if room < 1 or (given.max_new_tokens or 0) > room:
+    if room < 1 or (overrides.max_new_tokens or 0) > room:
         raise GspoError(
-            f"no room for {given.max_new_tokens or 'a response of any'} tokens",
+            f"no room for {overrides.max_new_tokens or 'a response of any'} tokens",
             f"the model reads {context} tokens, and the longest prompt has {longest}",
-            f"--max-tokens {room} or less" if room >= 1 else "take a model with a longer context, or --limit",
+            f"--max-tokens {room} or less" if room >= 1 else "use a model with a longer context, or --limit",
         )
     limit = min(settings.sampling.max_new_tokens, room)
     return replace(settings, sampling=replace(settings.sampling, max_new_tokens=limit))
+
+
+def generation_identity(
+    benchmark: Benchmark, problems: ProblemSet, subject: Subject, settings: Settings, num_portions: int
+) -> dict[str, Any]:
+    """Everything that determines the answers' tokens, as plain JSON values."""
+    identity = {
+        "benchmark": benchmark.name,
+        "problems": {
+            "n": len(problems.problems),
+            "ids_sha256": ids_sha256(problems),
+            "prompts_sha256": _sha256(json.dumps([[p.id, p.prompt] for p in problems.problems])),
+        },
+        "prompt_template": prompt_template(benchmark),
+        "samples": settings.samples,
+        "sampling": asdict(settings.sampling),
+        "seed": settings.seed,
+        "portions": num_portions,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(identity | subject.identity))
+    return plain
+
+
+def first_difference(stored: Any, wanted: Any, name: str = "") -> str | None:
+    """`sampling.temperature: 0.6 stored, 1.0 wanted` for the first field that differs; None if all are equal."""
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        for key in [*wanted, *(k for k in stored if k not in wanted)]:
+            difference = first_difference(stored.get(key), wanted.get(key), f"{name}.{key}".lstrip("."))
+            if difference:
+                return difference
+        return None
+    return None if stored == wanted else f"{name}: {_short(stored)} stored, {_short(wanted)} wanted"
+
+
+def ids_sha256(problems: ProblemSet) -> str:
+    """Of the sorted ids, joined by newlines."""
+    return _sha256("\n".join(sorted(p.id for p in problems.problems)))
+
+
+def prompt_template(benchmark: Benchmark) -> dict[str, str]:
+    """The id and hash of the wording around a problem."""
+    return {"id": benchmark.prompt_template, "sha256": _sha256(benchmark.prompt_text)}
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:40]}..."
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

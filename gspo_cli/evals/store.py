@@ -1,104 +1,135 @@
-"""The folder of one evaluation: parts while it runs, then one table and its summary.
-
-parts/part-00000.parquet  one portion of answers, whole or not there
-answers.parquet           all answers with their grades
-summary.json              written last: it stands for a finished evaluation
-events.jsonl              starts, parts, ends, with times
-"""
+"""The folder of one evaluation: answers in parts while it runs, then one table and a summary."""
 
 from __future__ import annotations
 
 import fcntl
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.answers import Answer, Key, read_answers, write_answers
 from gspo_cli.evals.benchmark import Grade
-from gspo_cli.evals.identity import first_difference
+from gspo_cli.evals.settings import first_difference
+from gspo_cli.rollout.engine import SampleKey
 from gspo_cli.runlog.folder import make_writable
-from gspo_cli.runlog.fs import append_lines, write_text
+from gspo_cli.runlog.fs import append_lines, write_atomic, write_text
 from gspo_cli.runlog.log import canonical, now
 
 Mode = Literal["new", "resume", "overwrite"]
 OURS = {"parts", "answers.parquet", "summary.json", "events.jsonl", ".lock"}
+IDENTITY = b"gspo.identity"
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One sampled answer before grading."""
+
+    problem_id: str
+    sample: int
+    seed: int | None
+    """None for an answer that was sampled elsewhere; so for the columns that follow."""
+    prompt_sha256: str | None
+    """Of the prompt's token ids, chat template included."""
+    text: str
+    text_repaired: bool
+    """Whether the text held invalid Unicode, replaced by U+FFFD in the file; the grader saw the original."""
+    n_tokens: int | None
+    finish_reason: str | None
+
+    @property
+    def key(self) -> SampleKey:
+        """What an answer is stored by."""
+        return self.problem_id, self.sample
+
+
+@contextmanager
+def open_store(
+    folder: Path, identity: dict[str, Any], portions: list[list[SampleKey]], mode: Mode, warn: Callable[[str], None]
+) -> Iterator[Store]:
+    """The folder, created if necessary, under a lock that ends with this process.
+
+    Errors: GspoError when another process evaluates there, and as `Store.prepare`.
+    """
+    make_writable(folder)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            hint = "wait for it, or name another folder with --out"
+            raise GspoError(f"{folder} is in use", "another process evaluates there", hint) from error
+        store = Store(folder, identity, portions, warn)
+        store.prepare(mode)
+        yield store
 
 
 class Store:
-    """An evaluation's folder, held by this process alone (see `open_store`)."""
+    """An evaluation's folder, locked by this process (see `open_store`)."""
 
     def __init__(
-        self, folder: Path, identity: dict[str, Any], portions: list[list[Key]], warn: Callable[[str], None]
+        self, folder: Path, identity: dict[str, Any], portions: list[list[SampleKey]], warn: Callable[[str], None]
     ) -> None:
-        self.folder = folder
-        self.identity = identity
-        self.portions = portions
-        self.warn = warn
+        self.folder, self.identity, self.portions, self.warn = folder, identity, portions, warn
+        self.table = folder / "answers.parquet"
         self.parts: dict[int, list[Answer]] = {}
-        """Portion -> its answers, as far as they are stored."""
+        """Portion -> its answers, for the portions that are stored."""
 
     @property
     def finished(self) -> bool:
-        """Whether there is a figure."""
+        """Whether it has a summary."""
         return (self.folder / "summary.json").is_file()
 
     def prepare(self, mode: Mode) -> None:
-        """Reads what is there.
-
-        Errors: GspoError when the folder holds another evaluation, or an unfinished one without `resume`.
-        """
+        """Read what is stored. Errors: GspoError for another evaluation, or an unfinished one without `resume`."""
         for leftover in self.folder.rglob(".tmp-*"):
             leftover.unlink()
         if mode == "overwrite":
             self._clear()
-        elif self.finished or (self.folder / "answers.parquet").is_file():
+        elif self.finished or self.table.is_file():
             self._read_table()
-            if self.finished:  # the attempt that finished it may have died before it cleared these away
+            if self.finished:  # the attempt that finished it may have died before removing these
                 shutil.rmtree(self.folder / "parts", ignore_errors=True)
         else:
             self._read_parts(mode)
 
     def add(self, index: int, answers: list[Answer]) -> None:
-        """Stores one portion."""
-        write_answers(self._part(index), answers, None, self.identity)
+        """Store one portion."""
+        _write_answers(self.folder / "parts" / f"part-{index:05d}.parquet", answers, None, self.identity)
         self.parts[index] = answers
         self.event("part", index=index, answers=len(answers))
 
     def finish(self, answers: list[Answer], grades: list[Grade], summary: dict[str, Any]) -> None:
-        """Merges the parts; the summary comes last, so that it never stands without its answers."""
-        write_answers(self.folder / "answers.parquet", answers, grades, self.identity)
+        """Merge the parts. The summary is written last, so it never exists without its answers."""
+        _write_answers(self.table, answers, grades, self.identity)
         write_text(self.folder / "summary.json", json.dumps(summary, indent=1) + "\n")
         shutil.rmtree(self.folder / "parts", ignore_errors=True)
         self.event("end", status="completed", answers=len(answers))
 
     def summary(self) -> dict[str, Any]:
-        """That of the finished evaluation.
-
-        Errors: GspoError when it cannot be read.
-        """
+        """The summary of the finished evaluation. Errors: GspoError when it cannot be read."""
+        path = self.folder / "summary.json"
         try:
-            found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise GspoError(
-                f"{self.folder / 'summary.json'} is damaged", str(error), "--overwrite to evaluate again"
-            ) from error
-        return found
+            raise GspoError(f"{path} is damaged", str(error), "--overwrite to evaluate again") from error
+        return summary
 
     def event(self, name: str, **details: Any) -> None:
-        """Something that happened, with its time."""
+        """Log an event with its time."""
         append_lines(self.folder / "events.jsonl", [canonical({"event": name, "time": now()} | details)])
 
     def _read_table(self) -> None:
-        answers, identity = read_answers(self.folder / "answers.parquet")
-        self._refuse_other(identity)
+        answers, identity = _read_answers(self.table)
+        self._check_identity(identity)
         by_key = {a.key: a for a in answers}
         if set(by_key) != {key for keys in self.portions for key in keys} or len(by_key) != len(answers):
             raise GspoError(
-                f"{self.folder / 'answers.parquet'} has not every answer once",
+                f"{self.table} does not hold every answer once",
                 f"it has {len(answers)} rows",
                 "--overwrite to evaluate again",
             )
@@ -107,11 +138,11 @@ class Store:
     def _read_parts(self, mode: Mode) -> None:
         for path in sorted((self.folder / "parts").glob("part-*.parquet")):
             try:
-                answers, identity = read_answers(path)
+                answers, identity = _read_answers(path)
             except GspoError as error:
                 self._reject(path, error.why)
                 continue
-            self._refuse_other(identity)
+            self._check_identity(identity)
             index = int(path.stem.removeprefix("part-"))
             if index < len(self.portions) and [a.key for a in answers] == self.portions[index]:
                 self.parts[index] = answers
@@ -122,15 +153,15 @@ class Store:
             raise GspoError(
                 f"{self.folder} holds an unfinished evaluation",
                 f"{stored} of {sum(map(len, self.portions))} answers are stored",
-                "--resume to go on from them, or --overwrite to delete them",
+                "--resume to continue from them, or --overwrite to delete them",
             )
 
     def _reject(self, path: Path, why: str) -> None:
         self.warn(f"{path}: {why}; its answers are drawn again")
         self.event("part_rejected", file=path.name, why=why)
 
-    def _refuse_other(self, identity: dict[str, Any]) -> None:
-        if difference := first_difference(identity, self.identity):
+    def _check_identity(self, stored: dict[str, Any]) -> None:
+        if difference := first_difference(stored, self.identity):
             raise GspoError(
                 f"{self.folder} holds an evaluation with other settings",
                 difference,
@@ -138,35 +169,68 @@ class Store:
             )
 
     def _clear(self) -> None:
-        strange = [p.name for p in self.folder.iterdir() if p.name not in OURS]
-        if strange:
+        unknown = [p.name for p in self.folder.iterdir() if p.name not in OURS]
+        if unknown:
             raise GspoError(
-                f"will not delete {self.folder}", f"it holds {strange[0]}, which is not ours", "move it elsewhere"
+                f"will not delete {self.folder}", f"it holds {unknown[0]}, which is not ours", "move it elsewhere"
             )
-        (self.folder / "summary.json").unlink(missing_ok=True)  # first, for it stands for the rest
-        (self.folder / "answers.parquet").unlink(missing_ok=True)
+        (self.folder / "summary.json").unlink(missing_ok=True)  # first: it marks the rest as complete
+        self.table.unlink(missing_ok=True)
         shutil.rmtree(self.folder / "parts", ignore_errors=True)
 
-    def _part(self, index: int) -> Path:
-        return self.folder / "parts" / f"part-{index:05d}.parquet"
+
+def _write_answers(path: Path, answers: list[Answer], grades: list[Grade] | None, identity: dict[str, Any]) -> None:
+    """Write a part (without grades) or the whole table; both carry the identity of what generated them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = [
+        ("problem_id", pa.string()), ("sample", pa.int32()), ("seed", pa.int64()), ("prompt_sha256", pa.string()),
+        ("text", pa.large_string()), ("text_repaired", pa.bool_()), ("n_tokens", pa.int32()),
+        ("finish_reason", pa.string()),
+    ]  # fmt: skip
+    rows = []
+    for answer in answers:
+        text = _valid_unicode(answer.text)
+        rows.append(asdict(answer) | {"text": text, "text_repaired": answer.text_repaired or text != answer.text})
+    if grades is not None:
+        details = [
+            ("verdict_official", pa.string()), ("verdict_script", pa.string()), ("tests_run", pa.int32()),
+            ("tests_total", pa.int32()), ("seconds", pa.float64()),
+        ]  # fmt: skip
+        columns += [
+            ("extracted", pa.large_string()), ("extracted_by", pa.string()), ("verdict", pa.string()),
+            ("reason", pa.string()), *details, ("grader_error", pa.bool_()),
+        ]  # fmt: skip
+        for row, grade in zip(rows, grades, strict=True):
+            row |= {name: grade.details.get(name) for name, _ in details}
+            row |= {
+                "extracted": grade.extracted and _valid_unicode(grade.extracted),
+                "extracted_by": grade.extracted_by, "verdict": grade.verdict, "reason": grade.reason,
+                "grader_error": grade.verdict == "grader_error",
+            }  # fmt: skip
+    schema = pa.schema(columns, metadata={IDENTITY: json.dumps(identity, sort_keys=True).encode()})
+    with write_atomic(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
 
 
-@contextmanager
-def open_store(
-    folder: Path, identity: dict[str, Any], portions: list[list[Key]], mode: Mode, warn: Callable[[str], None]
-) -> Iterator[Store]:
-    """The folder, created if need be, under a lock that dies with this process.
+def _valid_unicode(text: str) -> str:
+    """The text with lone surrogates replaced by U+FFFD."""
+    return SURROGATE.sub("\ufffd", text)
 
-    Errors: GspoError when another process evaluates there, or as `Store.prepare` says.
-    """
-    make_writable(folder)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise GspoError(
-                f"{folder} is in use", "another process evaluates there", "wait for it, or evaluate elsewhere: --out"
-            ) from error
-        store = Store(folder, identity, portions, warn)
-        store.prepare(mode)
-        yield store
+
+def _read_answers(path: Path) -> tuple[list[Answer], dict[str, Any]]:
+    """The answers of a part or table, and its identity. Errors: GspoError for a file that is torn or not ours."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [f.name for f in fields(Answer)]
+    try:
+        table = pq.read_table(path, partitioning=None)
+        identity = json.loads((table.schema.metadata or {})[IDENTITY])
+        return [Answer(**row) for row in table.select(names).to_pylist()], identity
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise GspoError(
+            f"cannot read the stored answers {path}", f"the file is damaged: {reason}", "--overwrite to evaluate again"
+        ) from error

@@ -1,27 +1,81 @@
-"""Which model folders are evaluated, where the results go, and with what defaults."""
+"""What the command line of an evaluation names: models, where results go, where problems come from. Light: no torch."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from gspo_cli.config import ModelConfig, RolloutConfig, Table, merge
+from gspo_cli.config import ModelConfig, Recipe, RolloutConfig, merge
 from gspo_cli.errors import GspoError
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
 from gspo_cli.recipe import Layer, parse_set, user_errors
 from gspo_cli.runlog.folder import newest_run
+from gspo_cli.tables import Table
 
+ARITHMETIC = ("dtype", "compute", "float32_matmul", "device", "threads")
+"""What a run's checkpoints keep of the recipe's table `[model]`: without these they would give other numbers."""
 DEADLINE_S = 24 * 3600.0
 """For one portion of answers: long responses take longer than a training batch may."""
 
 
-class Machine(Table):
-    """What of a recipe an evaluation uses: where the model lies and what samples from it."""
+class ProblemLoader:
+    """Loads problem sets, each once."""
+
+    def __init__(self, choices: Mapping[str, DataChoice], warn: Callable[[str], None]) -> None:
+        self.choices, self.warn = choices, warn
+        self.loaded: dict[str, ProblemSet] = {}
+
+    def problems(self, benchmark: Benchmark) -> ProblemSet:
+        """The problems of a benchmark; warnings are given on the first call."""
+        if benchmark.name not in self.loaded:
+            problems = benchmark.load(self.choices.get(benchmark.name, DataChoice()))
+            for warning in problems.warnings:
+                self.warn(f"warning: {warning}")
+            self.loaded[benchmark.name] = problems
+        return self.loaded[benchmark.name]
+
+
+def parse_data(options: Mapping[str, list[str]], benchmarks: list[Benchmark]) -> dict[str, DataChoice]:
+    """From the values `NAME=VALUE` of `--data`, `--revision`, `--release`, `--window`, `--contests`, `--ratings`.
+
+    Several files for one name are joined.
+    Errors: GspoError for another form, or for the name of a benchmark that is not evaluated.
+    """
+    by_name = {b.name: b for b in benchmarks}
+    values: dict[str, dict[str, list[str]]] = {}
+    for option, texts in options.items():
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if not equals or not value:
+                raise GspoError(f"--{option} {text} has no name and value", "the form is NAME=VALUE", "give both")
+            if name not in by_name:
+                chosen = ", ".join(by_name)
+                raise GspoError(f"--{option} {text}", f"{name!r} is not among --bench {chosen}", "correct the name")
+            if option not in ("data", "revision", *by_name[name].takes):
+                raise GspoError(f"--{option} {text}", f"{name} does not take --{option}", "leave it out")
+            values.setdefault(name, {}).setdefault(option, []).append(value)
+    return {name: _data_choice(name, chosen) for name, chosen in values.items()}
+
+
+def _data_choice(name: str, values: dict[str, list[str]]) -> DataChoice:
+    repeated = next((option for option, texts in values.items() if option != "data" and len(texts) > 1), None)
+    if repeated:
+        raise GspoError(f"--{repeated} for {name} is given twice", "it takes one value", "leave out the others")
+    if "data" in values and "revision" in values:
+        raise GspoError(f"--data and --revision for {name}", "a local file has no revision", "use one of them")
+    single = {option: texts[0] for option, texts in values.items() if option != "data"}
+    contests, ratings = (Path(single.pop(k)) if k in single else None for k in ("contests", "ratings"))
+    return DataChoice(tuple(map(Path, values.get("data", ()))), contests=contests, ratings=ratings, **single)
+
+
+class ModelSource(Table):
+    """The tables of a recipe that an evaluation uses: where the model is and what samples from it."""
 
     model: ModelConfig
     rollout: RolloutConfig = RolloutConfig()
@@ -33,12 +87,12 @@ class Target:
 
     name: str
     folder: Path
-    """Results of benchmark b go to `folder / b`, of a run's step N to `folder / b / step-N`."""
+    """Results of benchmark b go to `folder / b`, those of a run's step N to `folder / b / step-N`."""
     step: str | None
     """`step-000060` of a run's checkpoint; None for a bare model."""
-    machine: Machine
+    source: ModelSource
     seed: int
-    """The run's own, so that an evaluation repeats the one that ended its training; 0 for a bare model."""
+    """The run's seed, so that an evaluation repeats the one that ended its training; 0 for a bare model."""
 
     def results(self, benchmark: str) -> Path:
         """The folder of one evaluation."""
@@ -48,67 +102,101 @@ class Target:
 def find_targets(
     name: str | None, out: Path, all_checkpoints: bool, engine: str | None, sets: Iterable[str]
 ) -> list[Target]:
-    """The last checkpoint of a run (default: the newest run), all of them, or a model folder or hub name.
+    """The last or all checkpoints of a run (default: the newest run), or a model folder or hub name.
 
     Errors: GspoError for a run without checkpoints, a study, or `--set` keys that do not fit.
     """
     layers = [Layer("--engine", {"rollout": {"engine": engine}} if engine else {}), *map(parse_set, sets)]
-    run = newest_run(out) if name is None else Path(name)
+    run = named_run(name, out) or Path(str(name))
     if not (run / "run.json").is_file():
-        return [_bare(str(name), out, all_checkpoints, layers)]
-    config, record = _read(run / "config.json"), _read(run / "run.json")
-    own = {"model": config.get("model", {}), "rollout": config.get("rollout", {})}
-    own["model"] = {k: v for k, v in own["model"].items() if k in ("dtype", "device", "threads")}
-    own["rollout"] = own["rollout"] | {"deadline_s": DEADLINE_S}
-    folders = checkpoints(run)
+        return [_bare_model(str(name), out, all_checkpoints, layers)]
+    config, record = _read_object(run / "config.json"), _read_object(run / "run.json")
+    for name, kind in (("model", dict), ("rollout", dict), ("seed", int)):
+        if not isinstance((record if kind is int else config).get(name, kind()), kind):
+            raise GspoError(f"{run} is no run", f"its {name!r} is of another kind", "name a run or a model folder")
+    model = {k: v for k, v in config.get("model", {}).items() if k in ARITHMETIC}
+    base = Layer(
+        str(run / "config.json"), {"model": model, "rollout": config.get("rollout", {}) | {"deadline_s": DEADLINE_S}}
+    )
+    folders = _checkpoints(run)
     return [
         Target(
-            str(folder), run / "eval", folder.parent.name,
-            _machine(own, [Layer(str(run / "config.json"), own), *layers], folder), int(record.get("seed", 0)),
+            name=str(folder),
+            folder=run / "eval",
+            step=folder.parent.name,
+            source=_model_source([base, *layers], folder),
+            seed=record.get("seed", 0),
         )
         for folder in (folders if all_checkpoints else folders[-1:])
-    ]  # fmt: skip
+    ]
 
 
-def checkpoints(run: Path) -> list[Path]:
-    """The model folders of a run's checkpoints, in the order of their steps.
+def named_run(name: str | None, out: Path) -> Path | None:
+    """The one rule by which `gspo rollout` and `gspo eval` find a run: its folder, `<study>/<run>` under `out`, or
+    without a name the newest run there. None if the name is no run's.
 
-    Errors: GspoError when the run has none (it did not get that far).
+    Errors: GspoError without a name and without a run.
     """
-    found = [p for p in run.glob("checkpoints/step-*/model") if p.parent.name.removeprefix("step-").isdecimal()]
-    if not found:
+    if name is None:
+        return newest_run(out)
+    return next((folder for folder in (Path(name), out / name) if (folder / "run.json").is_file()), None)
+
+
+def run_recipe(run: Path, sets: Iterable[str]) -> Recipe:
+    """The recipe of a run with its newest checkpoint as the model, changed by `--set`.
+
+    Errors: GspoError for a run without a checkpoint, or keys that do not fit.
+    """
+    config = _read_object(run / "config.json")
+    model = {key: value for key, value in config.get("model", {}).items() if key in ARITHMETIC}
+    own = {"model": model | {"path": str(_checkpoints(run)[-1])}, "cold_start": None}
+    layers = [Layer(str(run / "config.json"), config | own), *map(parse_set, sets)]
+    table: dict[str, Any] = {}
+    for layer in layers:
+        table = merge(table, layer.table)
+    try:
+        return Recipe.model_validate(table)
+    except ValidationError as error:
+        raise user_errors(error, layers, Recipe)[0] from error
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    """The model folders of a run's checkpoints, by step. Errors: GspoError when the run has none."""
+    steps = {p: p.parent.name.removeprefix("step-") for p in run.glob("checkpoints/step-*/model")}
+    folders = sorted((p for p, step in steps.items() if step.isdecimal()), key=lambda p: int(steps[p]))
+    if not folders:
         raise GspoError(
             f"{run} has no saved model", "a run saves its weights when it ends", "let it finish, or name a model folder"
         )
-    return sorted(found, key=lambda p: int(p.parent.name.removeprefix("step-")))
+    return folders
 
 
-def _bare(name: str, out: Path, all_checkpoints: bool, layers: list[Layer]) -> Target:
+def _bare_model(name: str, out: Path, all_checkpoints: bool, layers: list[Layer]) -> Target:
     if next(Path(name).glob("*/run.json"), None):
         raise GspoError(f"{name} is a study", "an evaluation takes one run of it", "name one of the folders in it")
     if all_checkpoints:
-        raise GspoError(f"{name} is no run", "only a run has checkpoints", "leave out --all-checkpoints, or name a run")
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
-    own = {"rollout": {"deadline_s": DEADLINE_S}}
-    return Target(
-        name, out / f"eval-{plain}", None, _machine(own, [Layer("the defaults", own), *layers], Path(name)), 0
-    )
+        raise GspoError(
+            f"{name} is not a run", "only a run has checkpoints", "leave out --all-checkpoints, or name a run"
+        )
+    safe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
+    base = Layer("the defaults", {"rollout": {"deadline_s": DEADLINE_S}})
+    return Target(name, out / f"eval-{safe_name}", None, _model_source([base, *layers], Path(name)), 0)
 
 
-def _machine(own: dict[str, Any], layers: list[Layer], path: Path) -> Machine:
-    table = own
-    for layer in layers[1:]:
+def _model_source(layers: list[Layer], model: Path) -> ModelSource:
+    table: dict[str, Any] = {}
+    for layer in layers:
         table = merge(table, layer.table)
     try:
-        return Machine.model_validate(merge(table, {"model": {"path": str(path), "tiny": None}}))
+        return ModelSource.model_validate(merge(table, {"model": {"path": str(model), "tiny": None}}))
     except ValidationError as error:
-        raise user_errors(error, layers, Machine)[0] from error
+        raise user_errors(error, layers, ModelSource)[0] from error
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise GspoError(f"cannot read {path}", str(error), "name a model folder instead") from error
     if not isinstance(value, dict):
         raise GspoError(f"cannot read {path}", "it is not an object", "name a model folder instead")

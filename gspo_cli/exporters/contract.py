@@ -9,14 +9,14 @@ from typing import Any, Literal, Protocol
 
 from gspo_cli.errors import GspoError
 
-Axis = Literal["rollout_batch", "update"]
+StepAxis = Literal["rollout_batch", "update"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogRow:
     """One line of a log, as trackers take it."""
 
-    axis: Axis
+    axis: StepAxis
     """What `step` counts."""
     step: int
     """Rollout batches from 1 (0 = before training), or optimizer steps of the whole run from 1."""
@@ -41,7 +41,7 @@ class Origin:
 class Sink(Protocol):
     """One run in one tracker."""
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[LogRow]) -> None:
         """Takes more rows; afterwards they are on the disk."""
 
     def close(self) -> None:
@@ -52,10 +52,7 @@ class Exporter(Protocol):
     """A tracker; a module or an object."""
 
     def open_sink(self, origin: Origin, folder: Path) -> Sink:
-        """A sink that writes into an empty folder.
-
-        Errors: GspoError if the tracker's library is not installed.
-        """
+        """A sink that writes into an empty folder. Errors: GspoError if the tracker's library is not installed."""
 
     def how_to_read(self, folder: Path) -> str:
         """The command that shows what lies in a folder of mirrored runs."""

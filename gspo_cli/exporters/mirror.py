@@ -2,16 +2,97 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from gspo_cli.errors import GspoError
-from gspo_cli.exporters import EXPORTERS
-from gspo_cli.exporters.contract import Exporter, Origin, Sink
-from gspo_cli.exporters.tail import Diverged, Tail
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.exporters import tensorboard, trackio, wandb
+from gspo_cli.exporters.contract import Exporter, LogRow, Origin, Sink, missing
 from gspo_cli.runlog import fs
-from gspo_cli.runlog.read import read_object
+from gspo_cli.runlog.log import split_torn
+from gspo_cli.runlog.strict_json import parse_object, read_object
+
+EXPORTERS: dict[str, Exporter] = {"tensorboard": tensorboard, "wandb": wandb, "trackio": trackio}
+"""To add one: a module with `open_sink` and `how_to_read`, and an entry here."""
+KEYS = ("seq", "step", "kind", "mini_batch", "time", "attempt")
+"""What a line of `perf.jsonl` says of itself; the rest are measurements."""
+
+Record = dict[str, Any]
+
+
+class Diverged(Exception):
+    """The log no longer begins with the lines that were read."""
+
+
+class Tail:
+    """Reads a run's log from its beginning, and later what has come since."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._bytes = self._updates = self._perf_bytes = 0
+        self._last = b""
+        self._perf: dict[int, Record] = {}
+
+    def rows(self) -> list[LogRow]:
+        """Those of the new whole lines. Errors: Diverged; GspoError (exit code 6) for a line that is no strict JSON."""
+        lines = self._new(self.run / "metrics.jsonl", self._bytes - len(self._last))
+        if len(lines) <= len(self._last):
+            return []  # nothing has come, or a resume has cut the log
+        if not lines.startswith(self._last):
+            raise Diverged
+        self._read_perf()
+        return [self._row(line) for line in lines[len(self._last) :].splitlines(keepends=True)]
+
+    def _row(self, line: bytes) -> LogRow:
+        record = self._parse(self.run / "metrics.jsonl", line)
+        self._bytes, self._last = self._bytes + len(line), line
+        is_update = record["kind"] == "update"
+        self._updates += is_update
+        perf = self._perf.get(record["seq"], {})
+        values = {name: value for name, value in record["metrics"].items() if value is not None}
+        values |= {name: float(word) for name, word in record["nonfinite"].items()}
+        named = {f"updates/{name}" if is_update else name: float(value) for name, value in values.items()}
+        named |= {f"perf/{name}": float(v) for name, v in perf.items() if name not in KEYS and _is_number(v)}
+        step = self._updates if is_update else record["step"]
+        return LogRow("update" if is_update else "rollout_batch", step, self._time(perf), named)
+
+    def _time(self, perf: Record) -> float:
+        """The clock's line is written after the log's and may be lost with it."""
+        if "time" in perf:
+            return datetime.fromisoformat(perf["time"]).timestamp()
+        return (self.run / "metrics.jsonl").stat().st_mtime
+
+    def _read_perf(self) -> None:
+        """The newest line of each number: those of lines written again stand later."""
+        path = self.run / "perf.jsonl"
+        lines = self._new(path, self._perf_bytes) if path.is_file() else b""
+        self._perf_bytes += len(lines)
+        self._perf |= {record["seq"]: record for record in (self._parse(path, line) for line in lines.splitlines())}
+
+    @staticmethod
+    def _new(path: Path, start: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(start)
+            return split_torn(file.read())[0]
+
+    @staticmethod
+    def _parse(path: Path, line: bytes) -> Record:
+        try:
+            return parse_object(line.decode("ascii"))
+        except ValueError as error:
+            raise GspoError(
+                f"{path} cannot be exported", f"a line is not what was written: {error}",
+                "`gspo runs verify` names the line", ExitCode.STORAGE,
+            ) from error  # fmt: skip
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
 
 EVERY_S = 5.0
 """Between two looks at a log that is followed."""
@@ -38,7 +119,10 @@ class Mirror:
             self._tail, self._sink = self._begin()
             rows = self._tail.rows()
         if rows:
-            self._sink.write(rows)
+            try:
+                self._sink.write(rows)
+            except OSError as error:  # of a full disk, say, from the tracker's library
+                raise fs.storage_error(self.folder, error) from error
         self.num_rows += len(rows)
 
     def close(self) -> None:
@@ -68,11 +152,21 @@ def check(tracker: str) -> None:
         )
 
 
-def export(study: Path, tracker: str) -> list[Mirror]:
-    """Mirrors the logs of a study, or of one run, as they stand.
+def check_all(trackers: str | None) -> list[str]:
+    """The trackers of a list such as `tensorboard,wandb`, each once.
 
-    Errors: GspoError if there is no log yet, or as `Mirror`.
+    Errors: GspoError for an unknown one, or if its library is not installed.
     """
+    names = list(dict.fromkeys(name.strip() for name in (trackers or "").split(",") if name.strip()))
+    for name in names:
+        check(name)
+        if importlib.util.find_spec(name) is None:
+            raise missing(name)
+    return names
+
+
+def export(study: Path, tracker: str) -> list[Mirror]:
+    """Mirrors the logs of a study, or of one run, as they stand. Errors: GspoError without a log, or as `Mirror`."""
     if not (runs := _with_log(study)):
         raise GspoError(
             f"nothing to export in {study}", "no run in it has a log yet", "wait for the first rollout batch"
@@ -87,16 +181,22 @@ def export(study: Path, tracker: str) -> list[Mirror]:
     return mirrors
 
 
-def follow(study: Path, tracker: str, pause: Callable[[float], None] = time.sleep) -> None:
-    """Mirrors the runs, also those that come later, and keeps up with their logs until it is interrupted."""
+def follow(
+    study: Path, tracker: str, pause: Callable[[float], object] = time.sleep, ended: Callable[[], bool] = lambda: False
+) -> None:
+    """Mirrors the runs, also those that come later, and keeps up with their logs until it is interrupted; or until it
+    `ended`, with a last look after that."""
     mirrors: dict[Path, Mirror] = {}
     try:
-        while True:
+        is_last = False
+        while not is_last:
+            is_last = ended()  # before the look: what was written until then is in it
             for run in _with_log(study):
                 if run not in mirrors:
                     mirrors[run] = Mirror(run, tracker)
                 mirrors[run].catch_up()
-            pause(EVERY_S)
+            if not is_last:
+                pause(EVERY_S)
     finally:
         for mirror in mirrors.values():
             mirror.close()

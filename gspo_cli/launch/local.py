@@ -1,26 +1,219 @@
-"""Several runs of a study at once, each in a process of its own with its share of the machine's cores or GPUs."""
+"""Runs on one machine: one process each, several at once, and one run over several processes with torchrun."""
 
 from __future__ import annotations
 
+import atexit
+import json
+import logging
 import os
+import signal
+import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
+from gspo_cli.distributed import LAUNCHED_AT, RESTART_REASON, Ranks, join, leave
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.launch.job import PROGRAM, Event, Job, as_error, follow, shown
+
+Event = dict[str, Any]
+"""One of `started`, `phase` (with `sampling`), `step` with its values, `warnings`, and `stopping` (asked to save and
+end); or the last one, `ended` with the exit code, and with `error`, the three parts of what went wrong or None."""
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+SAME_PACKAGE = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+folder, target = sys.argv[1:3]
+del sys.argv[1:3]
+spec = spec_from_file_location("gspo_cli", folder + "/__init__.py", submodule_search_locations=[folder])
+sys.modules["gspo_cli"] = package = module_from_spec(spec)
+spec.loader.exec_module(package)
+from importlib import import_module
+module, _, name = target.partition(":")
+sys.exit(getattr(import_module(module), name)())
+"""
+"""Runs `module:function` from this very package. `python -m` would search the working directory first: in a clone of
+the sources, a child would run the checkout and not the installed package that started it."""
 
 
-def threads_each(jobs: int, wanted: int | None) -> int:
-    """CPU threads of each of `jobs` runs: an equal share of the cores, and no more than the recipe asks for."""
-    return max(1, min(wanted or sys.maxsize, len(os.sched_getaffinity(0)) // jobs))
+def same_package(target: str) -> tuple[str, ...]:
+    """The command that calls a function of this package in another process; further words are its arguments."""
+    return (sys.executable, "-P", "-c", SAME_PACKAGE, PACKAGE, target)
 
 
-def share_of_gpus(slot: int, jobs: int, devices: list[str]) -> str | None:
-    """CUDA_VISIBLE_DEVICES of a slot; with fewer GPUs than jobs some share one. None without GPUs."""
+WORKER = same_package("gspo_cli.training.worker:main")
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A run to train in a worker process."""
+
+    name: str
+    request: dict[str, Any]
+    """What `gspo_cli.training.worker` reads: plain JSON."""
+
+
+def run_jobs(
+    jobs: list[TrainingJob], at_once: int, on_event: Callable[[str, Event], None], program: tuple[str, ...] = WORKER
+) -> dict[str, int]:
+    """Train all jobs in order, `at_once` at a time, and return each run's exit code.
+
+    `on_event` is called from several threads with a run's name and its worker's events. A run that a training guard
+    stops counts as a result. After any other failure no further run starts, and the running ones finish first.
+    The first signal that asks this process to end makes the workers save and end, a second one kills them.
+    Errors: GspoError of the first run that failed.
+    """
+    running = set[subprocess.Popen[str]]()
+    waiting, codes, errors = iter(list(jobs)), dict[str, int](), list[GspoError]()
+    names = set[str]()  # of the running ones
+    devices, lock, stop = visible_gpus(), threading.Lock(), threading.Event()
+
+    def take() -> TrainingJob | None:
+        with lock:
+            return None if stop.is_set() else next(waiting, None)
+
+    def work(slot: int) -> None:
+        gpus = gpus_of_slot(slot, at_once, devices)
+        environment = os.environ | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus})
+        while (job := take()) is not None:
+            names.add(job.name)
+            for event in run_worker(job, environment, program, running):
+                if "ended" not in event:
+                    on_event(job.name, event)
+                    continue
+                names.discard(job.name)
+                codes[job.name] = event["ended"]
+                if event["ended"] not in (ExitCode.OK, ExitCode.GUARD):
+                    errors.append(ended_error(event))
+                    stop.set()
+                on_event(job.name, ended_summary(event))
+
+    # wait(), not Thread.join(): an exception in join() marks a living thread as ended, so the next join() returns early
+    with ThreadPoolExecutor(at_once) as pool, _signals_raise():
+        slots = [pool.submit(work, slot) for slot in range(min(at_once, len(jobs)))]
+        try:
+            wait(slots)
+        except (KeyboardInterrupt, SystemExit):
+            stop.set()
+            for process in list(running):
+                process.terminate()
+            for name in sorted(names):
+                on_event(name, {"stopping": True})
+            try:
+                wait(slots)
+            except (KeyboardInterrupt, SystemExit):
+                for process in list(running):
+                    process.kill()
+                wait(slots)
+                raise
+            raise
+    for slot in slots:
+        slot.result()
+    if errors:
+        raise errors[0]
+    return codes
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise SystemExit with their exit code, as Ctrl-C raises KeyboardInterrupt."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_worker(
+    job: TrainingJob,
+    environment: dict[str, str],
+    program: tuple[str, ...] = WORKER,
+    running: set[subprocess.Popen[str]] | None = None,
+) -> Iterator[Event]:
+    """Train one run in a worker process and yield its events as they come; the process is in `running` while it lives.
+
+    The worker has a process group of its own, so a terminal's Ctrl-C reaches this process alone.
+
+    If closed early, it asks the worker to save and end, and waits; the worker also ends if this process dies.
+    """
+    yield {"started": True}
+    error: list[str] | None = None
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(
+            program, stdin=pipe, stdout=pipe, stderr=output, env=environment, text=True, process_group=0
+        ) as process,
+    ):
+        assert process.stdin and process.stdout
+        running = set() if running is None else running
+        running.add(process)
+        try:
+            with suppress(BrokenPipeError):  # it died before reading; its exit code and output say why
+                process.stdin.write(json.dumps(job.request) + "\n")
+                process.stdin.close()
+            for line in process.stdout:
+                event = json.loads(line)
+                error = event.get("error", error)
+                yield event
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        finally:
+            running.discard(process)
+        code = process.wait()
+        output.seek(max(0, output.seek(0, 2) - 2000))
+        tail = output.read().decode(errors="replace").strip()
+    yield {"ended": code, "error": None if code == ExitCode.OK else _failure(job.name, code, error, tail)}
+
+
+def _failure(name: str, code: int, error: list[str] | None, output: str) -> list[str]:
+    """Why a worker failed: its own error if it sent one, else the last line it printed."""
+    if error is not None:
+        return [f"{name}: {error[0]}", *error[1:]]
+    last = output.splitlines()[-1] if output else "nothing"
+    memory = " (as the kernel sends when memory runs out)" if code == -signal.SIGKILL else ""
+    how = f"signal {-code}{memory}" if code < 0 else f"exit code {code}"
+    return [f"run {name} died", f"{how}; its last output was: {last}", "train it alone on this machine to see more"]
+
+
+def ended_error(ended: Event) -> GspoError:
+    """An `ended` event as the error that it carries."""
+    code, (message, why, hint) = ended["ended"], ended["error"]
+    return GspoError(message, why, hint, ExitCode(code) if code in list(ExitCode) else ExitCode.UNEXPECTED)
+
+
+def ended_summary(ended: Event) -> Event:
+    """An `ended` event for a view, with a one-line reason."""
+    return {"ended": ended["ended"], "reason": ended["error"][0] if ended["error"] else ""}
+
+
+def threads_per_run(runs_at_once: int, wanted: int | None) -> int:
+    """CPU threads for each of several runs at once: an equal share of the cores, at most what the recipe asks for."""
+    return max(1, min(wanted or sys.maxsize, len(os.sched_getaffinity(0)) // runs_at_once))
+
+
+def gpus_of_slot(slot: int, slots: int, devices: list[str]) -> str | None:
+    """CUDA_VISIBLE_DEVICES for a slot. With fewer GPUs than slots, some slots share one. None without GPUs."""
     if not devices:
         return None
-    return ",".join(devices[slot::jobs] or [devices[slot % len(devices)]])
+    return ",".join(devices[slot::slots] or [devices[slot % len(devices)]])
 
 
 def visible_gpus() -> list[str]:
@@ -33,48 +226,60 @@ def visible_gpus() -> list[str]:
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
-def run_all(
-    todo: list[Job], jobs: int, on_event: Callable[[str, Event], None], program: tuple[str, ...] = PROGRAM
-) -> dict[str, int]:
-    """Trains all, `jobs` at a time, in order, and gives each run's exit code.
+ABORTED = -signal.SIGABRT
 
-    `on_event` is called, from several threads, with a run's name and what its process tells: `started`, `step`,
-    `warnings`, `ended`. A run that a training guard stops is a result; after any other failure no further run is begun,
-    those in progress are waited for, and the error is raised.
-    Errors: GspoError of the first run that failed otherwise.
+
+def launched_by_torchrun() -> bool:
+    """Whether torchrun started this process, alone or as one of several."""
+    return "WORLD_SIZE" in os.environ
+
+
+def join_ranks() -> Ranks:
+    """Join the other processes that torchrun started, and leave them cleanly when the program exits."""
+    ranks = join()
+    atexit.register(leave, ranks)
+    return ranks
+
+
+def launch(nproc: int) -> ExitCode:
+    """Run this same command in `nproc` connected processes, and return the exit code of the first that failed.
+
+    If one aborts (SIGABRT: glibc's rare and unexplained "double free or corruption" at exit), all are restarted once
+    from the last checkpoint, with a warning and an event in `events.jsonl`.
+    Errors: GspoError if a signal ended a process, which then reports nothing itself.
     """
-    waiting, codes, errors = iter(list(todo)), dict[str, int](), list[GspoError]()
-    devices, lock, stop = visible_gpus(), threading.Lock(), threading.Event()
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the failing process reports its own error
+    os.environ[LAUNCHED_AT] = datetime.now(UTC).isoformat()
+    rank, code = run_ranks(nproc)
+    if code == ABORTED:
+        os.environ[RESTART_REASON] = f"rank {rank} was killed by signal {-code} (SIGABRT)"
+        sys.stderr.write(f"warning: {os.environ[RESTART_REASON]}; restarting once, from the last checkpoint if any\n")
+        rank, code = run_ranks(nproc)
+    if code < 0:
+        raise GspoError(
+            f"rank {rank} was killed by signal {-code}",
+            "the system or another program sent it (signal 9 often means out of memory)",
+            "gspo train --resume continues from the last checkpoint, on any number of ranks",
+            ExitCode.ENGINE,
+        )
+    return ExitCode(code) if code in list(ExitCode) else ExitCode.UNEXPECTED
 
-    def take() -> Job | None:
-        with lock:
-            return None if stop.is_set() else next(waiting, None)
 
-    def work(slot: int) -> None:
-        gpus = share_of_gpus(slot, jobs, devices)
-        environment = os.environ | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus})
-        while (job := take()) is not None:
-            for event in follow(job, environment, program):
-                if "ended" not in event:
-                    on_event(job.name, event)
-                    continue
-                codes[job.name] = event["ended"]
-                if event["ended"] not in (ExitCode.OK, ExitCode.GUARD):
-                    errors.append(as_error(event))
-                    stop.set()
-                on_event(job.name, shown(event))
+def run_ranks(nproc: int) -> tuple[int, int]:
+    """One attempt: the rank that failed first and its exit code, negative for a signal; code 0 if none failed."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    workers = [threading.Thread(target=work, args=(slot,)) for slot in range(min(jobs, len(todo)))]
-    for worker in workers:
-        worker.start()
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=nproc, run_id="gspo", rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=0.1,
+    )  # fmt: skip
     try:
-        for worker in workers:
-            worker.join()
-    except KeyboardInterrupt:  # the children were interrupted with this process, and end by themselves
-        stop.set()
-        for worker in workers:
-            worker.join()
-        raise
-    if errors:
-        raise errors[0]
-    return codes
+        program, *arguments = same_package("gspo_cli.cli.main:run")
+        elastic_launch(config, program)(*arguments, *sys.argv[1:])
+    except ChildFailedError as error:
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        # after an abort, the other ranks may fail at the same moment
+        rank = next((rank for rank, code in codes.items() if code == ABORTED), error.get_first_failure()[0])
+        return rank, codes[rank]
+    return 0, ExitCode.OK

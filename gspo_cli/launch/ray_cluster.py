@@ -1,7 +1,7 @@
-"""Runs of a study as tasks of a Ray cluster.
+"""Train the runs of a study as tasks of a Ray cluster.
 
-A task holds the GPUs and CPUs of its run, starts the run's process and passes on what that tells; only text goes over
-the wire. So a run that crashes leaves its worker alone, and a worker that is lost takes its run's process with it.
+A task reserves the GPUs and CPUs of its run, starts the run's worker process, and forwards its events as text. A run
+that crashes therefore leaves its Ray worker alone, and a Ray worker that is lost takes its run's process with it.
 """
 
 from __future__ import annotations
@@ -11,91 +11,183 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.launch.job import Event, Job, follow
+from gspo_cli.launch.local import Event, TrainingJob, ended_error, ended_summary, run_worker
+
+RETRIES = 3
+"""How often a run is restarted, each time from its newest checkpoint."""
+STOPPED_BY_SIGNAL = (ExitCode.SIGHUP, ExitCode.SIGINT, ExitCode.SIGTERM)
 
 REACHABLE_S = 5.0
 QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # or it would send statistics of use over the network
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # or it would print lost workers on stdout
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it would warn of a coming change; `train_here` hides the GPUs
+    "RAY_USAGE_STATS_ENABLED": "0",  # or it sends usage statistics over the network
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # or it prints lost workers on stdout
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns of a coming change; `train_on_node` hides the GPUs
 }
 EVENTS_MEMORY = 100 * 2**20
-"""Bytes of Ray's own store on a cluster that is started here; events are all that it holds."""
+"""Bytes of Ray's object store on a cluster that is started here; it holds only events."""
 
 
-def train_here(text: str, gpus: int) -> Iterator[str]:
-    """The task: trains one run on the machine where Ray placed it, with the GPUs that Ray gave it."""
-    asked = json.loads(text)
-    hidden = {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
-    for event in follow(Job(asked["name"], asked["asked"]), os.environ | hidden):
-        yield json.dumps(event)
+class Cluster(Protocol):
+    """A place where jobs wait for a machine, run, and send events."""
+
+    def submit(self, job: TrainingJob) -> Any:
+        """Queue a job and return a hashable handle."""
+
+    def next_event(self, placed: Mapping[Any, TrainingJob]) -> tuple[Any, Event]:
+        """Wait for the next event of any of these handles.
+
+        The last event of each is `ended`; its exit code is None if the worker was lost and the code is unknown.
+        """
+
+    def cancel(self, handle: Any) -> None:
+        """Stop a job, which saves first if it has started; its `ended` event still comes."""
+
+
+def run_on_cluster(jobs: list[TrainingJob], cluster: Cluster, on_event: Callable[[str, Event], None]) -> dict[str, int]:
+    """Train all jobs, as many at once as the cluster has room for, and return each run's exit code.
+
+    `on_event` is called with a run's name and its events, and `waiting` before a restart. A run that a training guard
+    stops counts as a result. After any other failure no further run starts, and the running ones finish first.
+    Errors: GspoError of the first run that failed, or that was lost more than `RETRIES` times.
+    """
+    scheduler = _Scheduler(cluster, on_event)
+    for job in jobs:
+        scheduler.submit(job)
+    try:
+        while scheduler.placed:
+            scheduler.handle_event()
+    except (KeyboardInterrupt, SystemExit):
+        scheduler.stopping = True
+        for handle in scheduler.placed:
+            cluster.cancel(handle)
+        while scheduler.placed:
+            scheduler.handle_event()
+        raise
+    if scheduler.errors:
+        raise scheduler.errors[0]
+    return scheduler.codes
+
+
+class _Scheduler:
+    """The jobs on a cluster and their results."""
+
+    def __init__(self, cluster: Cluster, on_event: Callable[[str, Event], None]) -> None:
+        self.cluster, self.on_event = cluster, on_event
+        self.placed: dict[Any, TrainingJob] = {}
+        self.started: set[Any] = set()
+        self.restarts: Counter[str] = Counter()
+        self.codes: dict[str, int] = {}
+        self.errors: list[GspoError] = []
+        self.stopping = False
+
+    def submit(self, job: TrainingJob) -> None:
+        self.placed[self.cluster.submit(job)] = job
+
+    def handle_event(self) -> None:
+        handle, event = self.cluster.next_event(self.placed)
+        job = self.placed[handle]
+        self.started.add(handle)
+        if "ended" not in event:
+            return self.on_event(job.name, event)
+        del self.placed[handle]
+        if should_restart(event["ended"]) and not self.stopping and self.restarts[job.name] < RETRIES:
+            return self.restart(job, event)
+        self.end(job, event)
+
+    def restart(self, job: TrainingJob, ended: Event) -> None:
+        self.restarts[job.name] += 1
+        message, why, _ = ended["error"]
+        warning = f"{message} ({why}); restart {self.restarts[job.name]} of {RETRIES}"
+        self.on_event(job.name, {"warnings": [warning]})
+        self.on_event(job.name, {"waiting": True})
+        self.submit(replace(job, request=job.request | {"go_on": True}))
+
+    def end(self, job: TrainingJob, event: Event) -> None:
+        code = ExitCode.UNEXPECTED if event["ended"] is None else event["ended"]
+        self.codes[job.name] = code
+        if code not in (ExitCode.OK, ExitCode.GUARD) and not self.stopping:
+            self.errors.append(ended_error(event))
+            self.stopping = True
+            for handle in self.placed.keys() - self.started:
+                self.cluster.cancel(handle)
+        self.on_event(job.name, ended_summary(event | {"ended": code}))
+
+
+def should_restart(code: int | None) -> bool:
+    """Whether a worker was lost or ended by a signal. Errors that a run itself reports are final."""
+    return code is None or code < 0 or code in STOPPED_BY_SIGNAL
 
 
 class RayCluster:
-    """See `schedule.Cluster`. Its handles are streams of what the tasks yield."""
+    """A `Cluster` whose handles are Ray's streams of task results."""
 
     def __init__(self, ray: Any, gpus: int, threads: int) -> None:
         self.ray, self.gpus = ray, gpus
-        self.task = ray.remote(train_here)
+        self.task = ray.remote(train_on_node)
         self.needs = {"num_gpus": gpus, "num_cpus": threads, "max_retries": 0, "num_returns": "streaming"}
 
-    def submit(self, job: Job) -> Any:
-        """Queues a job."""
-        text = json.dumps({"name": job.name, "asked": job.asked})
+    def submit(self, job: TrainingJob) -> Any:
+        """Queue a job."""
+        text = json.dumps({"name": job.name, "request": job.request})
         return self.task.options(name=job.name, **self.needs).remote(text, self.gpus)
 
-    def next_event(self, placed: Mapping[Any, Job]) -> tuple[Any, Event]:
-        """The next event of any of them."""
+    def next_event(self, placed: Mapping[Any, TrainingJob]) -> tuple[Any, Event]:
+        """Wait for the next event of any job."""
         (stream,), _ = self.ray.wait(list(placed), num_returns=1)
         name = placed[stream].name
         try:
             return stream, json.loads(self.ray.get(next(stream)))
-        except StopIteration:  # a signal came between the last event and its arrival here
-            return stream, interrupted(name)
+        except StopIteration:  # a signal arrived between the last event and its delivery
+            return stream, _interrupted(name)
         except self.ray.exceptions.RayError as error:
-            return stream, how_it_ended(name, error, self.ray.exceptions)
+            return stream, ended_event(name, error, self.ray.exceptions)
 
     def cancel(self, stream: Any) -> None:
-        """Interrupts the task at the run's next event."""
+        """Interrupt the task at the run's next event."""
         self.ray.cancel(stream)
 
     def close(self) -> None:
-        """Leaves the cluster; one that was started here ends."""
+        """Leave the cluster, or stop it if it was started here."""
         self.ray.shutdown()
 
 
-def interrupted(name: str) -> Event:
-    """The last event of a task that the driver's own end took away."""
-    words = [f"run {name} was interrupted", "the study was", "go on with gspo train --resume STUDY --launcher ray"]
-    return {"ended": int(ExitCode.SIGINT), "error": words}
+def train_on_node(text: str, gpus: int) -> Iterator[str]:
+    """The Ray task: train one run on the machine where Ray placed it, with the GPUs that Ray assigned."""
+    job = json.loads(text)
+    hidden = {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
+    for event in run_worker(TrainingJob(job["name"], job["request"]), os.environ | hidden):
+        yield json.dumps(event)
 
 
-def how_it_ended(name: str, error: Exception, kinds: Any) -> Event:
-    """The last event of a task that could not give it; `kinds` is `ray.exceptions`."""
+def ended_event(name: str, error: Exception, exceptions: Any) -> Event:
+    """The `ended` event for a task that could not send its own; `exceptions` is `ray.exceptions`."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    if isinstance(error, kinds.TaskCancelledError):
-        return interrupted(name)
-    if isinstance(error, kinds.RayTaskError | kinds.RuntimeEnvSetupError):
+    if isinstance(error, exceptions.TaskCancelledError):
+        return _interrupted(name)
+    if isinstance(error, exceptions.RayTaskError | exceptions.RuntimeEnvSetupError):
         hint = "every node needs the same Python and the same gspo with the extra ray (docs/clusters.md)"
-        return {
-            "ended": int(ExitCode.UNEXPECTED),
-            "error": [f"no process could be started for {name}", lines[-1], hint],
-        }
-    return {
-        "ended": None,
-        "error": [f"run {name} lost its worker", lines[0].partition(". ")[0], "the cluster's own logs say more"],
-    }
+        return {"ended": int(ExitCode.UNEXPECTED), "error": [f"cannot start a process for {name}", lines[-1], hint]}
+    why = lines[0].partition(". ")[0]
+    return {"ended": None, "error": [f"run {name} lost its worker", why, "see the cluster's own logs"]}
+
+
+def _interrupted(name: str) -> Event:
+    """The `ended` event for a task that was stopped with the study."""
+    hint = "continue with gspo train --resume STUDY --launcher ray"
+    return {"ended": int(ExitCode.SIGINT), "error": [f"run {name} was interrupted", "so was the study", hint]}
 
 
 def connect(gpus: int | None, threads: int) -> RayCluster:
-    """The cluster that RAY_ADDRESS names, or without it one on this machine alone, with room for at least one run.
+    """Connect to the cluster in RAY_ADDRESS, or start one on this machine, and check that it can hold a run.
 
-    `gpus` of a run default to 1 where the cluster has any; `threads` are its CPUs.
-    Errors: GspoError when Ray is not installed, the cluster cannot be reached, or no machine of it can hold a run.
+    A run uses `threads` CPUs and `gpus` GPUs, by default 1 if the cluster has any.
+    Errors: GspoError if Ray is not installed, the cluster cannot be reached, or no machine can hold a run.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -108,52 +200,45 @@ def connect(gpus: int | None, threads: int) -> RayCluster:
     address = os.environ.get("RAY_ADDRESS") or "local"
     here = {"num_cpus": len(os.sched_getaffinity(0)), "object_store_memory": EVENTS_MEMORY, "include_dashboard": False}
     try:
-        _knock(address)
+        _check_reachable(address)
         ray.init(address, log_to_driver=False, logging_level="ERROR", **(here if address == "local" else {}))
-    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:  # Ray uses all of them
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:  # Ray raises all of them
         raise GspoError(
             f"no Ray cluster at {address}",
             str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
-            "on its head node: export RAY_ADDRESS=auto; from a worker node RAY_ADDRESS=HEAD:6379; RAY_AUTH_MODE=token "
-            "if it asks for one; or unset RAY_ADDRESS to use this machine alone",
+            "on the head node: export RAY_ADDRESS=auto; on a worker node: RAY_ADDRESS=HEAD:6379; add "
+            "RAY_AUTH_MODE=token if it asks for a token; or unset RAY_ADDRESS to use this machine alone",
         ) from error
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.SIGTERM))  # Ray's own handler exits with 15
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     try:
-        return RayCluster(ray, gpus_each(machines, gpus, threads), threads)
+        return RayCluster(ray, gpus_per_run(machines, gpus, threads), threads)
     except GspoError:
         ray.shutdown()
         raise
 
 
-def gpus_each(machines: list[dict[str, float]], gpus: int | None, threads: int) -> int:
-    """GPUs of each run: what was asked for, else 1 where a machine has any.
-
-    Errors: GspoError when no machine can hold a run.
-    """
+def gpus_per_run(machines: list[dict[str, float]], gpus: int | None, threads: int) -> int:
+    """GPUs of each run: as requested, else 1 if any machine has one. Errors: GspoError if no machine can hold a run."""
     most = int(max((m.get("GPU", 0) for m in machines), default=0))
     wanted = min(1, most) if gpus is None else gpus
     have = "; ".join(sorted({f"{m.get('GPU', 0):g} GPUs and {m.get('CPU', 0):g} CPUs" for m in machines}))
+    why = f"its machines have {have or 'nothing'}"
     if wanted > most:
         raise GspoError(
-            f"no machine of the cluster has {wanted} GPUs for a run",
-            f"its machines have {have or 'nothing'}",
-            f"--gpus-per-run {most}" if most else "--gpus-per-run 0 trains on CPUs; or add a machine with GPUs",
-        )
+            f"no machine of the cluster has {wanted} GPUs for a run", why,
+            f"--gpus-per-run {most}" if most else "train on CPUs with --gpus-per-run 0, or add a machine with GPUs",
+        )  # fmt: skip
     if not any(m.get("GPU", 0) >= wanted and m.get("CPU", 0) >= threads for m in machines):
         raise GspoError(
-            f"no machine of the cluster has {threads} CPUs and {wanted} GPUs for a run",
-            f"its machines have {have or 'nothing'}",
-            "--set model.threads=N asks for fewer CPUs",
-        )
+            f"no machine of the cluster has {threads} CPUs and {wanted} GPUs for a run", why,
+            "ask for fewer CPUs with --set model.threads=N",
+        )  # fmt: skip
     return wanted
 
 
-def _knock(address: str) -> None:
-    """Ray itself would try for minutes.
-
-    Errors: OSError when nothing listens at HOST:PORT.
-    """
+def _check_reachable(address: str) -> None:
+    """Errors: OSError if nothing listens at HOST:PORT. Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=REACHABLE_S).close()

@@ -1,93 +1,88 @@
-"""Load a policy and its tokenizer from a Hugging Face folder or hub name, and identify them."""
+"""Load a policy and its tokenizer from a Hugging Face folder or hub name, on one rank or sharded over several."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from gspo_cli.errors import GspoError
-from gspo_cli.models.adapter_folder import adapter_base, attach, is_adapter
-from gspo_cli.models.foreign_code import code_arguments, code_hint
-from gspo_cli.models.packing import enable_packing
-from gspo_cli.models.sharding import whole
+from gspo_cli.hub import prepare_hub
+from gspo_cli.models.admission import Paths, admit, paths_of, use_paths
+from gspo_cli.models.device import pick_device
+from gspo_cli.models.files import check_model_folder, check_source, check_vocabulary, load_error
+from gspo_cli.models.lora import adapt, adapter_base, attach, is_adapter
+from gspo_cli.models.precision import compute_dtype, compute_in
+from gspo_cli.models.remote_code import code_arguments
+from gspo_cli.models.sharding import Model, copy_full, full_tensor, shard
+from gspo_cli.models.trunk import ValueModel, trunk_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gspo_cli.config import ModelConfig
+    from gspo_cli.config import ModelConfig, Recipe
+    from gspo_cli.distributed import Ranks
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 
-def pick_device(name: str) -> torch.device:
-    """`auto` is cuda where there is one, else cpu.
-
-    Errors: GspoError for a device that torch does not know or that is not there.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise GspoError(f"cannot use device {name!r}", str(error).splitlines()[0], "model.device = 'auto'") from error
-    return device
-
-
 def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model and tokenizer in `path`, ready to train; of a folder of adapters, their base model with them in it.
+    """The model and tokenizer in `path`, ready to train, its passes in the precision that the configuration names; for
+    a folder of adapters, their base model with them attached.
 
     Errors: GspoError when the folder holds no model, no tokenizer, or a model without an end-of-sequence token.
     """
     source, local = str(path), Path(path).is_dir()
     if is_adapter(path):
+        check_model_folder(Path(path))
         base, revision = adapter_base(Path(path))
         model, _ = load_policy(config.model_copy(update={"revision": revision}), base)
         return attach(model, Path(path)), load_tokenizer(source, None, local)
-    if (looks_local(source) or local) and not (Path(path) / "config.json").is_file():
-        raise GspoError(
-            f"no model in {source}",
-            "the folder does not exist" if not local else "it has no config.json",
-            "give a Hugging Face model folder, or a hub name such as Qwen/Qwen3-0.6B",
-        )
+    check_source(source)
     tokenizer = load_tokenizer(source, config.revision, local)
-    try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+    try:  # every architecture has eager attention, while admission chooses the one that is used
+        model, report = AutoModelForCausalLM.from_pretrained(
             source, revision=config.revision, dtype=getattr(torch, config.dtype), use_safetensors=True,
-            attn_implementation="sdpa", output_loading_info=True, **code_arguments(source),
+            attn_implementation="eager", output_loading_info=True, **code_arguments(source),
         )  # fmt: skip
-    except (OSError, ValueError, RuntimeError) as error:
+    except GspoError:
+        raise
+    except Exception as error:  # libraries raise almost anything over a broken file
         raise load_error(f"cannot load the model {source}", source, error) from error
-    refuse_invented(source, found)
-    device = pick_device(config.device)
-    model = model.to(device).eval()
-    enable_packing(model)
+    require_all_weights(source, report)
+    keep_weights(model)
+    model = model.to(pick_device(config.device)).eval()
+    admit(model, source)
+    if config.compute not in (None, config.dtype):
+        compute_in(model, getattr(torch, config.compute))
     return model, tokenizer
 
 
-def refuse_invented(source: str, found: dict[str, Any]) -> None:
-    """Errors: GspoError for weights that are not in the files; the library gives them random values and goes on."""
-    missing = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
+def keep_weights(model: PreTrainedModel) -> None:
+    """Keeps RWKV from dividing weights of its later layers in place, against overflow in half precision: a checkpoint
+    would hold the divided ones, and they would be divided again when it is loaded."""
+    if getattr(model.config, "rescale_every", 0):
+        model.config.rescale_every = 0
+
+
+def require_all_weights(source: str, report: dict[str, Any]) -> None:
+    """Errors: GspoError for weights missing from the files, which transformers would initialise at random."""
+    missing = sorted(report["missing_keys"]) + sorted(str(key[0]) for key in report["mismatched_keys"])
     if missing:
         raise GspoError(
             f"{len(missing)} weights of the model {source} are not in its files",
-            f"{', '.join(missing[:3])}{', ...' if missing[3:] else ''} would begin with random values",
-            "save the model again with save_pretrained, with the class that its configuration names",
+            f"{', '.join(missing[:3])}{', ...' if missing[3:] else ''} would start with random values",
+            "save the model again with save_pretrained, using the class that its configuration names",
         )
 
 
 def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrainedTokenizerBase:
-    """The tokenizer beside a model.
-
-    Errors: GspoError when there is none, or when it names no end-of-sequence token.
-    """
+    """The tokenizer of a model. Errors: GspoError when there is none, or when it has no end-of-sequence token."""
     files = ("tokenizer.json", "tokenizer.model", "vocab.json")
     if local and not any((Path(source) / f).is_file() for f in files):
         raise GspoError(
@@ -95,14 +90,21 @@ def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrained
             f"the folder has none of {', '.join(files)}",
             "save the tokenizer there too: tokenizer.save_pretrained(FOLDER)",
         )
+    if local:
+        check_model_folder(Path(source))
+        check_vocabulary(Path(source))
+    else:
+        prepare_hub()
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, **code_arguments(source))
-    except (OSError, ValueError) as error:
+    except GspoError:
+        raise
+    except Exception as error:  # a damaged tokenizer.json is an `Exception` of its library, without a type of its own
         raise load_error(f"cannot load the tokenizer of {source}", source, error) from error
     if tokenizer.eos_token_id is None:
         raise GspoError(
             f"the tokenizer of {source} names no end-of-sequence token",
-            "responses could then end by the length limit alone",
+            "responses could then end only at the length limit",
             "set eos_token in its tokenizer_config.json",
         )
     return tokenizer
@@ -110,19 +112,19 @@ def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrained
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Every token id that ends a response: the generation config's, the model config's and the tokenizer's."""
-    found: set[int] = {tokenizer.eos_token_id}
+    stops: set[int] = {tokenizer.eos_token_id}
     for config in (model.generation_config, model.config):
         ids = getattr(config, "eos_token_id", None)
-        found.update(ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
-    return frozenset(found)
+        stops.update(ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
+    return frozenset(stops)
 
 
 def weights_hash(model: PreTrainedModel) -> str:
-    """sha256 over the names and bytes of all parameters, in name order; all ranks of a divided model must call it."""
+    """sha256 over the names and bytes of all parameters, in name order; all ranks of a sharded model must call it."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(whole(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(full_tensor(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -132,19 +134,79 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(repr((vocabulary, tokenizer.chat_template)).encode()).hexdigest()
 
 
-def looks_local(source: str) -> bool:
-    """Whether a name can only be a path: a hub name has the form `owner/name`, and no folder here is its owner."""
-    return source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(source).parts[0] in os.listdir()
+class ShardedModel(NamedTuple):
+    """A start model on several ranks."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    sha256: str
+    """Hash of the full weights, without adapters."""
 
 
-def load_error(message: str, source: str, error: BaseException) -> GspoError:
-    """For a model or tokenizer that cannot be loaded, or comes with code that may not be run."""
-    if hint := code_hint(source, error):
-        return GspoError(message, "it comes with Python code of its own, which is not run unasked; none was", hint)
-    local = Path(source).is_dir()
-    hint = "check the files in the folder" if local else "check the name and the network, or give a local folder"
-    return GspoError(message, _first_line(error), hint)
+def sharded_load(recipe: Recipe, path: str | Path, ranks: Ranks) -> ShardedModel:
+    """The model with its weights, and the recipe's adapters if any, sharded over the ranks. Only rank 0's host needs
+    memory for a full copy.
+
+    Errors: as `load_policy`, on all ranks.
+    """
+    model, source, sha256 = read_on_rank0(recipe, path, ranks)
+    shard_for_recipe(model, source, recipe, ranks)
+    return ShardedModel(model, load_tokenizer(str(path), recipe.model.revision, Path(path).is_dir()), sha256)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def sharded_load_value(recipe: Recipe, path: str | Path, ranks: Ranks) -> ValueModel:
+    """The same model's trunk with a scalar head. Errors: as `load_policy`, on all ranks."""
+    model, source, _ = read_on_rank0(recipe, path, ranks)
+    value = ValueModel(trunk_of(model))
+    shard_for_recipe(value, ValueModel(trunk_of(source)) if source else None, recipe, ranks)
+    return value
+
+
+def read_on_rank0(
+    recipe: Recipe, path: str | Path, ranks: Ranks
+) -> tuple[PreTrainedModel, PreTrainedModel | None, str]:
+    """The model's skeleton on all ranks, the model itself on rank 0 (None on the others), and the hash of its weights
+    without adapters."""
+    source: list[PreTrainedModel] = []
+
+    def load() -> tuple[dict[str, Any], str]:
+        model, _ = load_policy(recipe.model.model_copy(update={"device": "cpu"}), path)
+        sha256 = weights_hash(model)
+        adapt(model, recipe, path)
+        source.append(model)
+        return paths_of(model).as_dict(), sha256
+
+    paths, sha256 = ranks.broadcast(load)
+    return skeleton(recipe, path, Paths(**paths)), source[0] if source else None, sha256
+
+
+def shard_for_recipe(model: Model, source: Model | None, recipe: Recipe, ranks: Ranks) -> None:
+    """Shards a skeleton with the recipe's device, precision and `train.divide`."""
+    compute = getattr(torch, recipe.model.compute or recipe.model.dtype)
+    shards = ranks.local if recipe.train.divide == "machine" else ranks.size
+    shard(model, source, pick_device(recipe.model.device), compute, shards)
+
+
+def skeleton(recipe: Recipe, path: str | Path, paths: Paths) -> PreTrainedModel:
+    """The model without memory for its weights."""
+    model = AutoModelForCausalLM.from_pretrained(
+        str(path), revision=recipe.model.revision, dtype=getattr(torch, recipe.model.dtype), device_map="meta",
+        attn_implementation="eager", **code_arguments(path),
+    )  # fmt: skip
+    keep_weights(model)
+    use_paths(model, paths)
+    adapt(model, recipe, path)
+    return model.eval()  # type: ignore[no-any-return]
+
+
+def replica(recipe: Recipe, path: str | Path, model: PreTrainedModel) -> PreTrainedModel:
+    """A full copy of a sharded model, for sampling."""
+    copy = skeleton(recipe, path, paths_of(model))
+    copy.to_empty(device=model.device)
+    copy.tie_weights()
+    for buffer, known in zip(copy.buffers(), model.buffers(), strict=True):
+        buffer.copy_(known)
+    copy_full(model, copy)
+    if compute_dtype(model) != copy.dtype:
+        compute_in(copy, compute_dtype(model))
+    return copy.requires_grad_(False)

@@ -5,69 +5,86 @@ B = responses, T = token positions, N = loss tokens, R = tokens fed, H = hidden 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from gspo_cli.models.packing import Packing, last_hidden, take_rows
-from gspo_cli.models.sharding import inside
+from gspo_cli.models.packing import Packing, take_rows
+from gspo_cli.models.precision import computing
+from gspo_cli.models.sharding import is_sharded, run_forward
+from gspo_cli.models.trunk import head_logits, last_hidden, trunk_of
 
-CHUNK_LOGITS = 1 << 24  # logits held at a time; more tokens than that are done in chunks and recomputed in backward
+CHUNK_LOGITS = 1 << 24
+"""The head runs on chunks of tokens with at most this many logits."""
+KEPT_LOGITS = 1 << 27
+"""Up to this many log-probabilities (512 MiB) are kept for the backward pass. It recomputes the chunks if there are
+more, or if the model's layers are recomputed too."""
 
 
 class TokenScores(NamedTuple):
-    """Of each loss token, 0 elsewhere; float32, or the model's precision where that is higher."""
+    """Scores of each loss token, 0 elsewhere; float32, or the model's precision if that is higher."""
 
     log_probs_BT: Tensor
     entropy_BT: Tensor
-    """Of the whole distribution the token was drawn from, in nats; no gradient."""
+    """Entropy of the full distribution that the token was drawn from, in nats; no gradient."""
 
 
 def token_scores(
-    model: PreTrainedModel, input_ids_BT: Tensor, mask_BT: Tensor, temperature: float, packing: Packing | None = None
-) -> TokenScores:
-    """log pi(y_t | y_<t) at temperature T, and the entropy there, for the tokens that `mask_BT` marks.
+    model: PreTrainedModel, input_ids_BT: Tensor, mask_BT: Tensor, temperature: float, packing: Packing | None = None,
+    loss_M: Tensor | None = None,
+) -> TokenScores:  # fmt: skip
+    """log pi(y_t | y_<t) at `temperature` and the entropy there, for the tokens marked in `mask_BT`.
 
-    The token at t is predicted by the hidden state at t - 1; the language-model head runs on those positions alone,
-    never on prompt or padding. With `packing` (of the same rows) the model is fed packed rows instead of padded ones:
-    the same values to rounding.
+    The hidden state at t - 1 predicts the token at t; the language-model head runs on those positions only, never on
+    prompt or padding. With `packing` of the same rows, the model gets packed instead of padded rows: the same values up
+    to rounding. `loss_M`: where the flattened mask is True, if the caller knows (to find out, the host waits).
     """
-    return inside(model, _token_scores, input_ids_BT, mask_BT, temperature, packing)
+    loss_M = mask_BT.flatten().nonzero()[:, 0] if loss_M is None else loss_M
+    # as rows only here: FSDP's hook would be lost on a view
+    flat = run_forward(model, _token_scores, input_ids_BT, loss_M, temperature, packing)
+    return TokenScores(*(scores.view(input_ids_BT.shape) for scores in flat))
 
 
 def _token_scores(
-    model: PreTrainedModel, input_ids_BT: Tensor, mask_BT: Tensor, temperature: float, packing: Packing | None
-) -> TokenScores:
-    hidden_RH = last_hidden(model.base_model, input_ids_BT, packing)
-    index_BT = torch.arange(mask_BT.numel(), device=mask_BT.device).view(mask_BT.shape)
-    index_BT = index_BT if packing is None else packing.index_BT
-    hidden_NH, target_N = take_rows(hidden_RH, index_BT[:, :-1][mask_BT[:, 1:]]), input_ids_BT[mask_BT]
-    weight_VH = model.get_output_embeddings().weight
-    size = max(1, CHUNK_LOGITS // len(weight_VH))
-    if len(target_N) <= size:
-        scores = [_chunk(hidden_NH, target_N, weight_VH, temperature)]
+    model: PreTrainedModel, input_ids_BT: Tensor, loss_N: Tensor, temperature: float, packing: Packing | None
+) -> tuple[Tensor, Tensor]:
+    hidden_RH = last_hidden(trunk_of(model), input_ids_BT, packing)
+    predicting_N = loss_N - 1  # within the flattened rows: a row's first position is never a loss token
+    fed_N = predicting_N if packing is None else packing.index_BT.flatten()[predicting_N]
+    hidden_NH, target_N = take_rows(hidden_RH, fed_N), input_ids_BT.flatten()[loss_N]
+    size = max(1, CHUNK_LOGITS // vocabulary(model))
+    chunks = zip(hidden_NH.split(size), target_N.split(size), strict=True)
+    recompute = bool(getattr(trunk_of(model), "is_gradient_checkpointing", False))
+    if len(target_N) <= size or (len(target_N) * vocabulary(model) <= KEPT_LOGITS and not recompute):
+        scores = [_score_chunk(model, hidden, target, temperature) for hidden, target in chunks]
     else:
         scores = [
-            checkpoint(_chunk, hidden, target, weight_VH, temperature, use_reentrant=False)
-            for hidden, target in zip(hidden_NH.split(size), target_N.split(size), strict=True)
+            checkpoint(_score_chunk, model, hidden, target, temperature, use_reentrant=False)
+            for hidden, target in chunks
         ]
-    log_probs_BT, entropy_BT = (_place(torch.cat(parts), mask_BT) for parts in zip(*scores, strict=True))
-    return TokenScores(log_probs_BT, entropy_BT)
+    log_probs_N, entropy_N = (torch.cat(parts) for parts in zip(*scores, strict=True))
+    zeros = log_probs_N.new_zeros(input_ids_BT.numel())
+    return zeros.index_copy(0, loss_N, log_probs_N), zeros.index_copy(0, loss_N, entropy_N)
 
 
-def _chunk(hidden_NH: Tensor, target_N: Tensor, weight_VH: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    logits_NV = F.linear(hidden_NH, weight_VH)
+def _score_chunk(
+    model: PreTrainedModel, hidden_NH: Tensor, target_N: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    with (
+        nullcontext() if is_sharded(model) else computing(model)
+    ):  # backward repeats it, when other contexts have ended
+        logits_NV = head_logits(model, hidden_NH)
     logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
-    log_probs_NV = torch.log_softmax(logits_NV / temperature, dim=-1)
+    log_probs_NV = torch.log_softmax(logits_NV if temperature == 1 else logits_NV / temperature, dim=-1)
     with torch.no_grad():
         entropy_N = -(log_probs_NV.exp() * log_probs_NV).sum(-1)
     return log_probs_NV.gather(-1, target_N[:, None])[:, 0], entropy_N
 
 
-def _place(values_N: Tensor, mask_BT: Tensor) -> Tensor:
-    """The values at the marked positions, in order, 0 elsewhere: [B, T]."""
-    return torch.zeros(mask_BT.shape, dtype=values_N.dtype, device=values_N.device).masked_scatter(mask_BT, values_N)
+def vocabulary(model: PreTrainedModel) -> int:
+    """The number of token ids that a model has, also where its configuration keeps it one level down."""
+    return int(model.config.get_text_config().vocab_size)

@@ -1,13 +1,11 @@
-"""Tiny Qwen3 models from a configuration, with tokenizers, as ordinary Hugging Face folders.
-
-They need no download, and every engine loads them like any other model.
-"""
+"""Tiny Qwen3 models and their tokenizers, built without a download and saved as ordinary Hugging Face folders."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from gspo_cli.config import TinyModel
@@ -17,30 +15,31 @@ SPECIAL = ["<pad>", "<eos>", "<unk>"]
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character: printable ASCII, newline, `<pad>`, `<eos>`, `<unk>` (99 tokens)."""
+    """One token per character: printable ASCII, newline, `<pad>`, `<eos>`, `<unk>` (99 tokens)."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     vocabulary = {token: i for i, token in enumerate(SPECIAL + CHARACTERS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
-        clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+    return _fast(tokenizer)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, for any text: 256 byte symbols, `<pad>`, `<eos>`, `<unk>` (259 tokens)."""
+    """One token per byte, for any text: 256 byte symbols, `<pad>`, `<eos>`, `<unk>` (259 tokens)."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate(SPECIAL + symbols)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
+    return _fast(tokenizer)
+
+
+def _fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
         clean_up_tokenization_spaces=False,
@@ -51,7 +50,7 @@ TOKENIZERS = {"characters": character_tokenizer, "bytes": byte_tokenizer}
 
 
 def build_tiny(tiny: TinyModel, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """A freshly initialised model of `tiny`'s shape and its tokenizer; the same seed gives the same weights."""
+    """A randomly initialised model of `tiny`'s shape and its tokenizer; the same seed gives the same weights."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -65,7 +64,7 @@ def build_tiny(tiny: TinyModel, seed: int) -> tuple[PreTrainedModel, PreTrainedT
         "head_dim": tiny.head_dim or tiny.hidden // 4,
         "intermediate_size": 2 * tiny.hidden,
         "max_position_embeddings": 4096,
-        # a short base lets a tiny model tell near positions apart
+        # a small base lets a tiny model distinguish nearby positions
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
         "tie_word_embeddings": True,
         "pad_token_id": tokenizer.pad_token_id,

@@ -1,4 +1,4 @@
-"""How much the chosen experts change: pure functions over expert indices. Order within a set means nothing.
+"""How much the chosen experts change: pure functions over expert indices, whose order within a set means nothing.
 
 L = MoE layers, N = tokens, K = experts per token, E = experts
 """
@@ -12,12 +12,12 @@ from gspo_cli.types import LayerMeans, Loads, Mean
 
 
 def shared_slots(before_LNK: Tensor, after_LNK: Tensor) -> Tensor:
-    """Experts that both sets have, of each (layer, token): int64 [L, N]."""
+    """The number of experts in both sets of each (layer, token): int64 [L, N]."""
     return _same_LNKK(before_LNK, after_LNK).any(-1).sum(-1)
 
 
 def slot_churn(before_LNK: Tensor, after_LNK: Tensor) -> LayerMeans:
-    """Share of expert slots filled differently: (K - |E and E'|) summed over tokens, over K * tokens, of each layer.
+    """Share of expert slots filled differently, per layer: sum over tokens of (K - |E and E'|), over K * tokens.
 
     The paper's "activated experts that differ" (arXiv 2507.18071, §5.3), which does not give the formula.
     """
@@ -26,7 +26,7 @@ def slot_churn(before_LNK: Tensor, after_LNK: Tensor) -> LayerMeans:
 
 
 def router_differs(before_LNK: Tensor, after_LNK: Tensor) -> LayerMeans:
-    """Share of tokens whose set differs at all, of each layer."""
+    """Share of tokens whose set differs at all, per layer."""
     return LayerMeans((shared_slots(before_LNK, after_LNK) < after_LNK.shape[-1]).sum(-1), after_LNK.shape[1])
 
 
@@ -37,9 +37,9 @@ def token_any_layer(before_LNK: Tensor, after_LNK: Tensor) -> Mean:
 
 
 def weighted_churn(before_LNK: Tensor, gates_before_LNK: Tensor, after_LNK: Tensor, gates_LNK: Tensor) -> LayerMeans:
-    """The share of gate mass that moved: 1 - sum over shared experts of min(g, g'), gates divided by their sum.
+    """Share of gate mass that moved, per layer: 1 - sum over shared experts of min(g, g'), gates divided by their sum.
 
-    A slot that changes near the decision boundary has little weight, and counts accordingly.
+    A slot that changes near the decision boundary has little weight and counts little.
     """
     g, h = (gates.float() / gates.float().sum(-1, keepdim=True) for gates in (gates_before_LNK, gates_LNK))
     kept_LNKK = torch.where(_same_LNKK(before_LNK, after_LNK), torch.minimum(g[..., :, None], h[..., None, :]), 0.0)
@@ -47,14 +47,14 @@ def weighted_churn(before_LNK: Tensor, gates_before_LNK: Tensor, after_LNK: Tens
 
 
 def loads(routes_LNK: Tensor, num_experts: int) -> Loads:
-    """How often each expert was chosen, in routed slots: [L, E]."""
+    """How often each expert was chosen: slots [L, E]."""
     flat_LM = routes_LNK.reshape(len(routes_LNK), -1).long()
     zero_LE = torch.zeros(len(routes_LNK), num_experts, device=flat_LM.device)
     return Loads(zero_LE.scatter_add_(1, flat_LM, torch.ones_like(flat_LM, dtype=torch.float32)))
 
 
 def router_entropy(logits_LNE: Tensor) -> LayerMeans:
-    """Mean entropy over tokens of the softmax of the routers' logits, in nats, of each layer."""
+    """Mean entropy in nats of the softmax of the routers' logits, per layer."""
     log_share = torch.log_softmax(logits_LNE.float(), -1)
     return LayerMeans(-(log_share.exp() * log_share).sum(-1).double().sum(-1), logits_LNE.shape[1])
 

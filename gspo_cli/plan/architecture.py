@@ -1,15 +1,14 @@
-"""The numbers of a decoder that memory and time follow from.
-
-H = hidden width, L = layers, q and kv = heads of queries and of keys, d = width of a head, I = inner width of the dense
-feed-forward block or of one expert, E = experts, k = experts per token, V = vocabulary
-"""
+"""The numbers of a decoder that determine memory and time: from its configuration, or as published."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from gspo_cli.config import Lora, TinyModel
+from gspo_cli.config import Lora, ModelConfig, TinyModel
+from gspo_cli.errors import GspoError
+from gspo_cli.hub import prepare_hub
 
 KINDS = ("qwen3", "qwen3_moe", "qwen2", "llama", "mistral")
 """`model_type` of the configurations whose parameters are counted here."""
@@ -18,7 +17,7 @@ TINY_VOCABULARY = {"characters": 99, "bytes": 259}
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder of one of `KINDS`. Counts are of parameters, operations of one token."""
+    """A decoder of one of `KINDS`. Counts are in parameters, operations per token."""
 
     kind: str
     hidden: int
@@ -34,7 +33,7 @@ class Architecture:
     top_k: int = 0
     expert_inner: int = 0
     dense_layers: int = 0
-    """Layers of a mixture of experts that have a dense block all the same."""
+    """Layers of a mixture-of-experts model without experts."""
 
     @property
     def moe_layers(self) -> int:
@@ -48,7 +47,7 @@ class Architecture:
 
     @property
     def small_vectors(self) -> int:
-        """Two norms a layer (2 H), and what the kind has besides: norms of queries and keys (2 d), or biases."""
+        """Two norms per layer (2 H), and norms of queries and keys (2 d) or biases if the kind has them."""
         norms = 2 * self.head_dim if self.kind.startswith("qwen3") else 0
         biases = self.head_dim * (self.heads + 2 * self.kv_heads) if self.kind == "qwen2" else 0
         return 2 * self.hidden + norms + biases
@@ -80,26 +79,26 @@ class Architecture:
 
     @property
     def active(self) -> int:
-        """A = L (2 H d (q + kv) + E H + 3 k H I) + V H: the weights that a token is multiplied with."""
+        """A = L (2 H d (q + kv) + E H + 3 k H I) + V H: the weights that multiply one token."""
         experts = self.moe_layers * self.hidden * (self.experts + 3 * self.top_k * self.expert_inner)
         dense = (self.layers - self.moe_layers) * 3 * self.hidden * self.inner
         return self.layers * self.attention_matrices + experts + dense + self.head
 
     def forward_flop(self, length: float) -> float:
-        """F = 2 A + 2 L q d T, per token of a causal sequence of `length` tokens."""
+        """F = 2 A + 2 L q d T per token of a causal sequence of T = `length` tokens."""
         return 2 * self.active + 2 * self.layers * self.heads * self.head_dim * length
 
     def kv_bytes(self, itemsize: int) -> int:
-        """Keys and values of one token: 2 L kv d numbers."""
+        """Bytes of one token's keys and values: 2 L kv d numbers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * itemsize
 
     @property
     def routes_bytes(self) -> int:
-        """A record of one token's experts: L k slots of one byte up to 255 experts, else of two."""
+        """Bytes of one token's recorded experts: L k slots of one byte up to 255 experts, else of two."""
         return self.moe_layers * self.top_k * (1 if self.experts <= 255 else 2)
 
     def lora_parameters(self, lora: Lora) -> int:
-        """Two matrices of `rank` beside each adapted layer: r (inputs + outputs). Targets by their usual names."""
+        """Parameters of the adapters: r (inputs + outputs) for each adapted layer. Targets have their usual names."""
         h, d, i = self.hidden, self.head_dim, self.inner
         sizes = {
             "q_proj": h + self.heads * d, "k_proj": h + self.kv_heads * d, "v_proj": h + self.kv_heads * d,
@@ -115,7 +114,7 @@ class Architecture:
 
 
 def of_tiny(tiny: TinyModel) -> Architecture:
-    """The architecture of a model that is built from a recipe."""
+    """The architecture of a recipe's `model.tiny`."""
     return Architecture(
         kind=tiny.kind, hidden=tiny.hidden, layers=tiny.layers, heads=4, kv_heads=2,
         head_dim=tiny.head_dim or tiny.hidden // 4, inner=2 * tiny.hidden,
@@ -143,3 +142,61 @@ def of_config(config: Any) -> Architecture:
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads, inner=config.intermediate_size,
         vocabulary=config.vocab_size, tied=bool(config.tie_word_embeddings), **moe,
     )  # fmt: skip
+
+
+VOCABULARY = 151_936
+
+
+def _dense(hidden: int, layers: int, heads: int, inner: int, tied: bool) -> Architecture:
+    return Architecture("qwen3", hidden, layers, heads, 8, 128, inner, VOCABULARY, tied)
+
+
+PUBLISHED = {
+    "Qwen/Qwen3-0.6B": _dense(1024, 28, 16, 3072, True),
+    "Qwen/Qwen3-1.7B": _dense(2048, 28, 16, 6144, True),
+    "Qwen/Qwen3-4B": _dense(2560, 36, 32, 9728, True),
+    "Qwen/Qwen3-8B": _dense(4096, 36, 32, 12288, False),
+    "Qwen/Qwen3-30B-A3B": Architecture("qwen3_moe", 2048, 48, 32, 4, 128, 6144, VOCABULARY, False, 128, 8, 768),
+    "HuggingFaceTB/SmolLM2-135M-Instruct": Architecture("llama", 576, 30, 9, 3, 64, 1536, 49_152, True),
+}
+
+
+def published(name: str | None) -> Architecture | None:
+    """The architecture of a hub name in the table."""
+    return None if name is None else PUBLISHED.get(name.removesuffix("-Base"))
+
+
+def architecture_of(model: ModelConfig) -> tuple[Architecture, str]:
+    """The architecture, and where it was read: a folder or the hub's cache, else the built-in table, else the hub.
+
+    Errors: GspoError for a model whose configuration cannot be read, or of a kind that the planner cannot count.
+    """
+    if model.tiny is not None:
+        return of_tiny(model.tiny), "the recipe's model.tiny"
+    from transformers import AutoConfig
+
+    assert model.path is not None
+    known = published(model.path)
+    try:
+        cached_only = known is not None and not Path(model.path).is_dir()
+        if not cached_only and not Path(model.path).is_dir():
+            prepare_hub()
+        config = AutoConfig.from_pretrained(
+            model.path, revision=model.revision, local_files_only=cached_only, trust_remote_code=False
+        )
+        found = of_config(config) if config.model_type in KINDS else None
+    except Exception as error:  # a configuration holds any value, and transformers raises almost anything over it
+        if known is not None:
+            return known, "the built-in table of published numbers"
+        raise GspoError(
+            f"cannot read the configuration of {model.path}",
+            (str(error).strip().splitlines() or [type(error).__name__])[0],
+            f"give a model folder with --model; without network the planner knows {', '.join(PUBLISHED)}",
+        ) from error
+    if found is None:
+        raise GspoError(
+            f"the planner cannot count a model of type {config.model_type!r}",
+            f"it knows {', '.join(KINDS)}",
+            "train without --dry-run: the trainer takes more kinds than the planner",
+        )
+    return found, f"the configuration of {model.path}"

@@ -1,4 +1,4 @@
-"""Bytes on each GPU, in the phases whose peaks differ: training and sampling.
+"""Bytes on each GPU in the two phases with different peaks: training and sampling.
 
 P = parameters, S = GPUs that share them, w = bytes of a parameter, c = of a number in a pass, T = tokens of a pass
 """
@@ -6,29 +6,30 @@ P = parameters, S = GPUs that share them, w = bytes of a parameter, c = of a num
 from __future__ import annotations
 
 from gspo_cli.plan.architecture import Architecture
-from gspo_cli.plan.hardware import GIB
-from gspo_cli.plan.setup import Setup
+from gspo_cli.plan.workload import GIB, Workload
 
 CHUNK_LOGITS = 1 << 24
-"""Logits held at a time: `models.log_probs.CHUNK_LOGITS`, which only torch could import."""
+"""Logits in memory at a time: `models.log_probs.CHUNK_LOGITS`, which cannot be imported without torch."""
+KEPT_LOGITS = 1 << 27
+"""Most log-probabilities that wait for the backward pass: `models.log_probs.KEPT_LOGITS`."""
 LOGIT_BYTES = 18
-"""Of one logit in its chunk: as computed, in float32, its log-softmax, and two more in float32 for the entropy."""
+"""Per logit of a chunk: as computed, in float32, its log-softmax, and two more in float32 for the entropy."""
 IN_FLIGHT = 1.5
-"""A layer in its backward pass: what it kept, and gradients of half as much."""
+"""A layer in its backward pass: its saved tensors, and half as much for gradients."""
 TRAINING_RESERVE = 3 * GIB
-"""CUDA context and fragments: 74.6 GiB measured where the sum is 72 (Qwen3-30B-A3B, 8 GPUs; published, prime-rl)."""
+"""CUDA context and fragmentation: 74.6 GiB measured, the sum is 72 (Qwen3-30B-A3B, 8 GPUs; published, prime-rl)."""
 ROLLOUT_RESERVE = 6 * GIB
-"""The same, and vLLM's graphs and work space."""
+"""The same, plus vLLM's graphs and workspace."""
 
 Parts = dict[str, float]
-"""What it is for -> bytes on each GPU."""
+"""Purpose -> bytes on each GPU."""
 
 
 def layer_numbers(model: Architecture, half: bool) -> int:
-    """Numbers that one layer keeps of a token for its backward pass.
+    """Numbers per token that one layer saves for its backward pass.
 
-    6 H + 5 q d + 4 kv d + 4 I, or k (2 H + 4 I) in place of 4 I with experts; in half precision one more of each of the
-    first three (norms and rotations work in float32), two of H. Measured on what torch saves: tests/plan.
+    6 H + 5 q d + 4 kv d + 4 I; with experts k (2 H + 4 I) in place of 4 I. In half precision 2 H + q d + kv d more, as
+    norms and rotations work in float32. Checked against what torch saves in tests/plan.
     """
     d, more = model.head_dim, int(half)
     attention = (6 + 2 * more) * model.hidden + (5 + more) * model.heads * d + (4 + more) * model.kv_heads * d
@@ -36,96 +37,128 @@ def layer_numbers(model: Architecture, half: bool) -> int:
     return attention + block
 
 
-def state(setup: Setup) -> Parts:
+def state(workload: Workload) -> Parts:
     """Weights w P / S, gradients w P / S, Adam's two moments 2 w P / S: 16 P / S bytes in float32."""
-    each = setup.stored / setup.shards
+    each = workload.stored / workload.shards
     return {
-        "weights": each * setup.model.parameters,
-        "gradients": each * setup.trained,
-        "optimizer": 2 * each * setup.trained,
+        "weights": each * workload.model.parameters,
+        "gradients": each * workload.trained,
+        "optimizer": 2 * each * workload.trained,
     }
 
 
-def companions(setup: Setup) -> Parts:
-    """A frozen reference for the KL penalty (without LoRA, which is one already), a critic with its own optimizer."""
-    algo, each = setup.recipe.algo, setup.stored * setup.model.parameters / setup.shards
+def reference_and_critic(workload: Workload) -> Parts:
+    """A frozen reference for the KL penalty (LoRA's base model is one already), a critic with its own optimizer."""
+    algo, each = workload.recipe.algo, workload.stored * workload.model.parameters / workload.shards
     parts: Parts = {}
-    if algo.kl.coef > 0 and setup.recipe.model.lora is None:
+    if algo.kl.coef > 0 and workload.recipe.model.lora is None:
         parts["reference model"] = each
-    if algo.name == "ppo":
+    if "critic_lr" in algo.params:  # every algorithm with a critic has this setting
         parts["critic"] = 4 * each
     return parts
 
 
-def gathered(setup: Setup) -> Parts:
-    """With several ranks: two whole layers in the pass's precision and one's gradient in float32; the same, once, of
-    embedding and head, which are gathered together."""
-    if setup.ranks == 1:
+def gathered(workload: Workload) -> Parts:
+    """With several ranks: two full layers in the pass's precision and the gradient of one in float32; embedding and
+    head, which are gathered together, once in each. With one: all weights in the pass's precision, if it is another."""
+    if workload.ranks == 1:
+        return rounded(workload)
+    layer, ends = workload.model.largest_layer, workload.model.head * (1 if workload.model.tied else 2)
+    return {"gathered layers": (2 * workload.computed + 4) * layer, "gathered ends": (workload.computed + 4) * ends}
+
+
+def rounded(workload: Workload) -> Parts:
+    """One process that computes in another precision than its weights' has a copy of them during a pass."""
+    if workload.ranks > 1 or workload.computed == workload.stored:
         return {}
-    layer, ends = setup.model.largest_layer, setup.model.head * (1 if setup.model.tied else 2)
-    return {"gathered layers": (2 * setup.computed + 4) * layer, "gathered ends": (setup.computed + 4) * ends}
+    return {"rounded weights": float(workload.computed * workload.model.parameters)}
 
 
-def activations(setup: Setup) -> float:
-    """c T L n, n of `layer_numbers`; recomputing keeps c T L H and one layer in flight."""
-    model, tokens = setup.model, setup.micro_tokens * setup.computed
-    layer = layer_numbers(model, setup.computed == 2)
-    kept = model.hidden if setup.recipe.train.recompute else layer
-    in_flight = (IN_FLIGHT if setup.recipe.train.recompute else IN_FLIGHT - 1) * layer
+def activations(workload: Workload) -> float:
+    """c T L n, with n of `layer_numbers`; recomputing keeps c T L H and one layer in flight."""
+    model, tokens = workload.model, workload.micro_tokens * workload.computed
+    layer = layer_numbers(model, workload.computed == 2)
+    kept = model.hidden if workload.recipe.train.recompute else layer
+    in_flight = (IN_FLIGHT if workload.recipe.train.recompute else IN_FLIGHT - 1) * layer
     return tokens * (model.layers * kept + in_flight + 2 * model.hidden)
 
 
-def training(setup: Setup) -> Parts:
-    """The peak of an update."""
-    logits = min(CHUNK_LOGITS, setup.micro_tokens * setup.model.vocabulary) * LOGIT_BYTES
-    peak = {"activations": activations(setup), "logits": float(logits)} | routes(setup)
-    return state(setup) | companions(setup) | gathered(setup) | peak | reserve(setup, TRAINING_RESERVE)
+def training(workload: Workload) -> Parts:
+    """The parts at the peak of an update."""
+    count = workload.micro_tokens * workload.model.vocabulary
+    kept = 0 if workload.recipe.train.recompute else min(KEPT_LOGITS, count)
+    logits = min(CHUNK_LOGITS, count) * LOGIT_BYTES + kept * 4
+    peak = {"activations": activations(workload), "logits": float(logits)} | routes(workload)
+    return (
+        state(workload)
+        | reference_and_critic(workload)
+        | gathered(workload)
+        | kept_by_sampler(workload)
+        | peak
+        | reserve(workload, TRAINING_RESERVE)
+    )
 
 
-def routes(setup: Setup) -> Parts:
-    """Routing Replay: a rank's share of the batch's records, and eight bytes a slot of the pass that uses them."""
-    if setup.recipe.algo.replay == "none":
+def kept_by_sampler(workload: Workload) -> Parts:
+    """With `rollout.compile`, what the built-in sampler does not give back, as its graphs are bound to it."""
+    if not workload.recipe.rollout.compile:
         return {}
-    model, share = setup.model, setup.responses * setup.longest / setup.ranks
-    return {"routes": model.routes_bytes * share + 8 * model.moe_layers * model.top_k * setup.micro_tokens}
+    weights = {f"sampler's {name}": size for name, size in rounded(workload).items()}
+    return {"sampler's cache": sampler_cache(workload)} | weights
 
 
-def rollout(setup: Setup) -> Parts:
-    """While responses are sampled, when there are no gradients.
+def sampler_cache(workload: Workload) -> float:
+    """Bytes of the built-in sampler's cache; with `rollout.compile`, rows and positions are each padded to less than
+    twice as many."""
+    exact = running(workload) * workload.longest * kv_token_bytes(workload)
+    compiled = workload.recipe.rollout.compile
+    return min(4 * exact, workload.recipe.rollout.kv_budget_gb * GIB) if compiled else exact
 
-    The built-in engine samples from the trainer's weights; with several ranks it has a whole copy of them on each. vLLM
-    has its own, spread over `tensor_parallel` GPUs, and the trainer's stay.
+
+def routes(workload: Workload) -> Parts:
+    """Routing Replay: a rank's share of the batch's records, and eight bytes per slot of the pass that uses them."""
+    if workload.recipe.algo.replay == "none":
+        return {}
+    model, share = workload.model, workload.responses * workload.longest / workload.ranks
+    return {"routes": model.routes_bytes * share + 8 * model.moe_layers * model.top_k * workload.micro_tokens}
+
+
+def rollout(workload: Workload) -> Parts:
+    """The parts while responses are sampled; there are no gradients then.
+
+    The built-in engine samples from the trainer's weights, or on several ranks from a full copy on each. vLLM has its
+    own weights, spread over `tensor_parallel` GPUs, beside the trainer's.
     """
-    resting = {k: v for k, v in (state(setup) | companions(setup)).items() if k != "gradients"}
-    engine = setup.recipe.rollout.engine
-    weights = setup.engine_itemsize * setup.model.parameters / setup.parallel
-    own = {"engine's weights": weights} if engine == "vllm" or (engine == "transformers" and setup.ranks > 1) else {}
-    cache: Parts = {"KV cache": setup.recipe.rollout.kv_budget_gb * GIB} if engine == "vllm" else {}
+    resting = {k: v for k, v in (state(workload) | reference_and_critic(workload)).items() if k != "gradients"}
+    engine = workload.recipe.rollout.engine
+    weights = workload.engine_itemsize * workload.model.parameters / workload.parallel
+    own: Parts = (
+        {"engine's weights": weights} if engine == "vllm" or (engine == "transformers" and workload.ranks > 1) else {}
+    )
+    own |= rounded(workload) if engine == "transformers" else {}
+    cache: Parts = {"KV cache": workload.recipe.rollout.kv_budget_gb * GIB} if engine == "vllm" else {}
     if engine == "transformers":
-        rows = running(setup)
-        cache = {
-            "KV cache": rows * setup.longest * kv_token_bytes(setup),
-            "logits": rows * setup.model.vocabulary * float(LOGIT_BYTES),
-        }
-    return resting | own | cache | reserve(setup, ROLLOUT_RESERVE if engine == "vllm" else TRAINING_RESERVE)
+        rows = running(workload)
+        cache = {"KV cache": sampler_cache(workload), "logits": rows * workload.model.vocabulary * float(LOGIT_BYTES)}
+    return resting | own | cache | reserve(workload, ROLLOUT_RESERVE if engine == "vllm" else TRAINING_RESERVE)
 
 
-def reserve(setup: Setup, size: float) -> Parts:
-    """Nothing is kept back where the device is not known."""
-    return {"reserve": size} if setup.gpu else {}
+def reserve(workload: Workload, size: float) -> Parts:
+    """Memory kept free; none on an unknown device."""
+    return {"reserve": size} if workload.gpu else {}
 
 
-def kv_token_bytes(setup: Setup) -> float:
-    """Keys and values of one token on one GPU; heads are spread over an engine's GPUs."""
-    return setup.model.kv_bytes(setup.engine_itemsize) / setup.parallel
+def kv_token_bytes(workload: Workload) -> float:
+    """Bytes of one token's keys and values on one GPU; an engine spreads heads over its GPUs."""
+    return workload.model.kv_bytes(workload.engine_itemsize) / workload.parallel
 
 
-def running(setup: Setup) -> int:
-    """Responses that one engine samples at a time: its share of the batch, or what the KV cache holds.
+def running(workload: Workload) -> int:
+    """Responses that one engine samples at a time: its share of the batch, or as many as the KV cache holds.
 
-    vLLM fills its cache with what there is; the built-in engine keeps room for the longest response.
+    vLLM's cache holds responses as they grow; the built-in engine reserves room for the longest response.
     """
-    share = -(-setup.responses * setup.parallel // setup.ranks)
-    row = setup.longest if setup.recipe.rollout.engine == "transformers" else setup.mean_row
-    room = setup.recipe.rollout.kv_budget_gb * GIB / (kv_token_bytes(setup) * row)
+    share = -(-workload.responses * workload.parallel // workload.ranks)
+    row = workload.longest if workload.recipe.rollout.engine == "transformers" else workload.mean_row
+    room = workload.recipe.rollout.kv_budget_gb * GIB / (kv_token_bytes(workload) * row)
     return max(1, min(share, int(room)))

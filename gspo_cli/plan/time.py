@@ -1,4 +1,4 @@
-"""Seconds of one rollout batch, phase by phase: what the hardware's limits allow, and the range to expect.
+"""Seconds of one rollout batch, phase by phase: the hardware's limit, and the range to expect.
 
 P = parameters, S = GPUs, F = operations of a token's forward pass, N = tokens of the batch, V H = the head
 """
@@ -9,10 +9,56 @@ import math
 from dataclasses import dataclass
 
 from gspo_cli.plan.architecture import Architecture
-from gspo_cli.plan.efficiency import ADAM, COPIES, LINKS, WHOLE_STEP, Share, decode_share, training_share
-from gspo_cli.plan.hardware import Gpu
 from gspo_cli.plan.memory import running
-from gspo_cli.plan.setup import PROMPT_TOKENS, Setup
+from gspo_cli.plan.workload import PROMPT_TOKENS, Gpu, Workload
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The share of a hardware limit that is reached, from the least to the most to expect."""
+
+    least: float
+    most: float
+    source: str
+
+    @property
+    def text(self) -> str:
+        """A line of the assumptions."""
+        return f"{self.least:g} to {self.most:g} of the limit: {self.source}"
+
+
+TRAIN_EXPERTS = Efficiency(
+    0.03, 0.28, "published for Qwen3-30B-A3B on 8 H100: prime-rl (RL, passes of 16k) to Automodel (expert parallel)"
+)
+TRAIN_DENSE = Efficiency(
+    0.15, 0.39, "most: published for Qwen3-32B, FSDP over 8 GPUs (torchtitan#1690); least: a guess"
+)
+TRAIN_FLOAT32 = Efficiency(0.3, 0.8, "a guess: float32 off the tensor cores is easily kept busy")
+DECODE_ONE = Efficiency(0.62, 0.74, "vLLM on one H100 (ml-energy), context assumed")
+DECODE_SPREAD = Efficiency(0.45, 0.55, "vLLM on two H100 (ml-energy, about one half)")
+DECODE_BUILT_IN = Efficiency(0.01, 0.1, "a guess from 0.012 of transformers' own generate (sglang#12614, one sequence)")
+LINKS = Efficiency(
+    0.1, 0.67, "most: 300 of 450 GB/s, assumed, between nodes too (8 adapters of 400 Gbit/s); least: a guess"
+)
+COPIES = Efficiency(0.01, 0.67, "least: 15.8 s for 30B between 16 and 16 GPUs (published, verl); most: as the links")
+ADAM = Efficiency(0.5, 0.9, "a guess: a fused optimizer reads and writes memory and nothing else")
+
+WHOLE_STEP = 0.043
+"""Of a whole step's limit for arithmetic: NeMo-RL's 1,102 tokens/s per GPU against 25.7k (Qwen3-30B-A3B, 32 H100)."""
+
+
+def training_efficiency(workload: Workload) -> Efficiency:
+    """Of the peak arithmetic, in forward and backward passes."""
+    if workload.computed == 4:
+        return TRAIN_FLOAT32
+    return TRAIN_EXPERTS if workload.model.moe_layers else TRAIN_DENSE
+
+
+def decode_efficiency(workload: Workload) -> Efficiency:
+    """Of the memory bandwidth, while sampling."""
+    if workload.recipe.rollout.engine != "vllm":
+        return DECODE_BUILT_IN
+    return DECODE_ONE if workload.parallel == 1 else DECODE_SPREAD
 
 
 @dataclass(frozen=True)
@@ -21,26 +67,26 @@ class Phase:
 
     name: str
     limit_s: float
-    """With nothing but the hardware's peak in the way."""
-    share: Share
+    """At the hardware's peak."""
+    efficiency: Efficiency
     note: str
 
     @property
     def low_s(self) -> float:
         """The fast end of the range."""
-        return self.limit_s / self.share.most
+        return self.limit_s / self.efficiency.most
 
     @property
     def high_s(self) -> float:
         """The slow end."""
-        return self.limit_s / self.share.least
+        return self.limit_s / self.efficiency.least
 
 
 def decode_bytes(model: Architecture, rows: float, context: float, itemsize: int) -> float:
-    """Read from memory for one token of each of `rows` responses.
+    """Bytes read from memory for one token of each of `rows` responses.
 
-    w (P - P_e - V H + P_e (1 - (1 - k / E)^B)) + B c KV: the embedding is looked up, not read (tied, it is the head and
-    is read), and of the experts those that any of the B tokens chose, were choices independent.
+    w (P - P_e - V H + P_e (1 - (1 - k / E)^B)) + B c KV: the embedding is looked up, not read (if tied, it is read as
+    the head), and of the experts those that any of the B tokens chose, if choices are independent.
     """
     experts = model.expert_parameters
     met = experts * (1 - (1 - model.top_k / model.experts) ** rows) if experts else 0.0
@@ -48,70 +94,71 @@ def decode_bytes(model: Architecture, rows: float, context: float, itemsize: int
     return itemsize * (plain + met) + rows * context * model.kv_bytes(itemsize)
 
 
-def decode(setup: Setup, gpu: Gpu) -> Phase:
-    """Waves of `running` responses, or the longest response with few beside it, whichever takes longer."""
-    rows, parallel, itemsize = running(setup), setup.parallel, setup.engine_itemsize
-    share = setup.responses * parallel / setup.ranks
+def decode(workload: Workload, gpu: Gpu) -> Phase:
+    """Waves of `running` responses, or the longest response alone, whichever takes longer."""
+    rows, parallel, itemsize = running(workload), workload.parallel, workload.engine_itemsize
+    share = workload.responses * parallel / workload.ranks
     rate = parallel * gpu.bandwidth
-    full = decode_bytes(setup.model, rows, PROMPT_TOKENS + setup.mean_response / 2, itemsize) / rate
-    alone = decode_bytes(setup.model, 1, setup.longest / 2, itemsize) / rate
-    waves, tail = share / rows * setup.mean_response * full, setup.recipe.rollout.max_new_tokens * alone
+    full = decode_bytes(workload.model, rows, PROMPT_TOKENS + workload.mean_response / 2, itemsize) / rate
+    alone = decode_bytes(workload.model, 1, workload.longest / 2, itemsize) / rate
+    waves, tail = share / rows * workload.mean_response * full, workload.recipe.rollout.max_new_tokens * alone
     note = f"{rows} at a time an engine: {waves:.3g}; the longest alone: {tail:.3g}"
-    return Phase("sampling", max(waves, tail), decode_share(setup), note)
+    return Phase("sampling", max(waves, tail), decode_efficiency(workload), note)
 
 
-def passes(setup: Setup) -> dict[str, float]:
-    """Forward passes' worth of arithmetic for a token of the batch.
+def passes(workload: Workload) -> dict[str, float]:
+    """Arithmetic per token of the batch, in forward passes.
 
-    Training 3, or 4 when layers are computed twice; the old policy's 1 - 1 / mini-batches; a reference's 1.
+    Training 3, or 4 with recomputation; the old policy 1 - 1 / mini-batches; a reference 1.
     """
-    algo = setup.recipe.algo
-    old = 1 - 1 / setup.minibatches if algo.old_log_probs == "trainer" or algo.replay == "r2" else 0.0
-    return {"old policy": old + (1 if algo.kl.coef > 0 else 0), "training": 4 if setup.recipe.train.recompute else 3}
+    algo = workload.recipe.algo
+    old = 1 - 1 / workload.recipe.minibatches if algo.old_log_probs == "trainer" or algo.replay == "r2" else 0.0
+    return {"old policy": old + (1 if algo.kl.coef > 0 else 0), "training": 4 if workload.recipe.train.recompute else 3}
 
 
-def micro_steps(setup: Setup) -> int:
-    """Passes of each rank in a rollout batch: the tokens of a mini-batch over ranks and largest pass, at least one."""
-    each = setup.batch_tokens / setup.minibatches / setup.ranks
-    return setup.minibatches * math.ceil(each / setup.micro_tokens)
+def micro_steps(workload: Workload) -> int:
+    """Passes of each rank in a rollout batch: a mini-batch's tokens over ranks and largest pass, at least one each."""
+    each = workload.batch_tokens / workload.recipe.minibatches / workload.ranks
+    return workload.recipe.minibatches * math.ceil(each / workload.micro_tokens)
 
 
-def traffic(setup: Setup) -> float:
-    """Bytes each rank takes from the others: (g c P + 4 P)(S - 1) / S a training pass, and c P an old one's.
+def traffic(workload: Workload) -> float:
+    """Bytes that each rank receives: (g c P + 4 P)(S - 1) / S per training pass, and c P more for an old-policy pass.
 
-    g gathers of the weights, 2 or with recomputing 3, and one exchange of the gradients in float32.
+    There are g = 2 gathers of the weights, 3 with recomputation, and one exchange of the gradients in float32.
     """
-    old = passes(setup)["old policy"]
-    gathers = (3 if setup.recipe.train.recompute else 2) * setup.computed
-    each = (gathers + (old > 0) * setup.computed) * setup.model.parameters + 4 * setup.trained
-    return micro_steps(setup) * each * (setup.ranks - 1) / setup.ranks
+    old = passes(workload)["old policy"]
+    gathers = (3 if workload.recipe.train.recompute else 2) * workload.computed
+    each = (gathers + (old > 0) * workload.computed) * workload.model.parameters + 4 * workload.trained
+    return micro_steps(workload) * each * (workload.ranks - 1) / workload.ranks
 
 
-def phases(setup: Setup) -> list[Phase]:
-    """All of them, in their order; empty where the machine is not said."""
-    gpu = setup.gpu
+def phases(workload: Workload) -> list[Phase]:
+    """All phases in order; none if the recipe names no machine."""
+    gpu = workload.gpu
     if gpu is None:
         return []
-    flop = setup.model.forward_flop(setup.mean_row) * setup.batch_tokens
-    rate, share = setup.ranks * gpu.flops(setup.computed), training_share(setup)
-    weights = setup.engine_itemsize * setup.model.parameters
+    flop = workload.model.forward_flop(workload.mean_row) * workload.batch_tokens
+    rate, reached = workload.ranks * gpu.flops(workload.computed), training_efficiency(workload)
+    steps, step_bytes = workload.recipe.minibatches, 7 * workload.stored
+    weights = workload.engine_itemsize * workload.model.parameters
     found = [
-        decode(setup, gpu),
-        *(Phase(name, n * flop / rate, share, f"{n:g} forward passes") for name, n in passes(setup).items() if n),
-        Phase("optimizer", setup.minibatches * 7 * setup.stored * setup.trained / setup.shards / gpu.bandwidth, ADAM,
-              f"{setup.minibatches} steps, {7 * setup.stored} bytes a parameter"),
+        decode(workload, gpu),
+        *(Phase(name, n * flop / rate, reached, f"{n:g} forward passes") for name, n in passes(workload).items() if n),
+        Phase("optimizer", steps * step_bytes * workload.trained / workload.shards / gpu.bandwidth, ADAM,
+              f"{steps} steps, {step_bytes} bytes a parameter"),
     ]  # fmt: skip
-    if setup.ranks > 1:
-        note = f"{micro_steps(setup)} passes a GPU; overlaps with them"
-        found.append(Phase("exchange", traffic(setup) / gpu.link, LINKS, note))
-    if setup.recipe.rollout.engine == "vllm":
-        rate = gpu.link if setup.ranks > 1 else gpu.bandwidth
+    if workload.ranks > 1:
+        note = f"{micro_steps(workload)} passes a GPU; overlaps with them"
+        found.append(Phase("exchange", traffic(workload) / gpu.link, LINKS, note))
+    if workload.recipe.rollout.engine == "vllm":
+        rate = gpu.link if workload.ranks > 1 else gpu.bandwidth
         found.append(Phase("weights to the engine", weights / rate, COPIES, "once a batch"))
     return found
 
 
 def total(found: list[Phase]) -> tuple[float, float, float]:
-    """Limit, fast and slow end of a batch; the exchange counts where it outlasts the passes (at the slow end, all)."""
+    """Limit, fast and slow end of a batch. Passes hide the exchange, except at the slow end, where all of it counts."""
     apart = sum((p.limit_s for p in found if p.name != "exchange"), 0.0)
     low, high = (sum(getattr(p, end) for p in found if p.name != "exchange") for end in ("low_s", "high_s"))
     exchange = next((p for p in found if p.name == "exchange"), None)
@@ -125,14 +172,14 @@ def total(found: list[Phase]) -> tuple[float, float, float]:
     )
 
 
-def anchored(setup: Setup) -> float | None:
-    """A whole batch by the one published whole step: (1 + passes) F N / S operations at `WHOLE_STEP` of the peak.
+def anchored(workload: Workload) -> float | None:
+    """Seconds of a whole batch by the one published step: (1 + passes) F N / S operations at `WHOLE_STEP` of the peak.
 
-    Sampling counts as one pass, and recomputing not at all. None where that step says nothing: for a dense model, or
-    in float32.
+    Sampling counts as one pass, recomputation not at all. None where that step does not apply: for a dense model, or in
+    float32.
     """
-    if setup.gpu is None or not setup.model.moe_layers or setup.computed != 2:
+    if workload.gpu is None or not workload.model.moe_layers or workload.computed != 2:
         return None
-    forward = 1 + passes(setup)["old policy"] + 3
-    flop = forward * setup.model.forward_flop(setup.mean_row) * setup.batch_tokens
-    return flop / (setup.ranks * setup.gpu.flops(2)) / WHOLE_STEP
+    forward = 1 + passes(workload)["old policy"] + 3
+    flop = forward * workload.model.forward_flop(workload.mean_row) * workload.batch_tokens
+    return flop / (workload.ranks * workload.gpu.flops(2)) / WHOLE_STEP

@@ -1,27 +1,32 @@
-"""`gspo runs verify`: recomputes every hash of a run, a study or a figure, and names each file that differs."""
+"""`gspo runs verify`: recompute every hash of a run, a study or a figure, and name each file that differs."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gspo_cli import __version__
 from gspo_cli.errors import GspoError
-from gspo_cli.report.run_facts import end_of
-from gspo_cli.report.verify_figures import verify_side
-from gspo_cli.report.verify_log import verify_chain, verify_config
-from gspo_cli.report.verify_rollouts import verify_rollouts
-from gspo_cli.runlog.seal import FILE, read_seal, seal_is_whole, sha256_of
-from gspo_cli.runlog.strict_json import parse_object
+from gspo_cli.report.figures.plots import FIGURES, rebuilt_csv
+from gspo_cli.report.figures.save import images_of
+from gspo_cli.report.runs.facts import final_status, read_events
+from gspo_cli.report.runs.folders import Study, read_study
+from gspo_cli.report.runs.pairs import SIDE_FILE
+from gspo_cli.report.runs.reader import LogReader
+from gspo_cli.report.runs.seeds import PLANS, begun_runs
+from gspo_cli.runlog.checksums import CHECKSUMS, checksums_intact, read_checksums, sha256_of
+from gspo_cli.runlog.log import BrokenLine, Position, check_chain, config_text, short_hash
+from gspo_cli.runlog.strict_json import parse_object, read_object
 
 WEIGHTS = "checkpoints/"
-"""May be removed to save space; what is left of it must be what was written."""
+"""May be removed to save space; the files that are left must be what was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Discrepancy:
     """A file that is not what was written."""
 
     file: str
@@ -30,113 +35,240 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """What was found."""
+class Verification:
+    """What `verify` found."""
 
-    problems: list[Problem]
+    problems: list[Discrepancy]
     notes: list[str]
     """What could not be verified, and why that is no fault."""
     num_files: int
     """Files whose bytes were hashed."""
 
 
-def verify(path: Path) -> Verified:
+Finding = Discrepancy | str | int
+"""A problem, a note, or how many files were hashed."""
+
+
+def verify(path: Path) -> Verification:
     """Verifies a run folder, a study folder with its runs and reports, or one side file.
 
     Errors: GspoError if there is nothing of the kind.
     """
     if path.is_file() and path.suffix == ".json":
-        return _gathered([(path.parent, _side(path))])
+        return _collect(_side_file(path))
     if not path.is_dir():
         raise GspoError(f"no run, study or side file {path}", "there is no such folder or .json file", "check the path")
     if _is_run(path):
-        return _gathered([(path, _run(path)), *_reports(path)])
+        return _collect(_run(path), _reports(path))
     runs = [p for p in sorted(path.iterdir()) if p.is_dir() and _is_run(p)]
     if not runs:
         raise GspoError(f"no run in {path}", "no folder in it has a run.json or metrics.jsonl", "name a study or a run")
-    return _gathered([(path, _sealed(path)), *((run, _run(run)) for run in runs), *_reports(path)])
+    return _collect(_checksums(path), _removed(path), *map(_run, runs), _reports(path))
 
 
-Finding = Problem | str | int
-"""A problem, a note, or how many files were hashed."""
+def _removed(study: Path) -> Iterator[Discrepancy]:
+    """Runs that `study.json`, which is sealed, says were begun."""
+    try:
+        names = begun_runs(study)
+    except GspoError as error:
+        yield _fault(study / PLANS, error.why)
+        return
+    yield from (_fault(study / name, "the study began this run, and it is gone") for name in names
+                if not (study / name).is_dir())  # fmt: skip
 
 
 def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("run.json", "metrics.jsonl"))
 
 
-def _gathered(parts: list[tuple[Path, Iterator[Finding]]]) -> Verified:
-    found = [item for _, items in parts for item in items]
-    return Verified(
-        [item for item in found if isinstance(item, Problem)],
+def _collect(*checks: Iterable[Finding]) -> Verification:
+    found = [finding for check in checks for finding in check]
+    return Verification(
+        [item for item in found if isinstance(item, Discrepancy)],
         [item for item in found if isinstance(item, str)],
         sum(item for item in found if isinstance(item, int)),
     )
 
 
+def _fault(path: Path, what: str, line: int | None = None) -> Discrepancy:
+    return Discrepancy(str(path), line, what)
+
+
 def _run(run: Path) -> Iterator[Finding]:
-    """One run: its records against each other, then every byte against the seal."""
+    """One run: its records against each other, then every byte against the checksums."""
     try:
-        about: dict[str, Any] = parse_object((run / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        yield Problem(str(run / "run.json"), None, str(error))
-        about = {}
-    if about and "config_sha256" in about:
-        yield from (Problem(str(run / file), line, what) for file, line, what in verify_config(run, about))
-    yield from (Problem(str(run / file), line, what) for file, line, what in verify_chain(run))
-    rollouts = [Problem(str(run / file), line, what) for file, line, what in verify_rollouts(run)]
+        run_json = read_object(run / "run.json")
+    except GspoError as error:
+        yield _fault(run / "run.json", error.why)
+        run_json = {}
+    yield from _config(run, run_json)
+    yield from _chain(run)
+    rollouts = list(_rollouts(run))
     yield from rollouts
     try:
-        status, _ = end_of(run)
+        status, _ = final_status(run)
     except GspoError as error:
-        yield Problem(str(run / "events.jsonl"), None, error.why)
+        yield _fault(run / "events.jsonl", error.why)
         status = "broken"
-    if status == "running" and _has_gone_on(run):
+    if status in ("running", "killed") and _grew_since_checksums(run):
         yield f"{run.name} has not ended: only its configuration, its log and stored rollouts were verified"
         return
-    if not (run / FILE).is_file():
-        yield Problem(str(run / FILE), None, "a run that has ended is sealed; this seal is gone or was never written")
-    named = {problem.file for problem in rollouts}
-    yield from (item for item in _sealed(run) if not (isinstance(item, Problem) and item.file in named))
+    if not (run / CHECKSUMS).is_file():
+        yield _fault(run / CHECKSUMS, "a run that has ended is sealed; this seal is gone or was never written")
+    named = {fault.file for fault in rollouts}
+    yield from (item for item in _checksums(run) if not (isinstance(item, Discrepancy) and item.file in named))
 
 
-def _has_gone_on(run: Path) -> bool:
-    """Whether a run without an end was never sealed, or was taken up again after it was."""
-    sealed = read_seal(run).get("events.jsonl")
-    if sealed is None:
-        return not (run / FILE).exists()
+def _config(run: Path, run_json: dict[str, Any]) -> Iterator[Discrepancy]:
+    """`config.json` against the hash in `run.json`."""
+    path = run / "config.json"
+    if "config_sha256" in run_json:
+        try:
+            text = config_text(read_object(path))
+        except GspoError as error:
+            yield _fault(path, error.why)
+            return
+        if hashlib.sha256(text.encode()).hexdigest() != run_json["config_sha256"]:
+            yield _fault(path, "it is not the configuration whose sha256 run.json holds")
+
+
+def _chain(run: Path) -> Iterator[Discrepancy]:
+    """The log's hash chain, which begins at the configuration; stops at the first line that breaks it."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        return
+    try:
+        position = Position(0, 0, short_hash(config_text(read_object(run / "config.json"))))
+        for block in LogReader(path).blocks():
+            position = check_chain(block, position.head, position.num_lines)
+    except BrokenLine as error:
+        yield _fault(path, error.why, error.line)
+    except GspoError as error:
+        yield _fault(path, f"{error.message}: {error.why}")
+    except OSError as error:
+        yield _fault(path, f"{error}: unreadable")
+
+
+def _rollouts(run: Path) -> Iterator[Discrepancy]:
+    """The stored batches of the run, and those that a resume has put aside, against their hashes in `events.jsonl`."""
+    try:
+        stored = _stored_rollouts(read_events(run))
+    except GspoError:
+        return  # the check of how the run ended reports unreadable events
+    for name, sha256 in stored.items():
+        path = run / name
+        if not path.is_file():
+            if not list(run.glob(f"dropped/*/{path.name}")):  # a resume may have died after it moved the batch
+                yield _fault(path, "it is gone")
+        elif sha256_of(path) != sha256:
+            yield _fault(path, "its bytes are not those that events.jsonl says were stored (sha256)")
+
+
+def _stored_rollouts(events: list[dict[str, Any]]) -> dict[str, str]:
+    """File -> sha256. A resume moves the batches after its checkpoint to `dropped/attempt-N/`, N being the attempt
+    before; the run stores them again."""
+    found: dict[str, tuple[int, str]] = {}
+    for event in events:
+        if event.get("event") == "rollout_stored":
+            found[str(event["file"])] = int(event["step"]), str(event["sha256"])
+            for name in event.get("replaces", ()):
+                found.pop(name, None)
+        elif event.get("event") == "start" and "resumed_from" in event:
+            for name, entry in list(found.items()):
+                if name.startswith("rollouts/") and entry[0] > event["resumed_from"]:
+                    del found[name]
+                    found[f"dropped/attempt-{event['attempt'] - 1}/{Path(name).name}"] = entry
+    return {name: sha256 for name, (_, sha256) in found.items()}
+
+
+def _grew_since_checksums(run: Path) -> bool:
+    """Whether a run without an end has no checksums yet, or was resumed after they were written."""
+    entry = read_checksums(run).get("events.jsonl")
+    if entry is None:
+        return not (run / CHECKSUMS).exists()
     with (run / "events.jsonl").open("rb") as file:
-        begins_alike = hashlib.sha256(file.read(sealed["bytes"])).hexdigest() == sealed["sha256"]
-        return begins_alike and bool(file.read(1))
+        same_start = hashlib.sha256(file.read(entry["bytes"])).hexdigest() == entry["sha256"]
+        return same_start and bool(file.read(1))
 
 
-def _sealed(folder: Path) -> Iterator[Finding]:
-    """Every file that the folder's seal names."""
-    if not seal_is_whole(folder):
-        yield Problem(str(folder / FILE), None, "the seal itself is not what was written")
-    gone = []
-    for name, entry in read_seal(folder).items():
+def _checksums(folder: Path) -> Iterator[Finding]:
+    """Every file that the folder's `sealed.json` names."""
+    if not checksums_intact(folder):
+        yield _fault(folder / CHECKSUMS, "the seal itself is not what was written")
+    num_removed = 0
+    for name, entry in read_checksums(folder).items():
         path = folder / name
         if not path.is_file() and name.startswith(WEIGHTS):
-            gone.append(name)
+            num_removed += 1
         elif not path.is_file() or path.is_symlink():
-            yield Problem(str(path), None, "it is gone" if not path.exists() else "it is not an ordinary file")
+            yield _fault(path, "it is gone" if not path.exists() else "it is not an ordinary file")
         elif path.stat().st_size != entry["bytes"]:
-            yield Problem(str(path), None, f"it has {path.stat().st_size} bytes; {entry['bytes']} were sealed")
+            yield _fault(path, f"it has {path.stat().st_size} bytes; {entry['bytes']} were sealed")
         elif sha256_of(path) != entry["sha256"]:
-            yield Problem(str(path), None, "its bytes are not those sealed (sha256)")
+            yield _fault(path, "its bytes are not those sealed (sha256)")
         else:
             yield 1
-    if gone:
-        yield f"{folder.name}: {len(gone)} files of {WEIGHTS} were removed and are not verified"
+    if num_removed:
+        yield f"{folder.name}: {num_removed} files of {WEIGHTS} were removed and are not verified"
 
 
-def _reports(folder: Path) -> list[tuple[Path, Iterator[Finding]]]:
+def _reports(folder: Path) -> Iterator[Finding]:
     """The side files of a folder's figures, tables and pages."""
-    sides = [*sorted(folder.glob("figures/*.json")), *sorted(folder.glob("*.sources.json"))]
-    return [(folder, _side(path)) for path in sides]
+    for path in [*sorted(folder.glob("figures/*.json")), *sorted(folder.glob(f"*{SIDE_FILE}"))]:
+        yield from _side_file(path)
 
 
-def _side(path: Path) -> Iterator[Finding]:
-    yield from (Problem(str(file), None, what) for file, what in verify_side(path))
+def _side_file(path: Path) -> Iterator[Finding]:
+    """Everything that a side file names."""
     yield 1
+    try:
+        side = parse_object(path.read_text(encoding="utf-8"))
+        runs = [(str(run["run"]), run.get("log")) for run in side.get("runs", [])]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        yield _fault(path, f"it is no side file: {error}")
+        return
+    is_table = path.name.endswith(SIDE_FILE)
+    study = path.parent if is_table else path.parent.parent
+    for run, log in runs:
+        yield from _log(study if (study / "run.json").is_file() else study / run, log)
+    if is_table:
+        table = path.parent / str(side.get("file"))
+        if not table.is_file() or sha256_of(table) != side.get("sha256"):
+            yield _fault(table, f"it is gone, or not the file that {path.name} describes")
+    else:
+        yield from _figure(path, side, study)
+
+
+def _log(run: Path, log: dict[str, Any] | None) -> Iterator[Discrepancy]:
+    """The part of a log that was read, by its length and hash; it may have grown since."""
+    if log is None:
+        return
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        yield _fault(path, "it is gone")
+        return
+    with path.open("rb") as file:
+        if hashlib.sha256(file.read(log["bytes"])).hexdigest() != log["sha256"]:
+            yield _fault(path, "it is not the log that the figure or table was made of (sha256)")
+
+
+def _figure(path: Path, side: dict[str, Any], study: Path) -> Iterator[Discrepancy]:
+    """Its csv by hash and by rebuilding it, its images by the side file's hash within them."""
+    csv = path.with_suffix(".csv")
+    if not csv.is_file() or sha256_of(csv) != side.get("csv", {}).get("sha256"):
+        yield _fault(csv, f"it is gone, or not the data that {path.name} describes")
+        return
+    digest = sha256_of(path).encode()
+    for image in images_of(path) or [path.with_suffix(".svg")]:
+        if not image.is_file() or digest not in image.read_bytes():
+            yield _fault(image, f"it is gone, or does not carry the sha256 of {path.name}")
+    if side.get("gspo") != __version__ or side.get("figure") not in FIGURES:
+        return  # only the version that drew a figure must be able to rebuild it
+    named = {run["run"] for run in side["runs"]}
+    try:
+        whole = read_study(study)
+        drawn = Study(whole.folder, tuple(run for run in whole.runs if run.folder.name in named))
+        if rebuilt_csv(drawn, side["figure"]) != csv.read_bytes():
+            yield _fault(csv, "made again from the logs it comes out otherwise")
+    except GspoError as error:
+        yield _fault(csv, f"it cannot be made again: {error.message}: {error.why}")

@@ -1,4 +1,4 @@
-"""What a grader says of one response."""
+"""What a grader decides about one response or one program."""
 
 from __future__ import annotations
 
@@ -11,22 +11,46 @@ GRADER_ERROR = "grader_error"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A decision and the ground for it. Nothing in it is the model's text but `extracted`."""
+    """A decision and its reason. Only `extracted` holds text of the model."""
 
     verdict: str
-    """`correct`, `wrong`, `no_answer`, `grader_error`; graders of programs have verdicts of their own."""
+    """`correct`, `wrong`, `no_answer`, `grader_error`; for programs see `ProgramVerdict`."""
     passed: bool | None
-    """None: nothing is known about the answer."""
+    """None if nothing is known about the answer."""
     reason: str
-    """One or two words more: how it was decided, or what went wrong."""
+    """One or two words: how it was decided, or what went wrong."""
     extracted: str | None = None
     """The answer that was taken from the response."""
     extracted_by: str | None = None
-    """Where it stood: `box`, `hashes`, `phrase` or `bare`."""
+    """Where it was found: `box`, `hashes`, `phrase` or `bare`."""
 
     @property
     def score(self) -> Score:
-        """The verdict as a reward: a grader's failure is no reward at all, not a 0."""
+        """The verdict as a reward. A grader's failure gives no reward, not a reward of 0."""
         if self.verdict == GRADER_ERROR or self.passed is None:
             return Score(None, self.reason)
         return Score(float(self.passed), self.verdict)
+
+
+ACCEPTED, WRONG_ANSWER, TIME_LIMIT = "accepted", "wrong_answer", "time_limit"
+RUNTIME_ERROR, RUNNER_ERROR, EXCLUDED = "runtime_error", "runner_error", "excluded"
+
+
+@dataclass(frozen=True)
+class ProgramVerdict:
+    """The kind of the first failed test, or `accepted`."""
+
+    verdict: str
+    """`accepted`, `wrong_answer`, `time_limit`, `runtime_error`, `runner_error` (the process died); `grader_error` and
+    `excluded` say nothing about the program."""
+    reason: str = ""
+    tests_run: int = 0
+    tests_total: int = 0
+    seconds: float = 0.0
+    cpu_wait_s: float = 0.0
+    """After a time limit: how long the program was ready to run but had no core, or how late we noticed."""
+
+    @property
+    def passed(self) -> bool | None:
+        """None if nothing is known about the program."""
+        return None if self.verdict in (GRADER_ERROR, EXCLUDED) else self.verdict == ACCEPTED

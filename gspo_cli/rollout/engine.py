@@ -1,13 +1,19 @@
-"""What samples responses: the protocol that every engine follows, and the check around each of them."""
+"""The protocol of engines, which sample responses; checks of their answers, and of what a recipe asks of them."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.plugins import is_plugin, load_plugin
 from gspo_cli.types import Prompt, Sample, Sampling
 
 if TYPE_CHECKING:
@@ -19,7 +25,7 @@ SampleKey = tuple[str, int]
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What goes into `run.json`."""
+    """An engine's entry in `run.json`."""
 
     name: str
     versions: dict[str, str]
@@ -27,10 +33,9 @@ class EngineInfo:
     stop_ids: tuple[int, ...]
     vocabulary: int
     routes: bool = False
-    """Whether its samples carry the experts it chose."""
+    """Whether its samples include the experts that it chose."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For `run.json`."""
         return asdict(self)
 
 
@@ -44,18 +49,35 @@ class SyncReport:
     absdiff_mean: float
 
 
+class SamplingProgress(NamedTuple):
+    """How far an engine is with one request."""
+
+    done: int
+    """Responses that have ended."""
+    wanted: int
+    tokens: int
+    """Drawn so far, over all responses."""
+    share: float
+    """From 0 to 1: how much is done if no other response ended before the length limit; so never too much."""
+
+
+Progress = Callable[[SamplingProgress], None]
+PROGRESS_S = 0.2
+"""Least time between two reports of an engine."""
+
+
 class Engine(Protocol):
-    """Samples responses from the weights it holds. Token ids travel; text does not."""
+    """Samples responses from the weights it holds. It exchanges token ids, never text."""
 
     info: EngineInfo
     weight_version: int
     """The rollout batches that its weights have been trained on."""
 
     def generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
-        """One sample for every key of `seeds`, each drawn with its own seed, in any order."""
+        """One sample for each key of `seeds`, drawn with that seed; in any order."""
 
     def sync(self, weights: PreTrainedModel, version: int) -> SyncReport | None:
-        """Takes over the trainer's weights as they are now; None where they are its own anyway.
+        """Takes over the trainer's current weights; returns None if the engine shares them anyway.
 
         Errors: GspoError (exit code 5) when the engine then computes something else than the trainer.
         """
@@ -64,50 +86,123 @@ class Engine(Protocol):
         """Gives the accelerator's memory to the trainer until the next `sync`."""
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Releases everything it holds."""
 
 
 def generate_checked(
     engine: Engine, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int], version: int
 ) -> dict[SampleKey, Sample]:
-    """The samples by key, all of them and sound, or an error: training never sees a partial group.
+    """All samples by key, or an error: training never sees a partial group or an invalid sample.
 
-    Errors: GspoError (exit code 5) on stale weights, a missing, extra or repeated sample, or one that cannot be right.
-    (A lost engine, by death or by silence, is the engine's own error.)
+    Errors: GspoError (exit code 5) for stale weights, for a missing, extra or repeated sample, and for an invalid one.
+    (An engine that dies or hangs raises its own error.)
     """
     if engine.weight_version != version:
-        raise _broken(f"the engine holds the weights of step {engine.weight_version}, not {version}")
+        raise _rejected(f"the engine holds the weights of step {engine.weight_version}, not {version}")
     samples = engine.generate(prompts, sampling, seeds)
     keys = Counter((s.problem_id, s.index) for s in samples)
     if keys != Counter(seeds.keys()):
         missing, extra = Counter(seeds.keys()) - keys, keys - Counter(seeds.keys())
-        raise _broken(f"{sum(missing.values())} samples missing, {sum(extra.values())} too many of {len(seeds)}")
+        raise _rejected(f"{sum(missing.values())} samples missing, {sum(extra.values())} too many of {len(seeds)}")
     for sample in samples:
-        if fault := _fault(sample, sampling, engine.info.vocabulary):
-            raise _broken(f"sample {sample.index} of {sample.problem_id!r}: {fault}")
-        if sample.weight_version != version:
-            raise _broken(
-                f"sample {sample.index} of {sample.problem_id!r} was drawn with the weights of step "
-                f"{sample.weight_version}, not {version}"
-            )
+        if fault := _fault(sample, sampling, engine.info.vocabulary, version):
+            raise _rejected(f"sample {sample.index} of {sample.problem_id!r}: {fault}")
     return {(s.problem_id, s.index): s for s in samples}
 
 
-def _fault(sample: Sample, sampling: Sampling, vocabulary: int) -> str | None:
+def _fault(sample: Sample, sampling: Sampling, vocabulary: int, version: int) -> str | None:
     if not 1 <= len(sample.token_ids) <= sampling.max_new_tokens:
         return f"{len(sample.token_ids)} tokens where 1 to {sampling.max_new_tokens} are allowed"
     if len(sample.log_probs) != len(sample.token_ids):
-        return "not one log-probability a token"
+        return "it does not have one log-probability per token"
     if not all(isfinite(lp) and lp <= 1e-4 for lp in sample.log_probs):
         return "a log-probability is not finite or is positive"
     if not all(0 <= t < vocabulary for t in sample.token_ids):
-        return "a token id outside the vocabulary"
+        return "a token id is outside the vocabulary"
     if sample.finish == "abort":
         return "it was aborted"
+    if sample.weight_version != version:
+        return f"it was drawn with the weights of step {sample.weight_version}, not {version}"
     return None
 
 
-def _broken(why: str) -> GspoError:
-    return GspoError(
-        "the engine's answer was rejected", why, "no update was made from it; report this", ExitCode.ENGINE
-    )
+def _rejected(why: str) -> GspoError:
+    return GspoError("the engine's answer was rejected", why, "no update used it; please report this", ExitCode.ENGINE)
+
+
+HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""The widths for which vLLM 0.32's attention kernels for CPUs are compiled."""
+
+
+def check_engine(config: RolloutConfig, device: str, routes: bool, trains: bool, head_dim: int | None) -> None:
+    """Checks that the engine can do what is asked of it, before anything is loaded.
+
+    `device` = type of the trainer's device; `routes` = expert choices are wanted; `trains` = the weights will change;
+    `head_dim` = width of the model's attention heads, None if not known yet.
+    Errors: GspoError that names what the engine lacks.
+    """
+    engine, on_gpu = config.engine, device == "cuda"
+    if is_plugin(engine):
+        load_plugin(engine, needs=("__call__",))
+    if config.compile and (engine != "transformers" or routes):
+        raise GspoError(
+            "rollout.compile with " + ("recorded expert choices" if routes else f"engine {engine}"),
+            "a compiled step does not say which experts it chose"
+            if routes
+            else "only the built-in sampler is compiled",
+            "leave out rollout.compile" + (", or algo.replay = 'r3' and rollout.routes" if routes else ""),
+        )
+    if engine == "vllm-server" and trains and on_gpu and find_spec("vllm") is None:
+        raise GspoError(
+            "engine vllm-server needs vLLM beside the trainer as well, to train on a GPU",
+            "vLLM's sender hands the server new weights over NCCL, and vLLM is not installed here",
+            "pip install 'gspo[vllm]'",
+        )
+    if engine == "vllm-server" and config.vllm.url is None:
+        raise GspoError(
+            "engine vllm-server needs rollout.vllm.url",
+            "it connects to a server that is already running",
+            "--set rollout.vllm.url=http://127.0.0.1:8000; docs/vllm.md has the command that starts one",
+        )
+    if routes and engine != "transformers" and not (engine == "vllm" and on_gpu):
+        raise GspoError(
+            f"engine {engine} cannot report which experts it chose" + (" on a CPU" if engine == "vllm" else ""),
+            "the part of vLLM that reports them needs Triton, which has no CPU backend"
+            if engine == "vllm"
+            else "its answers do not include them",
+            "rollout.engine = 'transformers', or leave out algo.replay = 'r3' and rollout.routes",
+        )
+    if engine == "vllm" and not on_gpu:
+        find_python(config.vllm.python)
+        if head_dim is not None and head_dim not in HEAD_DIMS:
+            raise GspoError(
+                f"vLLM cannot run this model on a CPU: its attention heads are {head_dim} wide",
+                f"its kernels support {', '.join(map(str, HEAD_DIMS))}, and fail at the first prompt otherwise",
+                "--set model.tiny.head_dim=32 for a model that is built here, else rollout.engine = 'transformers'",
+            )
+
+
+def check_spread(config: RolloutConfig, ranks: int) -> None:
+    """Errors: GspoError when the run's processes cannot be divided into engines of `tensor_parallel` processes."""
+    spread = config.vllm.tensor_parallel
+    if config.engine == "vllm" and ranks % spread:
+        raise GspoError(
+            f"rollout.vllm.tensor_parallel = {spread} with {ranks} process" + ("es" if ranks > 1 else ""),
+            "an engine that is spread over GPUs has one process of the run on each of them",
+            f"--launcher torchrun --nproc N with N a multiple of {spread}, or rollout.vllm.tensor_parallel = 1",
+        )
+
+
+def find_python(path: str | None) -> str:
+    """The interpreter named by `rollout.vllm.python`. Errors: GspoError if it is unset or cannot be run."""
+    hint = "docs/vllm.md has the commands that create the environment; `gspo doctor` checks it"
+    if path is None:
+        raise GspoError(
+            "engine vllm needs rollout.vllm.python on a CPU",
+            "vLLM's CPU build needs its own environment, because its requirements would break this one",
+            hint,
+        )
+    program = shutil.which(os.path.expanduser(path))
+    if program is None:
+        raise GspoError(f"rollout.vllm.python = {path!r} is not a program", "the file is missing or cannot run", hint)
+    return os.path.abspath(program)

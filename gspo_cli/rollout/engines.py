@@ -1,27 +1,33 @@
-"""The engine that a recipe names."""
+"""The engine that a recipe names, and engines in parallel: each rank samples its share."""
 
 from __future__ import annotations
 
-import os
-import sys
+import base64
+from dataclasses import asdict
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gspo_cli.config import RolloutConfig
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks, interleave
 from gspo_cli.models.load import stop_ids
+from gspo_cli.models.trunk import head_dim
 from gspo_cli.moe.routers import needed_routing
-from gspo_cli.ranks import ALONE, Ranks
-from gspo_cli.rollout.capabilities import check_engine
-from gspo_cli.rollout.engine import Engine
-from gspo_cli.rollout.hosted_engine import HostedEngine
-from gspo_cli.rollout.process_host import ProcessHost
-from gspo_cli.rollout.served_model import check_served_model
-from gspo_cli.rollout.server_client import ServerClient
-from gspo_cli.rollout.server_host import Progress, ServerHost
-from gspo_cli.rollout.transfer import FileTransfer, NcclTransfer
-from gspo_cli.rollout.transformers_engine import TransformersEngine
-from gspo_cli.rollout.vllm_hosts import vllm_host
+from gspo_cli.plugins import is_plugin, load_plugin
+from gspo_cli.rollout.builtin.engine import TransformersEngine
+from gspo_cli.rollout.engine import Engine, Progress, SampleKey, SyncReport, check_engine
+from gspo_cli.rollout.vllm.engine import HostedEngine
+from gspo_cli.rollout.vllm.host import vllm_host
+from gspo_cli.rollout.vllm.server import ServerHost, check_served_model
+from gspo_cli.rollout.vllm.transfer import FileTransfer, NcclTransfer, ServerClient
+from gspo_cli.tasks import Crediting, Task
+from gspo_cli.tasks.scoring import score
+from gspo_cli.types import Problem, Prompt, Sample, Sampling, Score
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def open_engine(
@@ -29,35 +35,34 @@ def open_engine(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     routes: bool = False,
-    progress: Progress = lambda _drawn, _wanted: None,
+    progress: Progress = lambda _: None,
     trains: bool = False,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
 ) -> Engine:
     """Ready to sample from the weights of `model`, which a lost engine is restarted from; with `routes`, its samples
-    say which experts were chosen. `progress` is told (samples drawn, samples wanted) where an engine can say. `trains`
+    say which experts were chosen. `progress` is told how far a request is, except by an engine of the user's. `trains`
     = the weights will change. Among several ranks all must call it, and each has an engine of its own for its share.
 
     Errors: GspoError for a model without routers, or an engine that cannot be had, with what it needs.
     """
-    shape = model.config
-    head_dim = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
-    check_engine(config, model.device.type, routes, trains, head_dim)
+    check_engine(config, model.device.type, routes, trains, head_dim(model))
     stops = stop_ids(model, tokenizer)
+    if is_plugin(config.engine):
+        engine: Engine = load_plugin(config.engine, needs=("__call__",))(config, model, stops, ranks)
+        return engine
     routing = needed_routing(model, "recording the engine's expert choices") if routes else None
     if config.engine == "vllm":
-        host = vllm_host(config, model, stops, routes, ranks)
+        host = vllm_host(config, model, stops, routes, ranks, progress)
         return HostedEngine("vllm", host, model, stops, config.deadline_s, routing=routing, ranks=ranks)
     if config.engine == "vllm-server":
         server = partial(open_server, config, model, stops, progress, trains, ranks)
-        engine = HostedEngine("vllm-server", server, model, stops, config.deadline_s, checked=trains, ranks=ranks)
+        hosted = HostedEngine("vllm-server", server, model, stops, config.deadline_s, checked=trains, ranks=ranks)
         if not trains:
-            check_served_model(engine, model)
-        return engine
-    if config.engine == "scripted":
-        options = {"stop_ids": sorted(stops), "vocabulary": model.config.vocab_size} | config.scripted.model_dump()
-        script = partial(ProcessHost, sys.executable, "scripted_host.py", options, dict(os.environ), config.deadline_s)
-        return HostedEngine("scripted", script, model, stops, config.deadline_s, checked=False, ranks=ranks)
-    return TransformersEngine(model, stops, config.kv_budget_gb, config.deadline_s, routing)
+            check_served_model(hosted, model)
+        return hosted
+    return TransformersEngine(
+        model, stops, config.kv_budget_gb, config.deadline_s, routing, progress, compiles=config.compile
+    )
 
 
 def open_server(
@@ -70,3 +75,75 @@ def open_server(
     if trains:
         host.follow((NcclTransfer if model.device.type == "cuda" else FileTransfer)(client, ranks), model)
     return host
+
+
+class SharedEngine:
+    """The `Engine` protocol over one engine per rank, or per `spread` ranks. Every sample has its own seed, so it does
+    not matter which rank draws it."""
+
+    def __init__(self, engine: Engine, ranks: Ranks, spread: int = 1) -> None:
+        self.engine, self.ranks, self.spread = engine, ranks, spread
+        self.info, self.weight_version = engine.info, engine.weight_version
+
+    def generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
+        """See `Engine.generate`; all ranks must pass the same arguments."""
+        mine = Ranks(self.ranks.rank // self.spread, self.ranks.size // self.spread).shard(prompts)
+        ids = {prompt.problem_id for prompt in mine}
+
+        def draw() -> list[dict[str, Any]]:
+            my_seeds = {key: seed for key, seed in seeds.items() if key[0] in ids}
+            samples = self.engine.generate(mine, sampling, my_seeds) if mine else []
+            return [to_json(s) for s in samples] if self.ranks.rank % self.spread == 0 else []
+
+        return [from_json(table) for share in self.ranks.all_gather(draw) for table in share]
+
+    def sync(self, weights: PreTrainedModel, version: int) -> SyncReport | None:
+        self.weight_version = version
+        return self.engine.sync(weights, version)
+
+    def rest(self) -> None:
+        self.engine.rest()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class SharedTask:
+    """A task whose responses are scored by all ranks, each its share."""
+
+    def __init__(self, task: Task, ranks: Ranks) -> None:
+        self.task, self.ranks = task, ranks
+        if isinstance(task, Crediting):
+            self.token_credits = task.token_credits
+
+    def problems(self, split: str) -> list[Problem]:
+        return self.task.problems(split)
+
+    def reward(self, problem: Problem, text: str) -> Score:
+        return self.task.reward(problem, text)
+
+    def rewards(self, responses: list[tuple[Problem, str]]) -> list[Score]:
+        """See `Batched.rewards`: each response is scored once, so that all ranks agree on it."""
+        shares = self.ranks.all_gather(lambda: [asdict(s) for s in score(self.task, self.ranks.shard(responses))])
+        return [score_from_json(table) for table in interleave(shares)]
+
+
+def score_from_json(table: dict[str, Any]) -> Score:
+    return Score(table["value"], table["reason"], tuple((label, value) for label, value in table["parts"]))
+
+
+def to_json(sample: Sample) -> dict[str, Any]:
+    table = {name: getattr(sample, name) for name in sample.__slots__ if name != "routes_TLK"}
+    if (routes := sample.routes_TLK) is not None:
+        packed = base64.b64encode(np.ascontiguousarray(routes).tobytes()).decode()
+        table["routes"] = [packed, str(routes.dtype), list(routes.shape)]
+    return table
+
+
+def from_json(table: dict[str, Any]) -> Sample:
+    routes = table.pop("routes", None)
+    table["token_ids"], table["log_probs"] = tuple(table["token_ids"]), tuple(table["log_probs"])
+    if routes is not None:
+        packed, dtype, shape = routes
+        table["routes_TLK"] = np.frombuffer(base64.b64decode(packed), dtype=dtype).reshape(shape)
+    return Sample(**table)

@@ -1,4 +1,4 @@
-"""A scored rollout batch as a parquet file, one row a response, and back."""
+"""Write a scored rollout batch to a parquet file, one row per response, and read it back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sample, Score
 
 
 def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> None:
-    """Writes `path` whole or not at all. `metadata` (temperature, model and tokenizer hashes, ...) goes into the
-    file's own metadata under `gspo.*`.
+    """Writes `path` atomically. `metadata` (temperature, model and tokenizer hashes, ...) goes into the file's metadata
+    as `gspo.*`.
 
-    Expert choices, where recorded, are the column `routes`: one flat list a response, of the shape (-1, layers, experts
-    a token) that `gspo.routes_shape` gives. Factors on the tokens' advantages, from a task that assigns credit, are the
-    column `credits`.
+    Recorded expert choices are the column `routes`: one flat list per response, whose shape (-1, layers, experts per
+    token) is in `gspo.routes_shape`. Factors for the tokens' advantages, from a task that assigns credit, are the
+    column `credits`. The parts of several rewards are the column `parts`: label -> value before weighting.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -23,19 +23,19 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
     rows: list[dict[str, Any]] = [
         {
             "step": batch.step,
-            "problem_id": group.problem.id,
-            "prompt": group.problem.prompt,
-            "answer": group.problem.answer,
+            "problem_id": _storable(group.problem.id),
+            "prompt": _storable(group.problem.prompt),
+            "answer": _storable(group.problem.answer),
             "sample": sample.index,
             "seed": sample.seed,
             "prompt_ids": group.prompt.token_ids,
             "token_ids": sample.token_ids,
             "log_probs": sample.log_probs,
-            "text": text.encode("utf-8", "replace").decode(),
+            "text": _storable(text),
             "finish": sample.finish,
             "weight_version": sample.weight_version,
             "reward": score.value,
-            "reason": score.reason,
+            "reason": _storable(score.reason),
         }
         for group in batch.groups
         for sample, text, score in zip(group.samples, group.texts, group.scores, strict=True)
@@ -47,8 +47,7 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
         ("finish", pa.string()), ("weight_version", pa.int64()), ("reward", pa.float64()), ("reason", pa.string()),
     ]  # fmt: skip
     routes = [s.routes_TLK for g in batch.groups for s in g.samples]
-    recorded = next((r for r in routes if r is not None), None)
-    if recorded is not None:
+    if (recorded := next((r for r in routes if r is not None), None)) is not None:
         fields.append(("routes", pa.list_(pa.from_numpy_dtype(recorded.dtype))))
         metadata = metadata | {"routes_shape": f"-1,{recorded.shape[1]},{recorded.shape[2]}"}
         rows = [r | {"routes": None if one is None else one.ravel()} for r, one in zip(rows, routes, strict=True)]
@@ -56,16 +55,25 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
         fields.append(("credits", pa.list_(pa.float64())))
         credits = [c for g in batch.groups for c in g.credits or [None] * len(g.samples)]
         rows = [r | {"credits": one} for r, one in zip(rows, credits, strict=True)]
+    if any(score.parts for group in batch.groups for score in group.scores):
+        fields.append(("parts", pa.map_(pa.string(), pa.float64())))
+        parts = [list(score.parts) for group in batch.groups for score in group.scores]
+        rows = [r | {"parts": one} for r, one in zip(rows, parts, strict=True)]
     schema = pa.schema(fields, metadata={f"gspo.{k}": v for k, v in metadata.items()})
     table = pa.Table.from_pylist(rows, schema=schema)
     with write_atomic(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_rollout(path: Path) -> RolloutBatch:
-    """What `write_rollout` was given, but for the groups put aside.
+def _storable(text: str) -> str:
+    """The text with `?` for each half of a surrogate pair, which no parquet file can hold."""
+    return text.encode("utf-8", "replace").decode()
 
-    Errors: OSError, KeyError or ValueError when it is no such file; `gspo.max_new_tokens` must be in its metadata.
+
+def read_rollout(path: Path) -> RolloutBatch:
+    """The batch that `write_rollout` stored, without its dropped groups.
+
+    Errors: OSError, KeyError or ValueError for any other file; `gspo.max_new_tokens` must be in its metadata.
     """
     import pyarrow.parquet as pq
 
@@ -83,7 +91,6 @@ def read_rollout(path: Path) -> RolloutBatch:
 
 
 def _group(rows: list[dict[str, Any]]) -> Group:
-    """The rows of one prompt."""
     first = rows[0]
     credits = tuple(tuple(row["credits"]) for row in rows) if first.get("credits") is not None else None
     return Group(
@@ -95,6 +102,6 @@ def _group(rows: list[dict[str, Any]]) -> Group:
             for row in rows
         ),
         tuple(row["text"] for row in rows),
-        tuple(Score(row["reward"], row["reason"]) for row in rows),
+        tuple(Score(row["reward"], row["reason"], tuple(row.get("parts") or ())) for row in rows),
         credits,
     )  # fmt: skip

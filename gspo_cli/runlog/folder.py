@@ -5,29 +5,31 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.attempt import command_began, of_first_try
+from gspo_cli.distributed import created_by_first_attempt, launch_time
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.fs import remove_tree, storage_error
-from gspo_cli.runlog.lock import NAME as LOCK
+from gspo_cli.runlog.lock import LOCK
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DEVICES = {"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))}
-"""Names that mean a device on some systems."""
+"""Names that are devices on some systems."""
 
 
 def study_folder(out: Path, name: str | None, recipe: str) -> Path:
-    """Where a study goes: `name`, or the recipe's with the time.
+    """The folder of a study called `name`, by default the recipe's name and the time.
 
-    Errors: GspoError for a name that could leave `out` or that some file system refuses.
+    Errors: GspoError for a name that could leave `out` or that some file systems refuse.
     """
     if name is None:
-        name = f"{recipe[:48]}-{command_began().astimezone():%Y%m%d-%H%M%S}"
+        name = f"{recipe[:48]}-{launch_time().astimezone():%Y%m%d-%H%M%S}"
     if not NAME.fullmatch(name) or name.endswith(".") or name.split(".")[0].lower() in DEVICES:
         raise GspoError(
-            f"{name!r} cannot name a study",
+            f"{name!r} is not a valid study name",
             "a name has up to 64 letters, digits, '.', '_' and '-', and starts with a letter or digit",
             "choose another --name",
         )
@@ -35,20 +37,19 @@ def study_folder(out: Path, name: str | None, recipe: str) -> Path:
 
 
 def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
-    """Refuses a study folder that already holds one of the runs, or with `overwrite` something that is no run; what a
-    first try of this command has begun is no obstacle.
+    """Refuse a study folder that already holds one of the runs; with `overwrite`, one that holds something else.
 
-    Errors: GspoError naming the ways out; nothing is touched then.
+    A run that the first attempt of this command started is no obstacle.
+    Errors: GspoError naming the ways out; nothing was changed.
     """
     if study.exists() and not study.is_dir():
         raise GspoError(f"{study} is not a folder", "a file of that name is in the way", "choose another --name")
-    used = [r for r in runs if (study / r).exists() and not begun_before(study / r)]
+    used = [r for r in runs if (study / r).exists() and not started_by_first_attempt(study / r)]
     if used and not overwrite:
-        done = progress(study / used[0])
         raise GspoError(
-            f"run folder {study / used[0]} already holds a run{done}",
+            f"run folder {study / used[0]} already holds a run{_progress(study / used[0])}",
             "starting again would mix two logs",
-            f"--resume {study / used[0]} to go on with it, --overwrite to delete it, or --name OTHER",
+            f"--resume {study / used[0]} to continue it, --overwrite to delete it, or --name OTHER",
         )
     for run in used:
         if not is_run(study / run):
@@ -58,18 +59,17 @@ def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run's, or one that was being made when its process died."""
-    begun = not folder.is_symlink() and (folder / LOCK).is_file()
-    return begun or (not folder.is_symlink() and (folder / "run.json").is_file())
+    """Whether a folder is a run folder, possibly one whose process died while creating it."""
+    return not folder.is_symlink() and ((folder / LOCK).is_file() or (folder / "run.json").is_file())
 
 
-def begun_before(run: Path) -> bool:
-    """Whether a folder is a run's that this command's own first try has begun."""
-    return is_run(run) and of_first_try(created(run / "run.json"))
+def started_by_first_attempt(run: Path) -> bool:
+    """Whether a folder is a run that the first attempt of this command started."""
+    return is_run(run) and created_by_first_attempt(_created(run / "run.json"))
 
 
-def fresh(run: Path) -> None:
-    """Empties a run's folder but for the lock on it, which this process holds (see `check_free`)."""
+def empty_run_folder(run: Path) -> None:
+    """Delete everything in a run folder but its lock, which this process holds."""
     for path in sorted(run.iterdir()):
         if path.name == LOCK:
             continue
@@ -79,8 +79,8 @@ def fresh(run: Path) -> None:
             os.unlink(path)
 
 
-def progress(run: Path) -> str:
-    """` (40 of 50 steps)` as far as the folder tells."""
+def _progress(run: Path) -> str:
+    """` (40 of 50 steps)`; empty if the folder does not tell."""
     try:
         planned = json.loads((run / "config.json").read_text())["train"]["steps"]
         lines = (run / "metrics.jsonl").read_text().splitlines()
@@ -90,15 +90,14 @@ def progress(run: Path) -> str:
 
 
 def make_writable(folder: Path) -> None:
-    """Creates a folder and proves that files can be written there.
-
-    Errors: GspoError (exit code 2).
-    """
+    """Create a folder and make sure that files can be written there. Errors: GspoError (exit code 2)."""
+    probe = folder / ".tmp-write-test"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".tmp-write-test"
-        probe.write_bytes(b"x")
-        probe.unlink()
+        try:
+            probe.write_bytes(b"x")
+        finally:
+            probe.unlink(missing_ok=True)  # a full disk takes the name, but not the byte
     except OSError as error:
         refused = storage_error(folder, error)
         raise GspoError(
@@ -106,19 +105,30 @@ def make_writable(folder: Path) -> None:
         ) from error
 
 
+@contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """`make_writable`, undone if the context fails before anything has come into the folder. Errors: as there."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        make_writable(folder)
+        yield
+    except BaseException:
+        with suppress(OSError):  # it holds something
+            for path in made:
+                path.rmdir()
+        raise
+
+
 def newest_run(out: Path) -> Path:
-    """The run under `out` that was started last, `published` apart.
-
-    Errors: GspoError when there is none.
-    """
-    found = [(created(p), p.parent) for p in out.glob("*/*/run.json") if p.parts[-3] != "published"]
-    if not found:
+    """The run under `out` that was started last, `published` excluded. Errors: GspoError if there is none."""
+    runs = [(_created(p), p.parent) for p in out.glob("*/*/run.json") if p.parts[-3] != "published"]
+    if not runs:
         raise GspoError(f"no runs under {out}", "no folder there holds a run.json", "train first: gspo train")
-    return max(found)[1]
+    return max(runs)[1]
 
 
-def created(run_json: Path) -> str:
-    """When a run was started, from its run.json; empty if that cannot be read."""
+def _created(run_json: Path) -> str:
+    """When a run was started, according to its run.json; empty if it cannot be read."""
     try:
         record: dict[str, Any] = json.loads(run_json.read_text())
         return str(record.get("created", ""))

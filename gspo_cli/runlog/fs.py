@@ -1,7 +1,7 @@
-"""All changes of run files go through here: whole files by rename, logs by appending whole lines.
+"""Every change to run files goes through here: whole files by rename, logs by appending whole lines.
 
-Each change is one call of `os`, in an order that a crash at any point survives; tests stand at this seam and kill,
-tear or refuse each call.
+Each change is a single `os` call, in an order that survives a crash at any point. Tests interpose here to kill, tear
+or refuse each call.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from pathlib import Path
 
 from gspo_cli.errors import ExitCode, GspoError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a full disk, a used-up quota and a limit on file sizes say."""
-
 
 @contextmanager
 def write_atomic(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to; afterwards the file is fsynced and renamed to `path`, or removed on error.
+    """Yield a temporary path to write to, then fsync the file and rename it to `path`; on error, remove it.
 
-    Errors: GspoError (exit code 6) when the disk refuses.
+    Errors: GspoError (exit code 6) if the disk refuses.
     """
     temporary = path.with_name(f".tmp-{path.name}")
     try:
@@ -39,16 +36,16 @@ def write_atomic(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A small text file, whole or not at all."""
+    """Write a text file, whole or not at all."""
     with write_atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def append_lines(path: Path, lines: list[str]) -> int:
-    """Appends lines with one write and gives their number of bytes. A write that the disk cuts short is taken back, so
-    the file ends with a whole line.
+    """Append lines in one write and return their size in bytes.
 
-    Errors: GspoError (exit code 6) when the disk refuses, or when the path is a symbolic link.
+    A write that the disk cuts short is undone, so the file always ends with a whole line.
+    Errors: GspoError (exit code 6) if the disk refuses, or if the path is a symbolic link.
     """
     data = "".join(f"{line}\n" for line in lines).encode("utf-8")
     try:
@@ -70,7 +67,7 @@ def append_lines(path: Path, lines: list[str]) -> int:
 
 
 def fsync(path: Path) -> None:
-    """Forces a file, or the entries of a folder, to the disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)
@@ -79,25 +76,29 @@ def fsync(path: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Gives a file or folder its name, for good. The target must not exist: an empty folder would be replaced in
-    silence.
-
-    Errors: FileExistsError.
-    """
+    """Rename durably. Errors: FileExistsError if the target exists; `os.rename` would replace an empty folder."""
     if os.path.lexists(target):
-        raise FileExistsError(errno.EEXIST, "it exists already", str(target))
+        raise FileExistsError(errno.EEXIST, "already exists", str(target))
     os.rename(source, target)
     fsync(target.parent)
 
 
+def remove(path: Path) -> None:
+    """Remove a file. Errors: GspoError (exit code 6) if the disk refuses."""
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
 def truncate(path: Path, size: int) -> None:
-    """Cuts a file to its first `size` bytes, for good."""
+    """Cut a file to its first `size` bytes, durably."""
     os.truncate(path, size)
     fsync(path)
 
 
 def remove_tree(folder: Path) -> None:
-    """Deletes a folder with all it holds; links in it are deleted, never followed."""
+    """Delete a folder and its contents. Links are deleted, never followed."""
     for entry in sorted(folder.iterdir()):
         if entry.is_dir() and not entry.is_symlink():
             remove_tree(entry)
@@ -107,22 +108,22 @@ def remove_tree(folder: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Errors: GspoError (exit code 6) when a run folder is or holds a symbolic link, which could lead anywhere."""
+    """Errors: GspoError (exit code 6) if a run folder is or contains a symbolic link."""
     for path in (folder, *folder.rglob("*")):
         if path.is_symlink():
             raise GspoError(
                 f"{path} is a symbolic link",
-                "a run folder holds plain files only; a link could lead to files outside it",
-                "replace it with the file it points to, or remove it",
+                "a run folder may hold only plain files: a link could lead outside it",
+                "replace the link with the file it points to, or remove it",
                 ExitCode.STORAGE,
             )
 
 
 def storage_error(path: Path, error: OSError) -> GspoError:
-    """A refused write as an error for the user."""
+    """A refused write as a user error."""
     return GspoError(
         f"cannot write {path}",
         f"{error.strerror or error}",
-        "free some space or choose another folder with --out; what was logged so far is whole and readable",
+        "free some disk space or choose another folder with --out; everything logged so far is intact",
         ExitCode.STORAGE,
     )

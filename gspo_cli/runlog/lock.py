@@ -1,8 +1,4 @@
-"""One writer a run: a lock that the kernel frees when the process dies, whatever kills it.
-
-Some network file systems do not carry locks from host to host, so a run that another host showed signs of life of a
-minute ago is refused too.
-"""
+"""One writer per run: a lock that the kernel releases, and a heartbeat for readers and for other hosts."""
 
 from __future__ import annotations
 
@@ -10,82 +6,190 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Self
 
 from gspo_cli.errors import GspoError
-from gspo_cli.runlog.fs import storage_error
-from gspo_cli.runlog.heartbeat import SILENT_S, age_s, read_heartbeat
+from gspo_cli.runlog.fs import storage_error, write_text
 from gspo_cli.runlog.log import now
 
-NAME = "run.lock"
+LOCK, HEARTBEAT = "run.lock", "heartbeat.json"
+INTERVAL_S = 10.0
+"""Time between heartbeats."""
+MISSED_S = 2.5 * INTERVAL_S
+"""Age of the last heartbeat from which a run counts as silent."""
+SILENT_S = 60.0
+"""A writer on another host counts as dead after this long without a sign of life."""
+
+_locked_files: set[int] = set()
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a run folder, which is created if need be, until the context ends.
+    """Hold a run folder, creating it if needed, until the context ends.
 
     Errors: GspoError naming the process that holds it, and its host.
-    Not covered: two hosts that open a run within the same second, where locks do not reach from one to the other.
+    Not covered: two hosts that open a run within the same second on storage where locks do not reach across hosts.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise storage_error(folder / NAME, error) from error
-    _held.add(file)
+        raise storage_error(folder / LOCK, error) from error
+    _locked_files.add(file)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise GspoError(
-                f"{folder} is in use", _holder(folder), "wait for that process to end, or use another --name"
+                f"{folder} is in use", _describe_holder(folder), "wait for that process to end, or use another --name"
             ) from error
         refuse_other_host(folder)
-        os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode(), 0)
+        holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode()
+        try:
+            os.ftruncate(file, 0)
+            os.pwrite(file, holder, 0)
+        except OSError as error:
+            raise storage_error(folder / LOCK, error) from error
         try:
             yield
         finally:
             os.ftruncate(file, 0)
     finally:
-        _held.discard(file)
+        _locked_files.discard(file)
         os.close(file)
 
 
+def _close_locks() -> None:
+    """A forked child shares its parent's locks, and would keep them after the parent dies."""
+    while _locked_files:
+        os.close(_locked_files.pop())
+
+
+os.register_at_fork(after_in_child=_close_locks)
+
+
 def refuse_other_host(folder: Path) -> None:
-    """Errors: GspoError when another host took this run, or showed a sign of life, less than `SILENT_S` ago."""
-    try:
-        holder = json.loads((folder / NAME).read_text())
-        signs = [{"host": holder["host"], "age_s": age_s(holder["since"])}]
-    except (OSError, ValueError, KeyError, TypeError):
-        signs = []
-    signs += [beat] if (beat := read_heartbeat(folder)) else []
-    for sign in signs:
-        if sign["host"] != socket.gethostname() and sign["age_s"] < SILENT_S:
+    """Errors: GspoError if another host locked the run or sent a heartbeat less than `SILENT_S` seconds ago."""
+    holder, heartbeat = _read_holder(folder), read_heartbeat(folder)
+    signs = [(holder["host"], _age_s(holder["since"]))] if holder else []
+    signs += [(heartbeat["host"], heartbeat["age_s"])] if heartbeat else []
+    for host, age_s in signs:
+        if host != socket.gethostname() and age_s < SILENT_S:
             raise GspoError(
                 f"{folder} is in use",
-                f"host {sign['host']} showed a sign of life {max(0, round(sign['age_s']))} s ago",
-                f"wait for that process to end; if it was killed, try again {SILENT_S:.0f} s after its last sign",
+                f"host {host} showed a sign of life {max(0, round(age_s))} s ago",
+                f"wait for its process to end; if it was killed, try again {SILENT_S:.0f} s after that sign",
             )
 
 
-_held: set[int] = set()
+def _describe_holder(folder: Path) -> str:
+    if holder := _read_holder(folder):
+        return f"process {holder['pid']} on {holder['host']} has been writing to it since {holder['since']}"
+    return "another process is writing to it"
 
 
-def _let_go() -> None:
-    """A forked child would share the lock and keep it when this process dies."""
-    while _held:
-        os.close(_held.pop())
-
-
-os.register_at_fork(after_in_child=_let_go)
-
-
-def _holder(folder: Path) -> str:
+def _read_holder(folder: Path) -> dict[str, Any] | None:
     try:
-        holder = json.loads((folder / NAME).read_text())
-        return f"process {holder['pid']} on {holder['host']} has been writing it since {holder['since']}"
+        holder = json.loads((folder / LOCK).read_text())
+        _age_s(holder["since"])
+        return {key: holder[key] for key in ("pid", "host", "since")}
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process is writing it"
+        return None
+
+
+def is_silent(age_s: float | None) -> bool:
+    """Whether the last heartbeat is so old that two were missed."""
+    return age_s is not None and age_s > MISSED_S
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether no process holds the kernel's lock on a run; asked only where its heartbeats have stopped, since asking
+    holds the lock for a moment."""
+    try:
+        file = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def dead_writer(folder: Path) -> int | None:
+    """The process that locked a run on this host and ended without a release; None if it lives or is unknown.
+
+    Its number may be another process's by now: then the kernel's lock tells, once two heartbeats were missed.
+    """
+    holder = _read_holder(folder)
+    if holder is None or holder["host"] != socket.gethostname():
+        return None
+    beat = read_heartbeat(folder)
+    if beat is not None and is_silent(beat["age_s"]) and _is_free(folder):
+        return int(holder["pid"])
+    try:
+        state = Path(f"/proc/{holder['pid']}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return int(holder["pid"]) if Path("/proc/self").exists() else None
+    except (OSError, IndexError):
+        return None
+    return int(holder["pid"]) if state in "ZX" else None
+
+
+class Heartbeat:
+    """Writes the heartbeat file from a thread while the context lasts, even while the main thread waits."""
+
+    def __init__(self, folder: Path, attempt: int, where: Callable[[], tuple[int, str]]) -> None:
+        self.folder, self.attempt = folder, attempt
+        self.where = where
+        """Returns the number of finished rollout batches and the current phase."""
+        self._ended = Event()
+        self._thread = Thread(target=self._beat_until_ended, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        remove_heartbeat(self.folder)
+
+    def beat(self) -> None:
+        """Write one heartbeat. Errors: GspoError (exit code 6) if the disk refuses."""
+        step, phase = self.where()
+        writer = {"pid": os.getpid(), "host": socket.gethostname(), "attempt": self.attempt}
+        write_text(self.folder / HEARTBEAT, json.dumps(writer | {"step": step, "phase": phase, "time": now()}))
+
+    def _beat_until_ended(self) -> None:
+        while not self._ended.wait(INTERVAL_S):
+            try:
+                self.beat()
+            except GspoError:
+                continue  # a disk that refuses this refuses the log too, and that ends the run
+
+
+def read_heartbeat(folder: Path) -> dict[str, Any] | None:
+    """The last heartbeat of a run with its `age_s`, negative if clocks differ; None if missing or unreadable."""
+    try:
+        beat = json.loads((folder / HEARTBEAT).read_text(encoding="utf-8"))
+        return {"phase": beat["phase"], "step": beat["step"], "host": beat["host"], "age_s": _age_s(beat["time"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remove_heartbeat(folder: Path) -> None:
+    """Remove the heartbeat of a run that ended or was killed."""
+    (folder / HEARTBEAT).unlink(missing_ok=True)
+
+
+def _age_s(time: str) -> float:
+    return round((datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds(), 1)

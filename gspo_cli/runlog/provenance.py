@@ -1,7 +1,8 @@
-"""What a run was made of: versions, machine, code, seeds and hashes for `run.json`."""
+"""The provenance of a run: versions, code state, machine and command."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -18,12 +19,13 @@ from gspo_cli.runlog.log import now
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "numpy", "pyarrow", "vllm")
 ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG",
                "PYTHONHASHSEED", "HF_HUB_OFFLINE")  # fmt: skip
-"""Recorded by name; nothing else of the environment is, because it holds secrets."""
-SOURCE = Path(__file__).resolve().parents[2]
+"""The only variables recorded: others may hold secrets."""
+PACKAGE = Path(__file__).resolve().parents[1]
+SOURCE = PACKAGE.parent
 
 
 def provenance(argv: list[str]) -> dict[str, Any]:
-    """The part of `run.json` that is the same for every run of this process, plus a fresh run id."""
+    """The part of `run.json` that every run of this process shares, with a new run id."""
     return {
         "schema": 1,
         "run_id": uuid.uuid4().hex,
@@ -41,19 +43,31 @@ def provenance(argv: list[str]) -> dict[str, Any]:
 
 
 def installed(package: str) -> str | None:
-    """A package's version, or None."""
+    """A package's installed version, or None."""
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
+@functools.cache
+def package_sha256() -> str:
+    """sha256 over the names and bytes of the package's source files, in name order; the same for a wheel and for the
+    sources it was built from."""
+    digest = hashlib.sha256()
+    for path in sorted(path for kind in ("*.py", "*.in", "*.j2") for path in PACKAGE.rglob(kind)):
+        digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def code_state() -> dict[str, Any]:
-    """Commit and uncommitted changes of the tool's own source tree; empty when it runs from an installed wheel."""
-    if not (SOURCE / ".git").exists() or not (SOURCE / "pyproject.toml").exists():
-        return {}
+    """The package's hash; in gspo's own source tree also its commit and uncommitted changes."""
+    code = {"sha256": package_sha256()}
+    if not _in_source_tree():
+        return code
     diff = code_diff()
-    return {
+    return code | {
         "commit": _git("rev-parse", "HEAD").strip() or None,
         "dirty": bool(diff),
         "diff_sha256": hashlib.sha256(diff.encode()).hexdigest() if diff else None,
@@ -61,10 +75,12 @@ def code_state() -> dict[str, Any]:
 
 
 def code_diff() -> str:
-    """The uncommitted changes of that tree as a patch."""
-    if not (SOURCE / ".git").exists() or not (SOURCE / "pyproject.toml").exists():
-        return ""
-    return _git("diff", "HEAD", "--", "gspo_cli", "recipes")
+    """The uncommitted changes of the source tree as a patch."""
+    return _git("diff", "HEAD", "--", "gspo_cli", "recipes") if _in_source_tree() else ""
+
+
+def _in_source_tree() -> bool:
+    return (SOURCE / ".git").exists() and (SOURCE / "pyproject.toml").exists()
 
 
 def _git(*arguments: str) -> str:
@@ -76,7 +92,7 @@ def _git(*arguments: str) -> str:
 
 
 def cpu_name() -> str:
-    """The processor, as the system names it."""
+    """The processor's name."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,21 +1,75 @@
-"""Which sandbox: bubblewrap, else sandlock, else a refusal. Nothing is ever chosen silently."""
+"""Choose a sandbox for untrusted programs: bubblewrap, else sandlock, else an error. There is no silent fallback.
+
+A sandbox starts a Python program with its files and three pipes. What the program is and what its output means is the
+grader's business.
+
+What bubblewrap enforces: separate user, process, network, IPC and host-name namespaces; no capabilities; a read-only
+system with one interpreter; an empty environment; files in memory (64 MiB in all); and per process 2 GiB of address
+space and limits on open files, file size, CPU time and the number of processes. A watcher bounds the memory of all
+processes of a program together, and a filter of system calls what it cannot see (`memory.py`). The whole process
+namespace ends with the program.
+
+Not covered: kernel faults; side channels; one program slowing down another; what a program takes within a fiftieth of
+a second (the kernel is told to kill candidates first when memory runs out); and the number of processes where we run
+as root without a writable pids cgroup and cannot run as another user. The summary then says so (`process_limit:
+false`). sandlock has no namespaces: a program shares our process numbers and host name. `unsafe_local` enforces the
+per-process limits alone.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import socket
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from gspo_cli.errors import GspoError
-from gspo_cli.sandbox.bare import Bare
-from gspo_cli.sandbox.bwrap import Bubblewrap
-from gspo_cli.sandbox.bwrap import is_installed as has_bwrap
-from gspo_cli.sandbox.contract import Limits, Sandbox
-from gspo_cli.sandbox.interpreter import Interpreter, find_interpreter
-from gspo_cli.sandbox.landlock import Landlock
-from gspo_cli.sandbox.landlock import is_usable as has_sandlock
-from gspo_cli.sandbox.probe import fault
+from gspo_cli.sandbox.bubblewrap import Bubblewrap
+from gspo_cli.sandbox.bubblewrap import is_installed as has_bwrap
+from gspo_cli.sandbox.contract import START_S, Job, Limits, Sandbox, job_environment
+from gspo_cli.sandbox.machine import Interpreter, find_interpreter
+from gspo_cli.sandbox.process import Process, ProcessSet, Spawned
 from gspo_cli.sandbox.process_limit import find_process_limit
+from gspo_cli.sandbox.sandlock import Sandlock
+from gspo_cli.sandbox.sandlock import is_usable as has_sandlock
+
+
+class UnsafeLocal:
+    """A `Sandbox` that isolates nothing."""
+
+    kind = "unsafe-local"
+
+    def __init__(self, interpreter: Interpreter, limits: Limits) -> None:
+        self.interpreter, self.limits = interpreter, limits
+        self._running = ProcessSet(limits.memory)
+
+    def start(self, job: Job) -> Process:
+        folder = Path(tempfile.mkdtemp(prefix="gspo-job-"))
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        job.write(folder)
+        site = self.interpreter.numpy.parent if self.interpreter.numpy else folder
+        popen = subprocess.Popen(
+            job.command(self.limits, self.interpreter, str(folder)),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=job_environment(str(site)) | {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"},
+            cwd=scratch, start_new_session=True,
+        )  # fmt: skip
+        return self._running.add(Spawned(popen), lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    def facts(self) -> dict[str, object]:
+        return {"sandbox": self.kind, "process_limit": False, "nested_userns": True}
+
+    def close(self) -> None:
+        self._running.kill_all()
+
 
 KINDS = ("auto", "bwrap", "sandlock")
 REMEDY = (
@@ -27,40 +81,42 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class SandboxChoice:
-    """What the user wants programs to run in."""
+    """The sandbox that the user asks for."""
 
     kind: str = "auto"
     unsafe_local: bool = False
-    """Run them without isolation; recorded wherever their verdicts go."""
+    """Run programs without isolation; recorded with their verdicts."""
     python: str | None = None
-    """Another interpreter than the running one."""
+    """An interpreter other than the running one."""
 
 
 ANY_SANDBOX = SandboxChoice()
 
 
 def open_sandbox(choice: SandboxChoice = ANY_SANDBOX) -> Sandbox:
-    """The sandbox of that choice, tried out.
+    """The chosen sandbox, after a probe has shown that it holds.
 
-    Errors: GspoError when none works here and `unsafe_local` does not waive it.
+    Errors: GspoError when none works here, unless `unsafe_local` waives it.
     """
     if not sys.platform.startswith("linux"):
         raise GspoError("programs are graded on Linux only", f"this is {sys.platform}", "run it in a Linux container")
     interpreter, limits = find_interpreter(choice.python), Limits()
     if choice.unsafe_local:
-        return Bare(interpreter, limits)
+        return UnsafeLocal(interpreter, limits)
     if choice.kind not in KINDS:
-        raise GspoError(f"no sandbox {choice.kind!r}", f"there are {', '.join(KINDS)}", "name one of them")
-    tried = []
+        raise GspoError(f"no sandbox {choice.kind!r}", f"the sandboxes are {', '.join(KINDS)}", "name one of them")
+    problems = []
     for name in ("bwrap", "sandlock") if choice.kind == "auto" else (choice.kind,):
-        made = MAKERS[name](interpreter, limits)
-        problem = f"{name} is not installed" if made is None else fault(made)
-        if made is not None and problem is None:
-            return made
-        if made is not None:
-            made.close()
-        tried.append(f"{name}: {problem}")
-    raise GspoError("no sandbox for the programs to grade", "; ".join(tried), REMEDY)
+        sandbox = MAKERS[name](interpreter, limits)
+        if sandbox is None:
+            problems.append(f"{name}: {name} is not installed")
+            continue
+        problem = probe(sandbox)
+        if problem is None:
+            return sandbox
+        sandbox.close()
+        problems.append(f"{name}: {problem}")
+    raise GspoError("no sandbox for the programs to grade", "; ".join(problems), REMEDY)
 
 
 def _bwrap(interpreter: Interpreter, limits: Limits) -> Sandbox | None:
@@ -70,7 +126,56 @@ def _bwrap(interpreter: Interpreter, limits: Limits) -> Sandbox | None:
 
 
 def _sandlock(interpreter: Interpreter, limits: Limits) -> Sandbox | None:
-    return Landlock(interpreter, limits) if has_sandlock() else None
+    return Sandlock(interpreter, limits) if has_sandlock() else None
 
 
 MAKERS: dict[str, Callable[[Interpreter, Limits], Sandbox | None]] = {"bwrap": _bwrap, "sandlock": _sandlock}
+"""Each returns None if its program or library is missing."""
+
+CANARY = "GSPO_SANDBOX_PROBE"
+PROBE = """
+import json, os, socket, sys
+secret, port = sys.argv[1], int(sys.argv[2])
+seen = []
+for path in (secret, "/etc/shadow", "/proc/1/environ"):
+    try:
+        if "GSPO_" in open(path, errors="replace").read() or path != "/proc/1/environ":
+            seen.append(path)
+    except OSError:
+        continue
+if any(name.startswith("GSPO_") for name in os.environ):
+    seen.append("the environment")
+try:
+    socket.create_connection(("127.0.0.1", port), timeout=2)
+    seen.append("the network")
+except OSError:
+    sys.stderr.write("no network")
+try:
+    open("/usr/gspo-probe", "w")
+    seen.append("a writable system")
+except OSError:
+    sys.stderr.write("no writing")
+with open("scratch", "w") as file:
+    file.write("x")
+print(json.dumps(seen))
+"""
+
+
+def probe(sandbox: Sandbox) -> str | None:
+    """What is wrong with a sandbox: it does not start, or a program inside reaches what it must not. None if sound."""
+    own_source = str(Path(__file__).resolve())  # the answers of the embedded benchmark lie beside it
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        job = Job("probe.py", {"probe.py": PROBE.encode()}, announce=True, arguments=(own_source, port))
+        os.environ[CANARY] = "seen"
+        try:
+            result = sandbox.start(job).run(b"", time.monotonic() + START_S, cap=1 << 16)
+        except OSError as error:
+            return str(error)
+        finally:
+            del os.environ[CANARY]
+    lines = result.stdout.decode("utf-8", "replace").splitlines()
+    if len(lines) != 2 or result.code != 0:
+        return " ".join(result.stderr.decode("utf-8", "replace").split())[-300:] or "its program does not end"
+    seen = json.loads(lines[1])
+    return f"a program inside reaches {', '.join(seen)}" if seen else None

@@ -1,4 +1,4 @@
-"""What a sandbox is: it starts one Python program at a time and says what it enforces."""
+"""What a sandbox is: it starts one Python program at a time and reports what it enforces."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from gspo_cli.sandbox.machine import Interpreter
 from gspo_cli.sandbox.process import Process
 
 MIB = 1 << 20
@@ -15,14 +16,16 @@ START_S = 20.0
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use, each process of it where not said otherwise."""
+    """What a program may use; per process unless noted otherwise."""
 
     address_space: int = 2048 * MIB
+    memory: int = 2048 * MIB
+    """Of all processes of the program together."""
     processes: int = 32
-    """Of the program in all, threads included."""
+    """Of the whole program, threads included."""
     file_size: int = 64 * MIB
     scratch: int = 64 * MIB
-    """All files of the program in all."""
+    """All files of the whole program, wherever it may write."""
     open_files: int = 64
 
 
@@ -33,22 +36,39 @@ class Job:
     script: str
     """Which of `files` runs."""
     files: dict[str, bytes] = field(repr=False)
-    """Name -> content: read-only for the program, in a folder of their own."""
+    """Name -> content; read-only for the program, in a folder that holds nothing else."""
     flags: tuple[str, ...] = ()
     """Of the interpreter."""
     arguments: tuple[str, ...] = ()
     announce: bool = False
-    """Print a line `ready` to stdout before the interpreter starts, so that a program without a protocol of its own
-    can be told from a sandbox that did not start."""
+    """Print a line `ready` to stdout before the interpreter starts. It shows that the sandbox works, for programs
+    that have no protocol of their own."""
     cpu_s: int = 20
     """CPU seconds after which the kernel ends the process: a backstop, the grader's clock comes first."""
 
     def write(self, folder: Path) -> None:
-        """Its files, where a sandbox takes them from a folder."""
+        """Write the files, for a sandbox that takes them from a folder."""
         for name, content in self.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+
+    def command(self, limits: Limits, interpreter: Interpreter, folder: str) -> list[str]:
+        """The command that runs inside the sandbox: set the limits of each process, then start the interpreter.
+
+        The limits are set inside because outside the process limit counts every process of the user.
+        """
+        announce = ["/bin/sh", "-c", 'echo ready; exec "$@"', "sh"] if self.announce else []
+        return [
+            "/usr/bin/prlimit", f"--as={limits.address_space}", f"--nproc={limits.processes}",
+            f"--fsize={limits.file_size}", f"--cpu={self.cpu_s}", f"--nofile={limits.open_files}", "--core=0", "--",
+            *announce, str(interpreter.executable), *self.flags, f"{folder}/{self.script}", *self.arguments,
+        ]  # fmt: skip
+
+
+def job_environment(site: str) -> dict[str, str]:
+    """All environment variables of a job; `site` is the folder that makes numpy importable."""
+    return {"PATH": "/usr/bin", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": site}
 
 
 class Sandbox(Protocol):
@@ -58,7 +78,7 @@ class Sandbox(Protocol):
     """`bwrap`, `sandlock` or `unsafe-local`."""
 
     def start(self, job: Job) -> Process:
-        """Starts a program; its output says whether that worked.
+        """Start a program. Its output shows whether that worked.
 
         Errors: OSError when not even the sandbox's own program starts.
         """
@@ -67,4 +87,4 @@ class Sandbox(Protocol):
         """What is enforced, for summaries: kind, versions, `process_limit`, `nested_userns`, ..."""
 
     def close(self) -> None:
-        """Ends every program that still runs."""
+        """Kill every program that still runs."""

@@ -1,6 +1,6 @@
-"""A running program: two pipes with deadlines and byte caps, and a kill that is certain.
+"""A running program: pipes with deadlines and byte caps, and a kill that cannot fail.
 
-No wait is without a deadline, and nothing ever waits for end-of-file alone: a descendant may hold the pipe.
+Every wait has a deadline, and none waits for end-of-file alone: a descendant may hold the pipe open.
 """
 
 from __future__ import annotations
@@ -17,40 +17,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from gspo_cli.sandbox.memory import MemoryWatch
+
 CHUNK = 1 << 16
 STDERR_KEPT = 1 << 16
 
 
-class Ended(Exception):
+class PipeClosed(Exception):
     """The other side closed the pipe."""
 
 
-class Late(Exception):
+class DeadlinePassed(Exception):
     """The deadline passed."""
 
-    def __init__(self, over_s: float = 0.0) -> None:
-        super().__init__(over_s)
-        self.over_s = over_s
-        """Seconds after it that we noticed: much where the machine, or we, stood still."""
+    def __init__(self, late_by_s: float) -> None:
+        super().__init__(late_by_s)
+        self.late_by_s = late_by_s
+        """How much later we noticed: a long time if the machine, or this process, was stalled."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What became of a program that ran by itself."""
+    """The result of a program that ran on its own."""
 
     stdout: bytes
     stderr: bytes
     """Its last 64 KiB."""
     code: int | None
-    """None: it was killed, because it was late or said too much."""
-    late: bool
-    flooded: bool
-    waited_s: float = 0.0
-    """See `Process.waited_s`, where it was late."""
+    """None if it was killed for running too long or printing too much."""
+    timed_out: bool
+    output_exceeded: bool
+    cpu_wait_s: float = 0.0
+    """See `Process.cpu_wait_s`; only after a timeout."""
+    stopped: str = ""
+    """`memory limit` or `storage limit` if its processes together used more than they may."""
 
 
 class Child(Protocol):
-    """What a sandbox hands over: a started program with its three pipes."""
+    """A started program with its three pipes, as a sandbox provides it."""
 
     pid: int
     stdin: IO[bytes]
@@ -58,14 +62,14 @@ class Child(Protocol):
     stderr: IO[bytes]
 
     def kill(self) -> None:
-        """SIGKILL to all of it."""
+        """SIGKILL to all of its processes."""
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for its end; the exit code."""
 
 
 class Spawned:
-    """A program that `subprocess` started in a session of its own."""
+    """A `Child` that `subprocess` started in a new session."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         assert popen.stdin and popen.stdout and popen.stderr
@@ -73,20 +77,23 @@ class Spawned:
         self.stdin, self.stdout, self.stderr = popen.stdin, popen.stdout, popen.stderr
 
     def kill(self) -> None:
-        """See `Child`."""
-        with suppress(ProcessLookupError):  # not yet waited for, so the number is still its own
+        with suppress(ProcessLookupError):  # it is not reaped yet, so its pid cannot have been reused
             os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """See `Child`."""
         return self._popen.wait()
 
 
 class Process:
-    """A running child, spoken to with deadlines and caps."""
+    """A running child, with deadlines and caps on all that is read and written."""
 
-    def __init__(self, child: Child, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, child: Child, on_end: Callable[[], None], excess: Callable[[list[int]], bool] = lambda _: False
+    ) -> None:
         self._child, self._on_end = child, on_end
+        self.pid = child.pid
+        self.stopped = ""
+        self.excess = excess
         self._code: int | None = None
         self._lock = threading.Lock()
         self._in, self._out, self._err = child.stdin.fileno(), child.stdout.fileno(), child.stderr.fileno()
@@ -94,10 +101,7 @@ class Process:
             os.set_blocking(descriptor, False)
 
     def write(self, data: bytes, deadline: float) -> None:
-        """Writes all of `data` before `deadline` (of time.monotonic).
-
-        Errors: Ended, Late.
-        """
+        """Write all of `data` before `deadline` (of time.monotonic). Errors: PipeClosed, DeadlinePassed."""
         view = memoryview(data)
         while view:
             self._wait(self._in, selectors.EVENT_WRITE, deadline)
@@ -106,13 +110,10 @@ class Process:
             except BlockingIOError:
                 continue
             except BrokenPipeError as error:
-                raise Ended from error
+                raise PipeClosed from error
 
     def read(self, size: int, deadline: float) -> bytes:
-        """Exactly `size` bytes of stdout.
-
-        Errors: Ended, Late.
-        """
+        """Exactly `size` bytes of stdout. Errors: PipeClosed, DeadlinePassed."""
         parts: list[bytes] = []
         while size:
             self._wait(self._out, selectors.EVENT_READ, deadline)
@@ -121,7 +122,7 @@ class Process:
             except BlockingIOError:
                 continue
             if not parts[-1]:
-                raise Ended
+                raise PipeClosed
             size -= len(parts[-1])
         return b"".join(parts)
 
@@ -130,13 +131,13 @@ class Process:
         with selectors.PollSelector() as selector:
             selector.register(descriptor, event)
             if left <= 0 or not selector.select(left):
-                raise Late(time.monotonic() - deadline)
+                raise DeadlinePassed(time.monotonic() - deadline)
 
     def run(self, stdin: bytes, deadline: float, cap: int) -> Finished:
-        """Feeds `stdin` and gathers up to `cap` bytes of stdout until the program ends or `deadline` passes."""
+        """Feed `stdin` and collect up to `cap` bytes of stdout until the program ends or `deadline` passes."""
         pending = memoryview(stdin)
         out, err = bytearray(), bytearray()
-        ended = os.pidfd_open(self._child.pid)  # its end shows here even while a descendant holds the pipes
+        ended = os.pidfd_open(self._child.pid)  # signals its end even while a descendant holds the pipes
         try:
             with selectors.PollSelector() as selector:
                 for descriptor in (self._out, self._err, ended):
@@ -156,29 +157,31 @@ class Process:
                                 self._child.stdin.close()
                         elif key.fd == ended:
                             running = False
-                        elif not _take(key.fd, out if key.fd == self._out else err):
+                        elif not _read_chunk(key.fd, out if key.fd == self._out else err):
                             selector.unregister(key.fd)
                         del err[:-STDERR_KEPT]
-            while not running and len(out) <= cap and _take(self._out, out):
+            while not running and len(out) <= cap and _read_chunk(self._out, out):
                 pass
         finally:
             os.close(ended)
-        flooded = len(out) > cap
-        late = running and not flooded
-        waited_s = max(self.waited_s(), time.monotonic() - deadline) if late else 0.0
+        exceeded = len(out) > cap
+        timed_out = running and not exceeded
+        cpu_wait_s = max(self.cpu_wait_s(), time.monotonic() - deadline) if timed_out else 0.0
         code = self.kill()
-        return Finished(bytes(out), bytes(err), None if running else code, late, flooded, waited_s)
+        return Finished(
+            bytes(out), bytes(err), None if running else code, timed_out, exceeded, cpu_wait_s, self.stopped
+        )
 
     def _feed(self, pending: memoryview) -> memoryview:
         try:
             return pending[os.write(self._in, pending[:CHUNK]) :] if pending else pending
         except BlockingIOError:
             return pending
-        except BrokenPipeError:  # it reads no further, which is its right
+        except BrokenPipeError:  # a program need not read all of its input
             return pending[:0]
 
-    def waited_s(self) -> float:
-        """Seconds that the program, still running, was ready to run but had no core: how busy the machine was."""
+    def cpu_wait_s(self) -> float:
+        """Seconds that the still running program was ready to run but had no core: how busy the machine was."""
         family, waits = [self._child.pid], [0]
         for pid in family:
             with suppress(OSError, IndexError, ValueError):
@@ -186,14 +189,21 @@ class Process:
                 family += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
         return max(waits) / 1e9
 
-    def last_words(self) -> str:
+    def stderr_line(self) -> str:
         """What stderr holds right now, as one line for a message."""
         text = bytearray()
-        _take(self._err, text)
+        _read_chunk(self._err, text)
         return " ".join(text.decode("utf-8", "replace").split())[:300]
 
+    def stop(self, reason: str) -> None:
+        """SIGKILL to the whole session, from another thread than the one that reads; that one will find it ended."""
+        with self._lock:
+            if self._code is None:
+                self.stopped = reason
+                self._child.kill()
+
     def kill(self) -> int:
-        """SIGKILL to the whole session, at once, and the exit code (of a program that had ended: its own)."""
+        """SIGKILL to the whole session at once; the exit code, which is its own if the program had ended."""
         with self._lock:
             if self._code is None:
                 self._child.kill()
@@ -205,11 +215,57 @@ class Process:
             return self._code
 
 
-def _take(descriptor: int, into: bytearray) -> bool:
-    """Moves what is there, up to a chunk; False when nothing is."""
+def _read_chunk(descriptor: int, into: bytearray) -> bool:
+    """Append what is there, up to a chunk; False if there is nothing."""
     try:
         data = os.read(descriptor, CHUNK)
     except BlockingIOError:
         return False
     into += data
     return bool(data)
+
+
+class ProcessSet:
+    """The running processes of a sandbox; safe to use from several threads."""
+
+    def __init__(self, memory: int, sweep: Callable[[], None] = lambda: None) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[Process] = set()
+        self._closed = False
+        self._watch = MemoryWatch(memory, self.running, sweep)
+
+    def running(self) -> list[Process]:
+        """Those that have not ended."""
+        with self._lock:
+            return list(self._processes)
+
+    def add(
+        self, child: Child, on_end: Callable[[], None], excess: Callable[[list[int]], bool] = lambda _: False
+    ) -> Process:
+        """The child as a process that leaves the set when it ends.
+
+        Errors: OSError after `kill_all`, so that nothing starts after an interrupt.
+        """
+
+        def end() -> None:
+            with self._lock:
+                self._processes.discard(process)
+            on_end()
+
+        process = Process(child, end, excess)
+        with self._lock:
+            self._processes.add(process)
+            closed = self._closed
+        self._watch.start()
+        if closed:
+            process.kill()
+            raise OSError("the sandbox is closed")
+        return process
+
+    def kill_all(self) -> None:
+        """Kill all processes and refuse new ones."""
+        with self._lock:
+            self._closed = True
+            processes = list(self._processes)
+        for process in processes:
+            process.kill()

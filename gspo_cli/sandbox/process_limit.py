@@ -1,7 +1,8 @@
-"""A limit on the number of processes that holds for root too.
+"""A limit on the number of processes that also holds for root.
 
-The kernel's per-user limit (RLIMIT_NPROC) does not bind root. So root starts candidates in a pids cgroup where it may
-make one, else as the user `nobody` where that user can read the interpreter, else without a limit, which is recorded.
+The kernel's per-user limit (RLIMIT_NPROC) does not bind root. Root therefore starts each program in its own pids cgroup
+if it may create one, else as the user `nobody` if that user can read the interpreter, else without a limit. Which of
+these applies is recorded.
 """
 
 from __future__ import annotations
@@ -19,36 +20,37 @@ from pathlib import Path
 NOBODY = "65534"
 OVERHEAD = 4  # bubblewrap's own processes and the launcher
 CGROUPS = Path("/sys/fs/cgroup")
-NUMBERS = itertools.count()  # of this process: several sandboxes may be open at once
+NUMBERS = itertools.count()  # shared, because a process may open several sandboxes
 
 
 @dataclass(frozen=True)
-class Group:
-    """Where a program's processes are counted."""
+class Membership:
+    """One program's place in the limit."""
 
-    folder: str = ""
+    cgroup: str = ""
+    """The folder of its cgroup, if it has one."""
     leave: Callable[[], None] = lambda: None
 
 
 class ProcessLimit:
-    """The per-user limit alone: enough for an ordinary user, none for root."""
+    """The per-user limit alone: it binds an ordinary user, not root."""
 
     prefix: tuple[str, ...] = ()
-    """What stands before the sandbox's command."""
+    """Put before the sandbox's command."""
 
-    def __init__(self, holds: bool, how: str) -> None:
-        self.holds, self.how = holds, how
+    def __init__(self, enforced: bool, mechanism: str) -> None:
+        self.enforced, self.mechanism = enforced, mechanism
 
-    def enter(self) -> Group:
-        """A group for one program."""
-        return Group()
+    def enter(self) -> Membership:
+        """A place for one program."""
+        return Membership()
 
     def close(self) -> None:
-        """Removes what was made."""
+        """Remove what was created."""
 
 
 class OtherUser(ProcessLimit):
-    """Candidates run as `nobody`, whom the per-user limit binds."""
+    """Programs run as `nobody`, whom the per-user limit binds."""
 
     prefix = ("setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--")
 
@@ -57,45 +59,42 @@ class OtherUser(ProcessLimit):
 
 
 class PidsCgroup(ProcessLimit):
-    """A cgroup of its own for each program, with `pids.max`."""
+    """One cgroup per program, with `pids.max`."""
 
     def __init__(self, parent: Path, processes: int) -> None:
         super().__init__(True, "pids cgroup")
         self.parent, self.processes = parent, processes
-        self._ended: collections.deque[Path] = collections.deque()
-        self._remove_stale()
-
-    def enter(self) -> Group:
-        """A new cgroup: an ended program still counts in its own until the system's init has taken note of it."""
-        folder = self.parent / f"gspo-{os.getpid()}-{next(NUMBERS)}"
-        folder.mkdir()
-        (folder / "pids.max").write_text(str(self.processes + OVERHEAD))
-        return Group(str(folder), lambda: self._leave(folder))
-
-    def _leave(self, folder: Path) -> None:
-        """Removes it, and those of earlier programs: the processes of a killed one end a moment after it."""
-        self._ended.append(folder)
-        for _ in range(len(self._ended)):
-            with suppress(IndexError):
-                oldest = self._ended.popleft()
-                try:
-                    oldest.rmdir()
-                except OSError:
-                    self._ended.append(oldest)
-
-    def close(self) -> None:
-        """Removes the cgroups, waiting a little for the processes of killed programs to end."""
-        deadline = time.monotonic() + 1.0
-        while self._ended and time.monotonic() < deadline:
-            self._leave(self._ended.popleft())
-            time.sleep(0.002)
-
-    def _remove_stale(self) -> None:
-        """Empty cgroups of processes that are gone (killed, they could not remove them)."""
-        for folder in self.parent.glob("gspo-*-*"):
+        self._to_remove: collections.deque[Path] = collections.deque()
+        for folder in self.parent.glob("gspo-*-*"):  # left by processes that were killed
             if not Path("/proc", folder.name.split("-")[1]).exists():
                 with suppress(OSError):
                     folder.rmdir()
+
+    def enter(self) -> Membership:
+        """A new cgroup. None is reused: an ended program still counts in its own until init has reaped it."""
+        folder = self.parent / f"gspo-{os.getpid()}-{next(NUMBERS)}"
+        folder.mkdir()
+        (folder / "pids.max").write_text(str(self.processes + OVERHEAD))
+        return Membership(str(folder), lambda: self._remove(folder))
+
+    def _remove(self, folder: Path) -> None:
+        """Remove it and earlier ones that were still busy: the processes of a killed program end a moment later."""
+        self._to_remove.append(folder)
+        for _ in range(len(self._to_remove)):
+            with suppress(IndexError):
+                oldest = self._to_remove.popleft()
+                try:
+                    oldest.rmdir()
+                except OSError:
+                    self._to_remove.append(oldest)
+
+    def close(self) -> None:
+        """Remove all cgroups, waiting until the processes of killed programs have ended: ten seconds at most, which
+        only a very busy machine needs."""
+        deadline = time.monotonic() + 10.0
+        while self._to_remove and time.monotonic() < deadline:
+            self._remove(self._to_remove.popleft())
+            time.sleep(0.002)
 
 
 def find_process_limit(processes: int, prefix: Path) -> ProcessLimit:
@@ -105,18 +104,14 @@ def find_process_limit(processes: int, prefix: Path) -> ProcessLimit:
     parent = _writable_pids_cgroup()
     if parent is not None:
         return PidsCgroup(parent, processes)
-    if shutil.which("setpriv") and readable_for_others(prefix):
+    others_can_read = all(folder.stat().st_mode & 0o005 == 0o005 for folder in (prefix, *prefix.parents))
+    if shutil.which("setpriv") and others_can_read:
         return OtherUser()
     return ProcessLimit(False, "none: root, no writable pids cgroup, interpreter not readable for others")
 
 
-def readable_for_others(path: Path) -> bool:
-    """Whether any user may enter `path`."""
-    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (path, *path.parents))
-
-
 def _writable_pids_cgroup() -> Path | None:
-    """A folder in which a child with `pids.max` can be made (cgroup version 1, or 2 where pids is delegated)."""
+    """A folder in which a child with `pids.max` can be created (cgroup v1, or v2 where pids is delegated)."""
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         roots = {"pids": CGROUPS / "pids", "": CGROUPS}
@@ -127,7 +122,7 @@ def _writable_pids_cgroup() -> Path | None:
         with suppress(OSError):
             trial.mkdir()
             try:
-                (trial / "pids.max").write_text("10")  # version 2: absent unless the parent delegates pids
+                (trial / "pids.max").write_text("10")  # v2: absent unless the parent delegates pids
                 return parent
             finally:
                 trial.rmdir()

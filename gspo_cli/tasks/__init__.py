@@ -1,26 +1,85 @@
-"""The tasks: problems, prompt and reward, one file each.
+"""The tasks: problems, prompt and reward, one file each."""
 
-To add one: write a module with a class of `contract.Task`'s methods and name it below.
-"""
+from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import is_plugin, load_plugin
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.tasks.code import Code
-from gspo_cli.tasks.contract import Batched, Task
-from gspo_cli.tasks.gsm8k import Gsm8k
-from gspo_cli.tasks.math import Math
+from gspo_cli.tasks.math import Gsm8k, Math
+from gspo_cli.tasks.rewards import ScoreAll, call, call_function, find_function, make_parts, weighted
+from gspo_cli.tasks.sentences import Comparisons, Stories, Sums
+from gspo_cli.tasks.template import fill
 from gspo_cli.types import Problem, Score
 
+
+@runtime_checkable
+class Task(Protocol):
+    """The seam for one's own task."""
+
+    def problems(self, split: str) -> list[Problem]:
+        """The problems of a split, always the same ones in the same order; at least one."""
+
+    def reward(self, problem: Problem, text: str) -> Score:
+        """The score of one response. It must be deterministic and must not trust the text."""
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """A task whose rewards take time, and are quicker many at once."""
+
+    def rewards(self, responses: list[tuple[Problem, str]]) -> list[Score]:
+        """What `reward` says of each, in order."""
+
+
+@runtime_checkable
+class Noting(Protocol):
+    """A task that has something to say about its problems."""
+
+    notes: list[str]
+    """Filled by `problems`: rows that were left out."""
+
+
+@runtime_checkable
+class Crediting(Protocol):
+    """A task that says which tokens of a response earned or spoiled the reward."""
+
+    def token_credits(self, problem: Problem, tokens: list[str]) -> list[float]:
+        """A factor on the advantage of each token, e.g. 0 for tokens that carry no decision."""
+
+
+@runtime_checkable
+class Templated(Protocol):
+    """A task that puts its questions into `task.template` itself, without the instruction that it adds otherwise."""
+
+    default_template: str
+
+
+@runtime_checkable
+class Demonstrated(Protocol):
+    """A task that can also show how it is done, for a cold start."""
+
+    def demonstrations(self, seed: int, size: int) -> list[tuple[str, str]]:
+        """`size` pairs of prompt and response."""
+
+
 TASKS: dict[str, Callable[[TaskConfig], Task]] = {
-    "arithmetic": lambda _config: Arithmetic(),
+    "arithmetic": lambda config: Arithmetic(config.terms),
     "gsm8k": Gsm8k,
     "math": Math,
     "code": Code,
+    "sums": lambda _config: Sums(),
+    "comparisons": lambda _config: Comparisons(),
+    "stories": lambda _config: Stories(),
 }
 
 
@@ -30,23 +89,82 @@ def make_task(config: TaskConfig) -> Task:
     Errors: GspoError for an unknown name, with the nearest one, or for a plugin that is no task.
     """
     task = _find(config)
+    if config.template is not None and not isinstance(task, Templated):
+        _fill_template(task, config.template)
     if config.reward is not None:
-        function = load_plugin(config.reward, needs=("__call__",))
-
-        def reward(problem: Problem, text: str) -> Score:
-            given = function(problem, text)
-            return given if isinstance(given, Score) else Score(None if given is None else float(given), "custom")
-
-        task.reward = reward  # type: ignore[method-assign]
-        if isinstance(task, Batched):
-            task.rewards = lambda responses: [reward(*pair) for pair in responses]  # type: ignore[method-assign]
+        score_all: ScoreAll = partial(call_function, find_function(config.reward), config.reward, False)
+    elif config.rewards:
+        score_all = partial(weighted, make_parts(config, _own_rewards(task)))
+    else:
+        return task
+    task.rewards = score_all  # type: ignore[attr-defined]
+    task.reward = lambda problem, text: score_all([(problem, text)])[0]  # type: ignore[method-assign]
     return task
+
+
+def _own_rewards(task: Task) -> ScoreAll:
+    """The task's rewards of many responses, before the recipe's take their place."""
+    source, reward = f"of task {type(task).__name__}", task.reward
+    if isinstance(task, Batched):
+        return task.rewards
+    return lambda responses: [call(partial(reward, *pair), source) for pair in responses]
+
+
+def _fill_template(task: Task, template: str) -> None:
+    """Let a task's prompts stand within a template."""
+    problems = task.problems
+
+    def filled(split: str) -> list[Problem]:
+        return [replace(p, prompt=fill(template, p.prompt)) for p in problems(split)]
+
+    task.problems = filled  # type: ignore[method-assign]
+
+
+@contextmanager
+def users_code(message: str) -> Iterator[None]:
+    """Within the context a user's code runs. Errors: GspoError for whatever it raises, with its file and line."""
+    try:
+        yield
+    except GspoError:
+        raise
+    except (Exception, SystemExit) as error:  # it may raise anything
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise GspoError(
+            message,
+            f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})",
+            "correct the code; docs/extending.md has a complete example",
+        ) from error
+
+
+def read_problems(task: Task, config: TaskConfig) -> list[Problem]:
+    """The task's problems of the recipe's split. Errors: GspoError if the user's code fails, gives anything but
+    problems with text, or gives an id twice."""
+    source = f"the task {config.name!r}"
+    with users_code(f"{source} failed in problems({config.split!r})"):
+        problems = list(task.problems(config.split))
+    seen = set[str]()
+    for number, problem in enumerate(problems, start=1):
+        if not isinstance(problem, Problem) or not isinstance(problem.id, str) or not isinstance(problem.prompt, str):
+            raise GspoError(
+                f"{source}: problem {number} is {problem!r:.80}",
+                "problems() gives Problem(id, prompt, answer), with text for id and prompt",
+                "docs/extending.md has a complete example",
+            )
+        if problem.id in seen:
+            raise GspoError(
+                f"{source}: two problems have the id {problem.id!r:.80}",
+                "samples and seeds are told apart by the id, so one problem would take the other's place",
+                "give each problem an id of its own",
+            )
+        seen.add(problem.id)
+    return problems
 
 
 def _find(config: TaskConfig) -> Task:
     if is_plugin(config.name):
         made = load_plugin(config.name, needs=())
-        task = made(config) if callable(made) else made
+        with users_code(f"cannot make the task {config.name!r}"):
+            task = made(config) if callable(made) else made
         if not isinstance(task, Task):
             raise GspoError(
                 f"{config.name!r} is no task",

@@ -1,8 +1,8 @@
 """The built-in task: add a row of digits, one step at a time.
 
 `3+5+9+2=` is answered `8+9+2=17+2=19`: each step adds the first two terms and rewrites the rest, and the answer is
-what stands after the last `=`. The problems are all rows of `MIN_TERMS..MAX_TERMS` digits; a hash of the text puts
-about a tenth of them into the held-out split, whatever the seed.
+what stands after the last `=`. The problems are all rows of `MIN_TERMS..MAX_TERMS` digits, or of the lengths in
+`task.terms`; a hash of the text puts about a tenth of them into the held-out split, whatever the seed.
 
 The cold-start demonstrations are imperfect on purpose: some guess at once, some steps carry a slip. A model taught by
 them knows the method without preferring it, which leaves reinforcement something to find.
@@ -10,6 +10,7 @@ them knows the method without preferring it, which leaves reinforcement somethin
 
 import hashlib
 import random
+from functools import cache
 
 from gspo_cli.seeds import derive_seed
 from gspo_cli.types import Problem, Score
@@ -19,22 +20,21 @@ NUM_TRAIN, NUM_HELD_OUT = 20_000, 200
 GUESS_SHARE = 0.6  # of demonstrations: answer at once, without a step
 GUESS_SPREAD = 3  # a guess is off by up to this much, either way
 SLIP_SHARE = 0.02  # of steps: the sum is off by one
+USUAL_STEPS = 3  # of the usual rows: longer ones slip as often per response, not per step
 
 
 class Arithmetic:
-    """Sums of digits with a reward of 1 for the right total and 0 for anything else."""
+    """Sums of digits with a reward of 1 for the right total and 0 for anything else.
+
+    `terms` = fewest and most digits of a row; None = the usual 3 to 5.
+    """
+
+    def __init__(self, terms: tuple[int, int] | None = None) -> None:
+        self.terms = terms
 
     def problems(self, split: str) -> list[Problem]:
         """`train` (20,000 problems) or `held_out` (200), always the same ones in the same order."""
-        size = NUM_HELD_OUT if split == "held_out" else NUM_TRAIN
-        rng = random.Random(derive_seed(0, "arithmetic", split))
-        found: dict[str, Problem] = {}
-        while len(found) < size:
-            terms = [rng.randint(1, 9) for _ in range(rng.randint(MIN_TERMS, MAX_TERMS))]
-            text = "+".join(map(str, terms)) + "="
-            if is_held_out(text) == (split == "held_out"):
-                found.setdefault(text, Problem(id=text, prompt=text, answer=str(sum(terms))))
-        return list(found.values())
+        return list(draw_problems(split == "held_out", self.terms))
 
     def reward(self, problem: Problem, text: str) -> Score:
         """1 if the text after the last `=` (or all of it) is exactly the total."""
@@ -47,7 +47,22 @@ class Arithmetic:
         """`size` pairs of prompt and imperfect response from the training split."""
         rng = random.Random(derive_seed(seed, "demonstrations"))
         problems = self.problems("train")
-        return [(p.prompt, demonstrate(p.prompt, rng)) for p in rng.choices(problems, k=size)]
+        long = self.terms is not None
+        return [(p.prompt, demonstrate(p.prompt, rng, long)) for p in rng.choices(problems, k=size)]
+
+
+@cache  # every run of a study wants the same ones
+def draw_problems(held_out: bool, lengths: tuple[int, int] | None = None) -> tuple[Problem, ...]:
+    """The problems of one split, all different; as many as usual, or all if the rows are that short."""
+    rng = random.Random(derive_seed(0, "arithmetic", "held_out" if held_out else "train"))
+    found: dict[str, Problem] = {}
+    fewest, most = lengths or (MIN_TERMS, MAX_TERMS)
+    while len(found) < (NUM_HELD_OUT if held_out else NUM_TRAIN):
+        terms = [rng.randint(1, 9) for _ in range(rng.randint(fewest, most))]
+        text = "+".join(map(str, terms)) + "="
+        if is_held_out(text) == held_out:
+            found.setdefault(text, Problem(id=text, prompt=text, answer=str(sum(terms))))
+    return tuple(found.values())
 
 
 def is_held_out(text: str) -> bool:
@@ -55,14 +70,19 @@ def is_held_out(text: str) -> bool:
     return hashlib.sha256(text.encode()).digest()[0] < 26
 
 
-def demonstrate(prompt: str, rng: random.Random) -> str:
-    """One response: a guess near the total, or the steps with an occasional slip."""
+def demonstrate(prompt: str, rng: random.Random, long: bool = False) -> str:
+    """One response: a guess near the total, or the steps with an occasional slip.
+
+    `long`: a worked response slips as often as a usual one, however many steps it has; else no one would learn from
+    rows of twenty digits that working pays.
+    """
     terms = [int(t) for t in prompt.rstrip("=").split("+")]
     if rng.random() < GUESS_SHARE:
         return str(max(0, sum(terms) + rng.randint(-GUESS_SPREAD, GUESS_SPREAD)))
     steps = []
+    share = SLIP_SHARE * USUAL_STEPS / (len(terms) - 1) if long else SLIP_SHARE
     while len(terms) > 1:
-        slip = rng.choice((-1, 1)) if rng.random() < SLIP_SHARE else 0
+        slip = rng.choice((-1, 1)) if rng.random() < share else 0
         terms = [terms[0] + terms[1] + slip, *terms[2:]]
         steps.append("+".join(map(str, terms)))
     return "=".join(steps)

@@ -13,17 +13,34 @@ from functools import partial
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.rewards.code.code_tests import BadTests
-from gspo_cli.rewards.code.grading import SharedTests, Work, grade_all
-from gspo_cli.rewards.code.packed_tests import unpack_tests
-from gspo_cli.rewards.code.program_text import extract_program
-from gspo_cli.rewards.code.verdict import Verdict
+from gspo_cli.rewards.code.code_tests import BadTests, unpack_tests
+from gspo_cli.rewards.code.grading import SharedTests, Work, extract_program, grade_all
+from gspo_cli.rewards.verdict import ProgramVerdict
 from gspo_cli.sandbox.choose import open_sandbox
 from gspo_cli.sandbox.contract import Sandbox
 from gspo_cli.sandbox.machine import physical_cores
-from gspo_cli.tasks.code_prompt import code_prompt
 from gspo_cli.tasks.data import load_rows
 from gspo_cli.types import Problem, Score
+
+TASK = (
+    "Below is a programming problem. Write a Python program that solves it: it must follow the specification and pass "
+    "all tests."
+)
+FUNCTIONAL = "Complete the following starter code, and give the whole solution in one fenced block of Python."
+STDIN = (
+    "The program reads its input from stdin and writes its answer to stdout. Give the whole program in one fenced "
+    "block of Python; it must do its work when it is run, on any input and not only on the samples."
+)
+TEMPLATE = f"{TASK}\n\n{{question}}\n\n{FUNCTIONAL}|{STDIN}\n\n```python\n{{starter}}\n```\n"
+"""What is hashed: both wordings and their order."""
+
+
+def code_prompt(question: str, starter: str) -> str:
+    """The prompt of a problem; `starter` is empty for programs that use stdin. The problem's text is left as it is."""
+    request = FUNCTIONAL if starter else STDIN
+    block = starter or "# the program"
+    return f"{TASK}\n\n{question}\n\n{request}\n\n```python\n{block}\n```\n"
+
 
 COLUMNS = {"prompt": "question_content"} | {
     name: name for name in ("starter_code", "public_test_cases", "private_test_cases", "metadata")
@@ -40,10 +57,7 @@ class Code:
         self._sandbox: Sandbox | None = None
 
     def problems(self, split: str) -> list[Problem]:
-        """All rows whose tests can be read.
-
-        Errors: GspoError without a file, without a sandbox, or when no row is left.
-        """
+        """All rows whose tests can be read. Errors: GspoError without a file or a sandbox, or when no row is left."""
         if self.config.path is None:
             raise GspoError(
                 "task.name = code without a data file",
@@ -87,6 +101,6 @@ class Code:
         return self._sandbox
 
 
-def score_of(verdict: Verdict) -> Score:
+def score_of(verdict: ProgramVerdict) -> Score:
     """A verdict as a reward: what the grader could not judge has none."""
     return Score(None if verdict.passed is None else float(verdict.passed), verdict.verdict)

@@ -1,16 +1,55 @@
-"""MATH: competition problems with an answer of any mathematical kind (Hendrycks et al., arXiv 2103.03874).
-
-Problems come from the hub (`DigitalLearningGmbH/MATH-lighteval`, or `task.revision` of it) or from a file of one's own
-(`task.path` with `task.columns`); the reference is the last box of the answer, or all of it where there is none.
-"""
+"""Mathematical problems: GSM8K (Cobbe et al., arXiv 2110.14168) and MATH (Hendrycks et al., arXiv 2103.03874)."""
 
 from __future__ import annotations
 
 from gspo_cli.config import TaskConfig
-from gspo_cli.rewards.boxes import boxes
-from gspo_cli.rewards.mathematics import grade_math
+from gspo_cli.errors import GspoError
+from gspo_cli.rewards.math.extract import boxes
+from gspo_cli.rewards.math.grade import grade_math, grade_number
 from gspo_cli.tasks.data import load_rows
+from gspo_cli.tasks.template import fill
 from gspo_cli.types import Problem, Score
+
+GSM8K_INSTRUCTION = "Reason step by step, then give the final number on a line of its own after ####."
+COLUMNS = {"prompt": "question", "answer": "answer"}
+
+
+class Gsm8k:
+    """Word problems with a reward of 1 for the right final number."""
+
+    default_template = f"{{question}}\n{GSM8K_INSTRUCTION}\n"
+
+    def __init__(self, config: TaskConfig) -> None:
+        self.config = config
+        self.notes: list[str] = []
+
+    def problems(self, split: str) -> list[Problem]:
+        """All rows of the split; `held_out` is the data set's `test`. Errors: GspoError if no answer is a number."""
+        rows = load_rows(
+            self.config.path,
+            hub=("openai/gsm8k", "main", self.config.revision),
+            split="test" if split == "held_out" else split,
+            columns=COLUMNS | dict(self.config.columns),
+        )
+        template = self.config.template or self.default_template
+        found = [
+            Problem(f"{split}-{i}", fill(template, row["prompt"]), row["answer"].rsplit("####", 1)[-1].strip())
+            for i, row in enumerate(rows)
+        ]
+        bad = [i for i, problem in enumerate(found, start=1) if grade_number("0", problem.answer).reason == "bad gold"]
+        if len(bad) == len(found):
+            raise GspoError(
+                f"no answer of {self.config.path or 'the data'} is a number",
+                f"the first is {found[0].answer!r:.80}; the number alone is compared, after #### if there is one",
+                "correct the answers, or choose task.name = math",
+            )
+        self.notes = [f"no response can be scored where the answer is no number: rows {bad[:5]}"] if bad else []
+        return found
+
+    def reward(self, problem: Problem, text: str) -> Score:
+        """1 if the response's final number equals the reference."""
+        return grade_number(text, problem.answer).score
+
 
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 HUB = "DigitalLearningGmbH/MATH-lighteval"
@@ -18,6 +57,8 @@ HUB = "DigitalLearningGmbH/MATH-lighteval"
 
 class Math:
     """Problems with a reward of 1 for an answer that means the same as the reference."""
+
+    default_template = f"{{question}}\n\n{INSTRUCTION}"
 
     def __init__(self, config: TaskConfig) -> None:
         self.config = config
@@ -31,8 +72,9 @@ class Math:
             split="test" if split == "held_out" else split,
             columns=columns | dict(self.config.columns),
         )
+        template = self.config.template or self.default_template
         return [
-            Problem(f"{split}-{i}", f"{row['prompt']}\n\n{INSTRUCTION}", reference(row["answer"]))
+            Problem(f"{split}-{i}", fill(template, row["prompt"]), reference(row["answer"]))
             for i, row in enumerate(rows)
         ]
 

@@ -2,6 +2,8 @@
 
 Reinforcement learning needs a start model that sometimes succeeds; the GSPO paper starts from one (arXiv 2507.18071,
 §5.1). The cached folder's name hashes everything the result depends on.
+
+B = responses, T = token positions, H = width of the model
 """
 
 from __future__ import annotations
@@ -27,24 +29,31 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gspo_cli.config import ColdStart, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.models import tiny
-from gspo_cli.models.adapter_folder import refuse_adapter
-from gspo_cli.models.foreign_code import allowed_code
-from gspo_cli.models.load import load_policy, pick_device
+from gspo_cli.models.device import pick_device
+from gspo_cli.models.load import load_policy
+from gspo_cli.models.lora import refuse_adapter
+from gspo_cli.models.remote_code import allowed_code
+from gspo_cli.models.trunk import head_logits, last_hidden, trunk_of
+from gspo_cli.rollout.prompts import encode
 from gspo_cli.seeds import derive_seed
-from gspo_cli.tasks import make_task
-from gspo_cli.tasks.contract import Demonstrated
+from gspo_cli.tasks import Demonstrated, make_task
 from gspo_cli.tasks.data import load_rows
+from gspo_cli.tasks.template import fill
+from gspo_cli.types import Problem
 
-WARMUP = 0.05  # share of the steps over which the learning rate rises; afterwards it falls along a cosine
+WARMUP = 0.05
+"""Share of the steps over which the learning rate rises; afterwards it falls along a cosine."""
+NOT_LEARNT = {"reward", "rewards", "grader", "too_long", "deadline_s"}
+"""Keys of `[task]` that demonstrations do not depend on."""
 Progress = Callable[[int, int, float], None]
 """Called with steps done, steps planned and the loss."""
 
 
 def start_model(recipe: Recipe, progress: Progress) -> Path:
-    """The folder of the model that training starts from: the recipe's own, or the cached cold start of it.
+    """The folder of the model that training starts from: the recipe's own, or its cached cold start.
 
-    The build happens in a temporary folder that is renamed when it is whole, under a lock, so that two processes
-    build it once.
+    A cold start is built under a lock, so that two processes build it once, in a temporary folder that is then renamed.
+    Errors: GspoError when the cache cannot be written.
     """
     if recipe.model.path is not None and recipe.cold_start is None:
         return Path(recipe.model.path)
@@ -66,7 +75,7 @@ def start_model(recipe: Recipe, progress: Progress) -> Path:
 
 
 def cache_root() -> Path:
-    """Where start models are kept between studies."""
+    """Where start models are cached between studies."""
     return Path(os.environ.get("GSPO_CACHE") or Path.home() / ".cache" / "gspo")
 
 
@@ -97,41 +106,51 @@ def demonstrations(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> list[t
     assert recipe.cold_start is not None
     cold, size = recipe.cold_start, recipe.cold_start.steps * recipe.cold_start.batch
     if cold.path is not None:
-        columns = {"prompt": "prompt", "response": "response"} | {str(k): v for k, v in cold.columns.items()}
-        rows = load_rows(cold.path, hub=None, split="train", columns=columns)
+        rows = demonstration_rows(cold, cold.path)
         rng = random.Random(derive_seed(cold.seed, "demonstrations"))
         pairs = [(r["prompt"], r["response"]) for r in rng.choices(rows, k=size)]
     else:
         task = make_task(recipe.task)
         if not isinstance(task, Demonstrated):
             raise GspoError(
-                f"task {recipe.task.name!r} has no demonstrations of its own",
+                f"task {recipe.task.name!r} has no demonstrations",
                 "a cold start needs pairs of prompt and response to learn from",
-                "give them in a file: --set cold_start.path=FILE, or remove [cold_start]",
+                "give them in a file (--set cold_start.path=FILE), or remove [cold_start]",
             )
-        pairs = task.demonstrations(cold.seed, size)
-    known: dict[str, list[int]] = {}
-    for text in {t for pair in pairs for t in pair}:
-        known[text] = tokenizer(text)["input_ids"]
-    return [(known[p], [*known[r], tokenizer.eos_token_id]) for p, r in pairs]
+        pairs, template = task.demonstrations(cold.seed, size), recipe.task.template
+        if template is not None:
+            pairs = [(fill(template, prompt), response) for prompt, response in pairs]
+    prompts = {
+        text: list(encode(tokenizer, Problem(text[:40], text, ""), recipe.task).token_ids) for text, _ in set(pairs)
+    }
+    responses = {text: tokenizer(text)["input_ids"] for _, text in set(pairs)}
+    return [(prompts[prompt], [*responses[response], tokenizer.eos_token_id]) for prompt, response in pairs]
+
+
+def demonstration_rows(cold: ColdStart, path: str) -> list[dict[str, str]]:
+    """The rows of one's own demonstrations, with `prompt` and `response`. Errors: as `load_rows`."""
+    columns = {"prompt": "prompt", "response": "response"} | {str(k): v for k, v in cold.columns.items()}
+    return load_rows(path, hub=None, split="train", columns=columns, key="cold_start")
 
 
 def supervise(
     model: PreTrainedModel, rows: list[tuple[list[int], list[int]]], cold: ColdStart, progress: Progress
 ) -> None:
-    """Cross-entropy on the responses, AdamW, warm-up and cosine."""
+    """Trains on the responses by cross-entropy: AdamW with warm-up and cosine."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=cold.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     model.train()
     for step in range(cold.steps):
         ids_BT, mask_BT = (t.to(model.device) for t in pad_pairs(rows[step * cold.batch : (step + 1) * cold.batch]))
-        hidden_BTH = model.base_model(input_ids=ids_BT, attention_mask=None, use_cache=False).last_hidden_state
+        hidden_BTH = last_hidden(trunk_of(model), ids_BT, None).unflatten(0, ids_BT.shape)
         predicts_BT = mask_BT[:, 1:]
-        logits = F.linear(hidden_BTH[:, :-1][predicts_BT], model.get_output_embeddings().weight)
+        logits = head_logits(model, hidden_BTH[:, :-1][predicts_BT])
         loss = F.cross_entropy(logits.float(), ids_BT[:, 1:][predicts_BT])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        done = step / cold.steps
+        factor = min(1.0, done / WARMUP + 1e-3) * 0.5 * (1 + math.cos(math.pi * done))
         for group in optimizer.param_groups:
-            group["lr"] = cold.lr * schedule(step / cold.steps)
+            group["lr"] = cold.lr * factor
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step % 10 == 9 or step + 1 == cold.steps:
@@ -139,13 +158,8 @@ def supervise(
     model.eval()
 
 
-def schedule(done: float) -> float:
-    """The learning rate's factor after a share of the steps."""
-    return min(1.0, done / WARMUP + 1e-3) * 0.5 * (1 + math.cos(math.pi * done))
-
-
 def pad_pairs(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
-    """Token ids and response mask of prompt + response rows, padded on the right: [B, T] each."""
+    """Token ids and response mask of rows of prompt and response, padded on the right: [B, T] each."""
     width = max(len(p) + len(r) for p, r in pairs)
     ids_BT, mask_BT = torch.zeros(len(pairs), width, dtype=torch.long), torch.zeros(len(pairs), width, dtype=torch.bool)
     for i, (prompt, response) in enumerate(pairs):
@@ -156,14 +170,14 @@ def pad_pairs(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]
 
 
 def cache_key(recipe: Recipe) -> str:
-    """A hash of the configuration, the code and data of the demonstrations, and the libraries that compute it."""
+    """A hash of everything that the cold start depends on: configuration, code and data, libraries, device."""
     task, cold, code = make_task(recipe.task), recipe.cold_start, allowed_code()
     sources = [Path(__file__), Path(tiny.__file__), Path(inspect.getfile(type(task)))]
     data = [Path(cold.path)] if cold and cold.path and Path(cold.path).is_file() else []
     parts = {
-        "model": recipe.model.model_dump(mode="json", exclude={"lora"}) | ({"code": code} if code else {}),
+        "model": recipe.model.model_dump(mode="json", exclude={"lora", "compute"}) | ({"code": code} if code else {}),
         "cold_start": cold.model_dump(mode="json") if cold else None,
-        "task": recipe.task.model_dump(mode="json"),
+        "task": recipe.task.model_dump(mode="json", exclude=NOT_LEARNT),
         "files": [hashlib.sha256(p.read_bytes()).hexdigest() for p in sources + data],
         "libraries": [torch.__version__, transformers.__version__],
         "threads": torch.get_num_threads(),

@@ -6,87 +6,39 @@ off-policy, which is what the clip ranges are for.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor
 
-from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.models.packing import packs
-from gspo_cli.rollout.collect import PromptStream
-from gspo_cli.rollout.engine import Engine
-from gspo_cli.runlog.log import RunLog
-from gspo_cli.tasks.contract import Task
-from gspo_cli.training.accumulate import Accumulator
-from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
-from gspo_cli.training.checkpoints import Checkpoints
-from gspo_cli.training.checks import minibatches
-from gspo_cli.training.guards import Guards, enough_memory
-from gspo_cli.training.preflight import preflight
-from gspo_cli.training.probe import Probe
-from gspo_cli.training.record import Totals, record_batch
-from gspo_cli.training.rollout_metrics import lag_metrics, sync_metrics
-from gspo_cli.training.sampling import sample_due
-from gspo_cli.training.signals import Interruption, Signals
-from gspo_cli.training.stopwatch import Stopwatch
-from gspo_cli.training.study import Run
-from gspo_cli.training.update import Learner, record_old_policy, update, was_applied
+from gspo_cli.models.admission import paths_of
+from gspo_cli.training.guards import enough_memory
+from gspo_cli.training.record import record_batch
+from gspo_cli.training.rollout_queue import sample_batches
+from gspo_cli.training.session import Interruption, Session
+from gspo_cli.training.state.checkpoints import Checkpoints
+from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.clip_advice import as_event, clip_advice
+from gspo_cli.training.step.metrics import Accumulator
+from gspo_cli.training.step.noise import noise_of
+from gspo_cli.training.step.preflight import preflight
+from gspo_cli.training.step.probe import Probe
+from gspo_cli.training.step.rollout_metrics import lag_metrics, sync_metrics
+from gspo_cli.training.step.update import Learner, record_old_policy, update, was_applied
+from gspo_cli.training.study.arms import Run
 from gspo_cli.types import MiniBatch, Reduced, RolloutBatch, StepMetrics
 
-LESS_TO_SAMPLE = "lower rollout.kv_budget_gb (fewer responses at a time) or rollout.max_new_tokens"
-LESS_TO_TRAIN = "lower train.micro_batch_tokens: the same gradient in smaller passes"
-BAND_BATCHES = 10
-
-
-@dataclass
-class Hooks:
-    """What happens around the loop without belonging to it."""
-
-    evaluate: Callable[[], StepMetrics]
-    store: Callable[[RolloutBatch], None]
-    on_step: Callable[[int, dict[str, float | None]], None]
-    """Called after each rollout batch with its metrics and times, for display."""
-    on_preflight: Callable[[dict[str, float], list[str]], None]
-    """Called once with what the preflight measured and its warnings."""
-
-
-@dataclass
-class Session:
-    """A run with everything it needs."""
-
-    run: Run
-    learner: Learner
-    engine: Engine
-    tokenizer: PreTrainedTokenizerBase
-    task: Task
-    stream: PromptStream
-    log: RunLog
-    hooks: Hooks
-    signals: Signals = field(default_factory=Signals)
-    guards: Guards = field(default_factory=Guards)
-    totals: Totals = field(default_factory=Totals)
-    clock: Stopwatch = field(default_factory=Stopwatch)
-    step: int = 0
-    """Rollout batches done."""
-    updates: int = 0
-    """Mini-batches gone through, whether their update was applied or not."""
-    chunks: int = 0
-    """Portions of the prompt stream consumed so far."""
-    ahead: deque[RolloutBatch] = field(default_factory=deque)
-    """Rollout batches that are sampled and not yet trained on, the next one first."""
-    widest: float = 0.0
-    """Largest distance of a sequence ratio from 1 so far."""
-    outside: bool = False
-    """Whether any ratio has left the clip range."""
+SAMPLE_LESS = "lower rollout.kv_budget_gb (fewer responses at a time) or rollout.max_new_tokens"
+TRAIN_LESS = "lower train.micro_batch_tokens: the same gradient in smaller passes"
+CLIP_RANGE_BATCHES = 10
+"""After so many rollout batches a clip range that was never reached is reported."""
 
 
 def train(session: Session, checkpoints: Checkpoints) -> None:
-    """All rollout batches of one run that are still to be done.
+    """All rollout batches that a run has left.
 
-    Errors: GspoError when an update would not be finite (exit code 4; the weights are those before it), or when a
-    signal asked for the end (129, 130, 143; the run is saved).
+    Errors: GspoError when an update would not be finite (exit code 4; the weights are those before it), or on a signal
+    (129, 130, 143; the run is saved).
     """
     recipe, first = session.run.recipe, session.step
     try:
@@ -94,15 +46,14 @@ def train(session: Session, checkpoints: Checkpoints) -> None:
             checkpoints.boundary(session, {})
         for step in range(first, recipe.train.steps + 1):
             if step > first:
-                shown = train_batch(session, step)
+                values = train_batch(session, step)
                 session.step = step
-                checkpoints.boundary(session, shown)
-            if is_evaluated(recipe, step):
-                evaluate(session, step)
+                checkpoints.boundary(session, values)
+            evaluate_if_due(session, step)
     except Interruption:
         assert session.signals.received is not None
         checkpoints.stop(session, session.signals.received)
-    planned = recipe.train.steps * minibatches(recipe)
+    planned = recipe.train.steps * recipe.minibatches
     if session.updates != planned:
         raise GspoError(
             f"{session.updates} updates were made or refused, not the {planned} planned",
@@ -112,120 +63,137 @@ def train(session: Session, checkpoints: Checkpoints) -> None:
         )
 
 
-def is_evaluated(recipe: Recipe, step: int) -> bool:
-    """Whether the benchmarks are run after this many rollout batches."""
-    every = recipe.eval.every
-    return step == recipe.train.steps or (every > 0 and step % every == 0)
-
-
 def train_batch(session: Session, step: int) -> dict[str, float | None]:
-    """One rollout batch: everything between two synchronisations of the engine. Gives its pooled metrics."""
+    """One rollout batch: everything between two synchronisations of the engine. Returns its pooled metrics."""
     run, learner, clock = session.run, session.learner, session.clock
-    clock.reset()  # what lies between two batches (evaluation, storing) is not theirs
-    with clock("rollout_s"), session.signals.abandonable(), enough_memory("sampling", LESS_TO_SAMPLE):
-        sampled, portions = sample_due(session, step)
-    session.ahead.extend(sampled)  # out here, where a signal no longer abandons: the state has all of it or nothing
-    session.chunks = portions
+    clock.reset()  # what happened since the last batch (evaluation, saving) is not part of this one
+
+    # Sample and score
+    with clock("rollout_s"), session.signals.abandonable(), enough_memory("sampling", SAMPLE_LESS):
+        sampled, prompt_batches = sample_batches(session, step)
+    session.prompt_batches = prompt_batches  # only here, where no signal abandons: the session has all of it or nothing
+    session.rollout_queue.extend(sampled)
     session.engine.rest()
     for fresh in sampled:
         session.guards.before_updates(fresh)
-        if run.recipe.rollout.store and fresh.step % run.recipe.rollout.store == 0:
-            session.hooks.store(fresh)  # now, while the model is the one that sampled it
-    batch = session.ahead.popleft()
+        session.hooks.store(fresh)  # now, while the model is the one that sampled it
+    batch = session.rollout_queue.popleft()
+
+    # Advantages, once for the whole rollout batch: its mini-batches share them, and share one old policy
     with clock("prepare_s"):
-        # once per rollout batch, over all of it: the mini-batches share one old policy and one set of advantages
-        algo = run.recipe.algo
-        overlong_from = None if algo.overlong_cache_frac is None else 1 - algo.overlong_cache_frac
-        advantages_B = run.algorithm.advantage(*rewards_and_groups(batch, overlong_from), run.params)
-        mini_batches = make_mini_batches(batch, advantages_B, cut_plan(run, learner), learner.model.device)
+        rewards_B, groups_B = rewards_and_groups(batch, run.recipe.algo.overlong_cache_frac)
+        advantages_B = run.algorithm.advantage(rewards_B, groups_B, run.params)
+        mini_batches = make_mini_batches(batch, advantages_B, batching(run, learner, step), learner.model.device)
         if learner.critic is not None:
             learner.critic.set_advantages(run.algorithm, run.params, mini_batches)
-    checked = check_first_batch(session, batch, mini_batches) if step == 1 else {}
+    extra_metrics = check_first_batch(session, batch, advantages_B, mini_batches) if step == 1 else {}
     with clock("probe_s"):
         probe = Probe(learner.model, learner.routing, batch, learner.ranks)
     with clock("old_policy_s"):
         record_old_policy(learner, mini_batches)
 
+    # N optimizer steps
     updates: list[Accumulator] = []
     for index, mini_batch in enumerate(mini_batches):
-        with clock("update_s"), enough_memory("training", LESS_TO_TRAIN):
+        with clock("update_s"), enough_memory("training", TRAIN_LESS):
             updates.append(update(learner, mini_batch, learning_rate(run, step, index), first=index == 0))
         if was_applied(updates[-1]):  # without a step there is no change to measure, which is not a change of 0
             with clock("probe_s"):
                 updates[-1].add(probe.churn())
-    with clock("sync_s"):
-        synced = session.engine.sync(learner.model, version=step)
 
-    shown, update_lines = record_batch(
-        session.log, session.totals, clock, learner, batch, advantages_B, mini_batches, updates,
-        checked | sync_metrics(synced) | lag_metrics(batch, run.recipe.rollout.max_lag), sampled,
-    )  # fmt: skip
-    session.updates += len(update_lines)
+    # The engine gets the new weights
+    with clock("sync_s"):
+        sync_report = session.engine.sync(learner.model, version=step)
+
+    extra_metrics |= sync_metrics(sync_report) | lag_metrics(batch, run.recipe.rollout.max_lag)
+    values, update_lines = record_batch(session, batch, advantages_B, mini_batches, updates, extra_metrics, sampled)
+    session.updates += len(updates)
     session.guards.after_updates(session.log, batch, update_lines)
     stop_if_not_replayed(update_lines, step)
-    watch_band(session, step, shown)
-    session.hooks.on_step(step, shown)
-    return shown
+    watch_clip_range(session, step, values)
+    if step == CLIP_RANGE_BATCHES:
+        advise_clip_range(session, update_lines, values["length/mean"] or 0.0)
+    session.hooks.on_step(step, values)
+    return values
 
 
-def cut_plan(run: Run, learner: Learner) -> Cut:
-    """How this run's batches are cut."""
-    return Cut(
-        packed=packs(learner.model),
-        minibatches=minibatches(run.recipe),
+def batching(run: Run, learner: Learner, step: int) -> Batching:
+    """How this run's rollout batch `step` is divided."""
+    return Batching(
+        minibatches=run.recipe.minibatches,
         micro_batch_tokens=run.recipe.train.micro_batch_tokens,
         keep_rows_without_advantage=learner.reference is not None or learner.critic is not None,
         mask_truncated=run.recipe.algo.truncation == "mask",
         routing=learner.routing if run.recipe.records_routes else None,
+        packed=paths_of(learner.model).packed,
         ranks=learner.ranks,
+        noise=noise_of(run.recipe, step),
     )
 
 
-def check_first_batch(session: Session, batch: RolloutBatch, mini_batches: list[MiniBatch]) -> dict[str, Reduced]:
-    """The preflight, logged as an event and shown; its metrics."""
-    found = preflight(session.learner, batch, mini_batches, session.engine.info.stop_ids)
-    session.log.event("preflight", values=found.values, warnings=found.warnings)
-    session.hooks.on_preflight(found.values, found.warnings)
-    return found.metrics
+def learning_rate(run: Run, step: int, mini_batch: int) -> float:
+    """Constant after a linear warm-up; depends on the optimizer step's index alone."""
+    train, minibatches = run.recipe.train, run.recipe.minibatches
+    index = (step - 1) * minibatches + mini_batch
+    return (run.recipe.algo.lr or train.lr) * min(1.0, (index + 1) / max(1, train.warmup * minibatches))
 
 
-def watch_band(session: Session, step: int, values: dict[str, float | None]) -> None:
-    """Warns once when no ratio has left the clip range in the first `BAND_BATCHES` rollout batches.
-
-    A range that is never reached clips nothing: the usual cause is one meant for another algorithm.
-    """
-    session.outside |= bool(values["ratio/outside_frac"])
-    for edge in (values.get("ratio/seq_min"), values.get("ratio/seq_max")):
-        session.widest = max(session.widest, abs((edge or 1.0) - 1))
-    clips = getattr(session.run.params, "clip", None) is not None and minibatches(session.run.recipe) > 1
-    if step == BAND_BATCHES and clips and not session.outside:
-        warning = (
-            f"the clip range was never reached in {step} rollout batches: |s - 1| stayed below {session.widest:.2g}"
-        )
-        session.log.event("clip_band_never_reached", widest=session.widest)
-        session.hooks.on_preflight({}, [warning])
-
-
-def evaluate(session: Session, step: int) -> None:
-    """Logs the benchmarks' figures, if the recipe names any."""
-    if not session.run.recipe.eval.bench:
+def evaluate_if_due(session: Session, step: int) -> None:
+    """Runs and logs the recipe's benchmarks, if they are due after this many rollout batches."""
+    recipe, every = session.run.recipe, session.run.recipe.eval.every
+    due = step == recipe.train.steps or (every > 0 and step % every == 0)
+    if not due or not recipe.eval.bench:
         return
-    with session.clock("evaluate_s"), session.signals.abandonable(), enough_memory("evaluating", LESS_TO_SAMPLE):
-        found = session.hooks.evaluate()
-    session.log.line("eval", step, found)
+    with session.clock("evaluate_s"), session.signals.abandonable(), enough_memory("evaluating", SAMPLE_LESS):
+        metrics = session.hooks.evaluate()
+    session.log.line("eval", step, metrics)
     session.log.flush()
 
 
-def learning_rate(run: Run, step: int, mini_batch: int) -> float:
-    """Constant after a linear warm-up; a function of the optimizer step's index alone."""
-    train, parts = run.recipe.train, minibatches(run.recipe)
-    index = (step - 1) * parts + mini_batch
-    return (run.recipe.algo.lr or train.lr) * min(1.0, (index + 1) / max(1, train.warmup * parts))
+def check_first_batch(
+    session: Session, batch: RolloutBatch, advantages_B: Tensor, mini_batches: list[MiniBatch]
+) -> dict[str, Reduced]:
+    """The preflight, logged as an event and shown. Returns its metrics."""
+    learner = session.learner
+    if not any(part.micro_batches for part in mini_batches):  # no reward differs in its group: look at all rows then
+        every_row = replace(batching(session.run, learner, batch.step), keep_rows_without_advantage=True)
+        mini_batches = make_mini_batches(batch, advantages_B, every_row, learner.model.device)
+    report = preflight(learner, batch, mini_batches, session.engine.info.stop_ids)
+    session.log.event("preflight", values=report.values, warnings=report.warnings)
+    session.hooks.on_preflight(report.values, report.warnings)
+    return report.metrics
 
 
-def stop_if_not_replayed(lines: list[StepMetrics], step: int) -> None:
-    """Ends the run when the experts were called with others than those recorded: Routing Replay would be a fiction."""
-    wrong = sum(line.values.get("replay/violations") or 0 for line in lines)
+def watch_clip_range(session: Session, step: int, values: dict[str, float | None]) -> None:
+    """Warns once when no ratio has left the clip range in the first `CLIP_RANGE_BATCHES` rollout batches.
+
+    A range that is never reached clips nothing; usually it was meant for another algorithm.
+    """
+    session.left_clip_range |= bool(values["ratio/outside_frac"])
+    for ratio in (values.get("ratio/seq_min"), values.get("ratio/seq_max")):
+        session.max_ratio_deviation = max(session.max_ratio_deviation, abs((ratio or 1.0) - 1))
+    clips = getattr(session.run.params, "clip", None) is not None and session.run.recipe.minibatches > 1
+    if step == CLIP_RANGE_BATCHES and clips and not session.left_clip_range:
+        largest = session.max_ratio_deviation
+        session.log.event("clip_band_never_reached", widest=largest)
+        session.hooks.on_preflight(
+            {}, [f"the clip range was never reached in {step} rollout batches: |s - 1| stayed below {largest:.2g}"]
+        )
+
+
+def advise_clip_range(session: Session, update_lines: list[StepMetrics], length: float) -> None:
+    """Logs what the clip range discards and which one would fit; warns where it discards more than a third."""
+    advice = clip_advice(update_lines, session.run.algorithm.UNIT, length)
+    if advice is None:
+        return
+    session.log.event("clip_range", **as_event(advice, length))
+    if warning := advice.sentence(length):
+        session.hooks.on_preflight({}, [warning])
+
+
+def stop_if_not_replayed(update_lines: list[StepMetrics], step: int) -> None:
+    """Errors: GspoError when experts were called that are not the recorded ones: Routing Replay did not happen."""
+    wrong = sum(line.values.get("replay/violations") or 0 for line in update_lines)
     if wrong:
         raise GspoError(
             f"Routing Replay went wrong in rollout batch {step}",

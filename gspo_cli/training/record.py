@@ -1,84 +1,69 @@
-"""Log lines of one rollout batch: `rollout`, one `update` a mini-batch, `step` with the pooled values."""
+"""Write the log lines of one rollout batch (`rollout`, an `update` per mini-batch, `step`); count its arithmetic."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from gspo_cli.runlog.log import RunLog
+from gspo_cli.moe.replay import num_input_tokens
+from gspo_cli.moe.routers import find_routing
 from gspo_cli.runlog.schema import NOT_APPLICABLE
-from gspo_cli.training.accumulate import Accumulator
-from gspo_cli.training.compute import batch_flops, real_positions
-from gspo_cli.training.merge import merged
-from gspo_cli.training.rollout_metrics import as_gap, mismatch_metrics, rollout_metrics
-from gspo_cli.training.routes import fed, sampler_route_metrics
-from gspo_cli.training.stopwatch import Stopwatch
-from gspo_cli.training.update import Learner, log_bounds
-from gspo_cli.types import MiniBatch, Reduced, RolloutBatch, StepMetrics
-
-
-class Totals:
-    """The compute/* counters of a run."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def add(self, **amounts: int) -> StepMetrics:
-        """Adds to the counters and gives those named as metrics."""
-        self.counts.update(amounts)
-        return StepMetrics({f"compute/{name}": self.counts[name] for name in amounts})
+from gspo_cli.training.session import Session
+from gspo_cli.training.step.metrics import Accumulator, merge_ranks
+from gspo_cli.training.step.rollout_metrics import rollout_metrics, sampler_metrics
+from gspo_cli.training.step.update import Learner
+from gspo_cli.types import MicroBatch, MiniBatch, Reduced, RolloutBatch, StepMetrics
 
 
 def record_batch(
-    log: RunLog,
-    totals: Totals,
-    clock: Stopwatch,
-    learner: Learner,
+    session: Session,
     batch: RolloutBatch,
     advantages_B: Tensor,
     mini_batches: list[MiniBatch],
     updates: list[Accumulator],
-    extra: dict[str, Reduced],
+    extra_metrics: dict[str, Reduced],
     sampled: list[RolloutBatch],
 ) -> tuple[dict[str, float | None], list[StepMetrics]]:
-    """Writes the lines and gives the pooled values with the times, for display, and the `update` lines.
+    """Writes the lines. Returns the pooled values with the times, for display, and the `update` lines.
 
-    `sampled` = the rollout batches that the time for sampling was spent on.
+    `sampled` = the rollout batches on which sampling time was spent: with `max_lag`, not the batch trained on.
     """
-    rollout, own, stale = Accumulator(), Accumulator(), any(batch.lags)
-    rollout.add(rollout_metrics(batch, advantages_B))
-    mismatch = mismatch_metrics(mini_batches, log_bounds(learner.params))
-    own.add(as_gap(mismatch) if stale else mismatch)
-    if learner.routing is not None and not stale:
-        own.add(sampler_route_metrics(mini_batches, learner.routing.missing))
-    rollout.add(merged(own, learner.ranks).values)
-    rollout.add(extra)
-    pooled = Accumulator()
+    learner, log, totals = session.learner, session.log, session.totals
+    rollout, pooled = Accumulator(), Accumulator()
+    rollout.add(rollout_metrics(batch, advantages_B, session.run.recipe.algo.dynamic_sampling))
+    rollout.add(merge_ranks(sampler_metrics(batch, mini_batches, learner), learner.ranks).values)
+    rollout.add(extra_metrics)
     for metrics in updates:
         pooled.add({name: value for name, value in metrics.values.items() if name != "lr"})
+    rollout_line, update_lines = rollout.result(), [complete(metrics.result()) for metrics in updates]
+    step_line = complete(pooled.result(learner.routing.layers if learner.routing else ()))
 
-    layers = learner.routing.layers if learner.routing else ()
-    rollout_line, step_line = rollout.result(), complete(pooled.result(layers))
-    num_groups, num_responses, num_tokens = amounts(batch)
-    rollout_line.update(totals.add(queries=num_groups, responses=num_responses, gen_tokens=num_tokens))
-    micro_batches = [m for mini in mini_batches for m in mini.own]
-    passes = [float(real_positions(mini.own)) for mini in mini_batches]
-    trained, held, *passes = learner.ranks.total(
-        [float(sum(int(m.mask_BT.sum()) for m in micro_batches)), float(sum(map(fed, micro_batches))), *passes]
+    num_groups, num_responses, num_tokens = num_sampled(batch)
+    rollout_line.update(count(totals, queries=num_groups, responses=num_responses, gen_tokens=num_tokens))
+    micro_batches = [micro for mini in mini_batches for micro in mini.own]
+    num_trained, num_fed, *num_by_mini_batch = learner.ranks.all_sum(
+        [
+            float(sum(micro.loss_M.numel() for micro in micro_batches)),
+            float(sum(map(num_input_tokens, micro_batches))),
+            *(float(num_unpadded_tokens(mini.own)) for mini in mini_batches),
+        ]
     )
-    update_lines = [complete(metrics.result()) for metrics in updates]
+    has_router_noise = any(micro.route_noise for micro in micro_batches)
     step_line.update(
-        totals.add(
-            train_tokens=int(trained),
+        count(
+            totals,
+            train_tokens=int(num_trained),
             updates=sum(int(line.values["update/applied"] or 0) for line in update_lines),
-            flops=batch_flops(learner, batch, [int(positions) for positions in passes]),
+            flops=batch_flops(learner, batch, [int(number) for number in num_by_mini_batch], has_router_noise),
         )
     )
-    times = clock.reset()
-    times |= {"padding_frac": 1 - sum(passes) / held if held else 0.0}
-    if sampled:  # with `max_lag`, the last batches wait in the queue already
-        times |= {"gen_tokens_per_s": sum(amounts(one)[2] for one in sampled) / times["rollout_s"]}
+    times = session.clock.reset()
+    times |= {"padding_frac": 1 - sum(num_by_mini_batch) / num_fed if num_fed else 0.0}
+    if sampled:
+        times |= {"gen_tokens_per_s": sum(num_sampled(fresh)[2] for fresh in sampled) / times["rollout_s"]}
+
     log.line("rollout", batch.step, rollout_line, perf=times)
     for index, line in enumerate(update_lines):
         log.line("update", batch.step, line, mini_batch=index)
@@ -87,15 +72,70 @@ def record_batch(
     return rollout_line.values | step_line.values | times, update_lines
 
 
-def amounts(batch: RolloutBatch) -> tuple[int, int, int]:
+def count(totals: Counter[str], **amounts: int) -> StepMetrics:
+    """Adds to the run's counters and returns their new values as metrics."""
+    totals.update(amounts)
+    return StepMetrics({f"compute/{name}": totals[name] for name in amounts})
+
+
+def num_sampled(batch: RolloutBatch) -> tuple[int, int, int]:
     """Groups, responses and tokens sampled for a batch, those put aside included."""
     groups = (*batch.groups, *batch.dropped)
     samples = [sample for group in groups for sample in group.samples]
     return len(groups), len(samples), sum(len(sample.token_ids) for sample in samples)
 
 
+def batch_flops(learner: Learner, batch: RolloutBatch, num_trained: list[int], has_router_noise: bool = False) -> int:
+    """Floating-point operations of sampling, the old-policy and reference passes, training and the critic.
+
+    Per parameter and token: 2 for a forward pass, 2 for the gradient that a backward pass hands on, 2 for the gradient
+    of a trained weight.
+    `num_trained` = tokens trained on in each mini-batch, without padding, over all ranks.
+    Attention's own products are left out. Groups put aside count; passes that were not made do not.
+    """
+    groups = (*batch.groups, *batch.dropped)
+    sampled = sum(len(g.prompt.token_ids) + sum(len(s.token_ids) for s in g.samples) for g in groups)
+    forward, trained = sampled, sum(num_trained)
+    if has_router_noise:
+        forward += 2 * trained
+    elif learner.needs_old_pass:
+        forward += sum(num_trained[1:])
+    if learner.reference is not None:
+        forward += trained
+    flops = active_parameters(learner.model) * (2 * forward + 4 * trained)
+    flops += active_parameters(learner.model, trained=True) * 2 * trained
+    if learner.critic is not None:
+        trunk = learner.critic.model.trunk
+        embedding = trunk.get_input_embeddings().weight
+        layers = [p for p in trunk.parameters() if p is not embedding]
+        flops += sum(p.numel() * (8 if p.requires_grad else 6) for p in layers) * trained
+    return flops
+
+
+def active_parameters(model: PreTrainedModel, trained: bool = False) -> int:
+    """Parameters in the matrix products of one token: of all experts the chosen share; an embedding only if it is the
+    head as well. `trained` = only those that are trained."""
+    routing = find_routing(model)
+    experts = {id(p) for block in routing.experts for p in block.parameters()} if routing else set()
+    share = routing.top_k / routing.num_experts if routing else 1.0
+    embedding = model.get_input_embeddings().weight
+    tied = model.get_output_embeddings().weight is embedding
+    counted = [p for p in model.parameters() if (tied or p is not embedding) and (p.requires_grad or not trained)]
+    return int(sum(p.numel() * (share if id(p) in experts else 1.0) for p in counted))
+
+
+def num_unpadded_tokens(micro_batches: list[MicroBatch]) -> int:
+    """Prompt and response tokens that the model is fed, without padding."""
+    return sum(
+        micro.positions_N.numel() + len(micro.mask_BT)  # of each row they leave out the last token
+        if micro.packing is None
+        else micro.packing.input_ids.numel()
+        for micro in micro_batches
+    )
+
+
 def complete(line: StepMetrics) -> StepMetrics:
-    """A line with null for what has no meaning in this run, and with what follows from two of its values."""
+    """A line with null for what does not apply to this run, and with what follows from two of its values."""
     for name in NOT_APPLICABLE:
         line.values.setdefault(name, None)
     residual, spread = line.values.get("value/residual_std"), line.values.get("value/return_std")

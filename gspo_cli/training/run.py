@@ -1,42 +1,43 @@
-"""One run from its start model to its logs and final weights."""
+"""Train one run, from its start model or from a checkpoint, to its logs and final weights."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.attempt import why_again
-from gspo_cli.checkpoint.tensors import seed_generators
 from gspo_cli.config import Recipe
-from gspo_cli.evals.during_training import measure_all
-from gspo_cli.evals.subject import Subject
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks, restart_reason
+from gspo_cli.evals.command import measure_all
+from gspo_cli.evals.settings import Subject
+from gspo_cli.models.admission import paths_of
 from gspo_cli.models.load import tokenizer_hash
-from gspo_cli.ranks import ALONE, Ranks
 from gspo_cli.rollout.collect import problems_hash
-from gspo_cli.rollout.hosted_engine import HostedEngine
-from gspo_cli.runlog.folder import begun_before
-from gspo_cli.runlog.heartbeat import Heartbeat
-from gspo_cli.runlog.lock import locked
+from gspo_cli.rollout.engine import Progress
+from gspo_cli.rollout.vllm.engine import HostedEngine
+from gspo_cli.runlog.checksums import write_run_checksums
+from gspo_cli.runlog.folder import started_by_first_attempt
+from gspo_cli.runlog.lock import Heartbeat, locked
 from gspo_cli.runlog.log import RunLog, SilentLog
-from gspo_cli.runlog.seal import seal_run
 from gspo_cli.seeds import derive_seed
-from gspo_cli.training.changes import config_hash
-from gspo_cli.training.checkpoints import Checkpoints
-from gspo_cli.training.checks import check_ranks
-from gspo_cli.training.collapse_watch import CollapseWatch
-from gspo_cli.training.guards import Guards
-from gspo_cli.training.loop import Hooks, Session, train
-from gspo_cli.training.parts import Parts, load_parts, make_learner
-from gspo_cli.training.plans import Plan, record_plan
-from gspo_cli.training.resume import Earlier, has_begun, is_complete, reopened
-from gspo_cli.training.run_folder import open_folder, record_end, reopen_folder, rollout_metadata, store_rollout
-from gspo_cli.training.saved import restore
-from gspo_cli.training.signals import Signals
-from gspo_cli.training.study import Run
+from gspo_cli.training.guards import CollapseWatch, Guards, SignalWatch
+from gspo_cli.training.loop import train
+from gspo_cli.training.run_folder import create_folder, record_end, reopen_folder, store_if_due
+from gspo_cli.training.session import Hooks, Session, Signals
+from gspo_cli.training.setup import Setup, load_setup, make_learner
+from gspo_cli.training.state.checkpoints import Checkpoints, end_of
+from gspo_cli.training.state.contents import restore
+from gspo_cli.training.state.resume import ResumePoint, has_begun, is_complete, locked_resume_point
+from gspo_cli.training.state.run_config import config_hash
+from gspo_cli.training.state.tensors import seed_generators
+from gspo_cli.training.study.arms import Run
+from gspo_cli.training.study.checks import check_ranks
+from gspo_cli.training.study.plans import StudyPlan, record_plan
+from gspo_cli.types import RolloutBatch
 
 
 @dataclass(frozen=True)
@@ -46,81 +47,89 @@ class View:
     on_step: Callable[[int, dict[str, float | None]], None]
     on_preflight: Callable[[dict[str, float], list[str]], None]
     note: Callable[[str], None]
-    """A line for the reader: resumes, refused checkpoints, failed saves."""
+    """Shows one line: a resume, a refused checkpoint, a failed save."""
+    on_batch: Callable[[RolloutBatch], None] = lambda _: None
+    """Shows some of a scored batch's responses."""
+    on_phase: Callable[[str], None] = lambda _: None
+    """Shows what the run does now: `rollout`, `score`, `update`, ..."""
+    on_sampling: Progress = lambda _: None
+    """Shows how far the sampling of a batch is."""
+    on_signal: Callable[[], None] = lambda: None
+    """Says that a signal was received; called within its handler."""
 
 
-def execute(run: Run, start: Path, study: Path, plan: Plan, argv: list[str], view: View, ranks: Ranks = ALONE) -> Path:
-    """Trains one run from its beginning and returns its folder, which no other process may hold but its ranks.
+def execute(
+    run: Run, start: Path, study: Path, plan: StudyPlan, argv: list[str], view: View, ranks: Ranks = SINGLE_PROCESS
+) -> Path:
+    """Trains a run from its beginning and returns its folder, which no process but its ranks may hold.
 
-    What the command's own first try has begun goes on instead (see `launch.torchrun`).
+    If a launcher restarted this command, the run that the first try began is resumed (see `launch.torchrun`).
     """
     folder = study / run.name
-    if why_again() and ranks.from_first(lambda: begun_before(folder) and has_begun(folder)):
-        done = ranks.from_first(lambda: is_complete(folder))
+    if restart_reason() and ranks.broadcast(lambda: started_by_first_attempt(folder) and has_begun(folder)):
+        done = ranks.broadcast(lambda: is_complete(folder))
         return folder if done else resume(folder, lambda _: start, {}, [], argv, view, ranks)
-    parts = load_parts(run.recipe, start, ranks)
-    with locked(study / run.name) if ranks.first else nullcontext():
-        if ranks.first:
-            record_plan(study, plan)
-        return train_held(run, parts, study / run.name, view, lambda h: open_folder(run, study / run.name, start,
-                          plan.text, argv, h | {"engine": parts.engine.info.as_dict()}, parts.model))  # fmt: skip
+    setup = load_setup(run.recipe, start, ranks, view.on_sampling)
+    create = partial(create_folder, run, folder, start, plan.text, argv, setup)
+    with locked(folder) if ranks.is_main else nullcontext():
+        if ranks.is_main:
+            record_plan(study, plan, run.name)
+        return train_locked(run, setup, folder, view, create)
 
 
-def resume(folder: Path, start: Callable[[Recipe], Path], overrides: dict[str, Any], allowed: list[str],
-           argv: list[str], view: View, ranks: Ranks = ALONE) -> Path:  # fmt: skip
-    """Goes on with a run from its newest whole checkpoint and returns its folder.
+def resume(
+    folder: Path,
+    start: Callable[[Recipe], Path],
+    overrides: dict[str, Any],
+    allowed: list[str],
+    argv: list[str],
+    view: View,
+    ranks: Ranks = SINGLE_PROCESS,
+) -> Path:
+    """Resumes a run from its newest checkpoint that verifies, and returns its folder.
 
-    `start` gives the start model of a recipe; `overrides` are changes to the recipe, `allowed` the keys that they may
-    change.
+    `start` gives the start model of a recipe; `overrides` change the recipe, in the keys that `allowed` names.
     """
-    with reopened(folder, overrides, allowed, view.note, ranks) as earlier:
-        check_ranks([earlier.run], ranks)
-        view.note(f"{folder}: going on after rollout batch {earlier.state.step}")
-        parts = load_parts(earlier.run.recipe, start(earlier.run.recipe), ranks)
-        return train_held(
-            earlier.run, parts, folder, view, lambda hashes: reopen_folder(earlier, hashes, argv, view.note), earlier
-        )
+    with locked_resume_point(folder, overrides, allowed, view.note, ranks) as point:
+        check_ranks([point.run.recipe], ranks)
+        view.note(f"{folder}: resuming after rollout batch {point.state.step}")
+        setup = load_setup(point.run.recipe, start(point.run.recipe), ranks, view.on_sampling)
+        return train_locked(point.run, setup, folder, view, partial(reopen_folder, point, argv, view.note), point)
 
 
-def train_held(
+def train_locked(
     run: Run,
-    parts: Parts,
+    setup: Setup,
     folder: Path,
     view: View,
     open_log: Callable[[dict[str, str]], RunLog],
-    earlier: Earlier | None = None,
+    point: ResumePoint | None = None,
 ) -> Path:
-    """Trains one run whose folder this process holds, from its beginning or from an earlier attempt's checkpoint.
+    """Trains a run whose folder this process has locked, from its beginning or from a checkpoint.
 
     Whatever happens, the logs end with a whole line, and an event says how the run ended.
     """
-    recipe, model, tokenizer, engine = run.recipe, parts.model, parts.tokenizer, parts.engine
+    recipe, ranks, engine = run.recipe, setup.sharded.ranks, setup.engine
     hashes = {
-        "model_sha256": parts.start_sha256,
-        "tokenizer_sha256": tokenizer_hash(tokenizer),
-        "data_sha256": problems_hash(parts.stream.problems),
+        "model_sha256": setup.start_sha256,
+        "tokenizer_sha256": tokenizer_hash(setup.tokenizer),
+        "data_sha256": problems_hash(setup.stream.problems),
     }
-    log = open_log(hashes) if parts.shared.ranks.first else SilentLog(folder, "")
-    if why := why_again():
+    log = open_log(hashes) if ranks.is_main else SilentLog(folder, "")
+    if why := restart_reason():
         log.event("launched_again", reason=why)
-    parts.shared.ranks.wait()  # the first rank may have cut logs that the others read
+    ranks.barrier()  # rank 0 may have cut logs that the others read
     if isinstance(engine, HostedEngine):
         engine.on_restart = lambda reason: log.event("engine_restarted", reason=reason)
-    learner, ranks = make_learner(run, model, parts.shared), parts.shared.ranks
-    hooks = Hooks(
-        evaluate=lambda: measure_all(
-            parts.benchmarks, recipe.eval, Subject(engine, model, tokenizer, recipe.name), recipe.seed, ranks
-        ),
-        store=lambda batch: store_rollout(batch, rollout_metadata(model, tokenizer, recipe), log),
-        on_step=watched(view, CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))),
-        on_preflight=view.on_preflight,
-    )
-    guards = Guards(recipe.guards)
-    session = Session(run, learner, engine, tokenizer, parts.task, parts.stream, log, hooks, Signals(ranks), guards)
+    session = make_session(run, setup, log, view)
+    if ranks.is_main:
+        view.note(f"model: {paths_of(setup.model).describe()}")
+        if setup.num_dropped:
+            view.note(f"warning: {setup.num_dropped} problems are left out: too long for the model (task.too_long)")
     identity = {
         "start_sha256": hashes["model_sha256"],
-        "config_sha256": earlier.record["config_sha256"] if earlier else config_hash(recipe),
-        "changes": earlier.state.changes if earlier else {},
+        "config_sha256": point.record["config_sha256"] if point else config_hash(recipe),
+        "changes": point.state.changes if point else {},
     }
     checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, view.note, ranks)
     seed_generators(derive_seed(recipe.seed, "global"))
@@ -128,27 +137,53 @@ def train_held(
     try:
         beat = Heartbeat(folder, log.attempt, lambda: (session.step, session.clock.phase))
         with beat if log.writes else nullcontext():
-            if earlier is not None:
-                restore(session, earlier.checkpoint, earlier.state)
-                checkpoints.go_on(earlier.state)
+            if point is not None:
+                restore(session, point.checkpoint, point.state)
+                checkpoints.resume_after(point.state)
             with session.signals:
                 train(session, checkpoints)
-        log.event("end", status="completed", log=checkpoints.end(session), seconds=round(time.monotonic() - started, 3))
+        log.event("end", status="completed", log=asdict(end_of(log)), seconds=round(time.monotonic() - started, 3))
     except BaseException as error:
         record_end(log, error, time.monotonic() - started)
         raise
     finally:
         engine.close()
     if log.writes:
-        seal_run(folder)
+        write_run_checksums(folder)
     return folder
 
 
-def watched(view: View, watch: CollapseWatch) -> Callable[[int, dict[str, float | None]], None]:
-    """Shows each rollout batch, and watches it for collapse."""
+def make_session(run: Run, setup: Setup, log: RunLog, view: View) -> Session:
+    """The run with its learner, and the hooks that evaluate, store, show and watch it."""
+    recipe, ranks = run.recipe, setup.sharded.ranks
+    model, tokenizer, engine = setup.model, setup.tokenizer, setup.engine
+    learner = make_learner(run, model, setup.sharded)
+    signal = SignalWatch(recipe, lambda text: view.on_preflight({}, [text]))
+    collapse = CollapseWatch(recipe, log, lambda text: view.on_preflight({}, [text]))
 
     def on_step(step: int, values: dict[str, float | None]) -> None:
         view.on_step(step, values)
-        watch.see(step, values)
+        signal.observe(step, values)
+        collapse.observe(step, values)
 
-    return on_step
+    def on_sampled(batch: RolloutBatch) -> None:
+        store_if_due(batch, setup, recipe, log)
+        view.on_batch(batch)
+
+    hooks = Hooks(
+        evaluate=lambda: measure_all(
+            setup.benchmarks,
+            recipe.eval,
+            Subject(engine, model, tokenizer, recipe.name, recipe.task),
+            recipe.seed,
+            ranks,
+        ),
+        store=on_sampled,
+        on_step=on_step,
+        on_preflight=view.on_preflight,
+    )
+    guards = Guards(recipe.guards)
+    session = Session(run, learner, engine, tokenizer, setup.task, setup.stream, log, hooks, Signals(ranks), guards)
+    session.clock.on_phase = view.on_phase
+    session.signals.on_receive = view.on_signal
+    return session

@@ -16,8 +16,8 @@ from oracle_batch import Batch
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, LossOutput
-from gspo_cli.algorithms.advantage import group_advantage
 from gspo_cli.algorithms.contract import Clip
+from gspo_cli.algorithms.ops import group_advantage
 
 NAN = math.nan
 BAND = Clip(low=3e-4, high=4e-4)
@@ -46,12 +46,7 @@ GSPO = {
 HIGH, LOW = math.exp(1e-3), math.exp(-6e-4)
 GRPO = {
     "J": -1.2503252684e-4,
-    "weights": [
-        [0, 1 / 8, 0],
-        [0, 0, -1 / 12],
-        [-HIGH / 8, -1 / 8, 0],
-        [LOW / 12, LOW / 12, 1 / 12],
-    ],
+    "weights": [[0, 1 / 8, 0], [0, 0, -1 / 12], [-HIGH / 8, -1 / 8, 0], [LOW / 12, LOW / 12, 1 / 12]],
     "clipped": [[True, False, False], [True, True, False], [False] * 3, [False] * 3],
     "clip/seq_frac": (0, 4),
     "clip/seq_any_frac": (2, 4),

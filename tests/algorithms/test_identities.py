@@ -16,8 +16,13 @@ from tensors import BANDS, HARD_CLIP, SEEDS, Case, drawn, fraction, one_token, r
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.algorithms.contract import Clip
 from gspo_cli.algorithms.correction import BOUNDS, Kind, correction_weight
-from gspo_cli.algorithms.ratio import clipped_surrogate, sequence_log_ratio, sequence_token_log_ratio
-from gspo_cli.algorithms.reduction import num_tokens, sum_of_tokens
+from gspo_cli.algorithms.ops import (
+    clipped_surrogate,
+    num_tokens,
+    sequence_log_ratio,
+    sequence_token_log_ratio,
+    sum_of_tokens,
+)
 
 WIDE = Clip(low=0.9, high=9.0)
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))

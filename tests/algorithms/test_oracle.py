@@ -168,7 +168,7 @@ def test_correction_weights(name: str, per_token: bool) -> None:
 
 
 @algorithm
-@settings(max_examples=30, deadline=None, derandomize=True, database=None)
+@settings(max_examples=30, deadline=None, database=None)
 @given(batch=batches())
 def test_drawn_cases(name: str, batch: Batch) -> None:
     check(name, batch, ALGORITHMS[name].Params())

@@ -16,8 +16,8 @@ from tensors import SEEDS, Case, drawn, random_case, run
 from torch import Tensor
 
 from gspo_cli.algorithms import grpo
-from gspo_cli.algorithms.ratio_metrics import ratio_metrics, spread
-from gspo_cli.training.accumulate import Accumulator
+from gspo_cli.algorithms.metrics import ratio_metrics, spread
+from gspo_cli.training.step.metrics import Accumulator
 
 NAN = math.nan
 

@@ -15,10 +15,10 @@ from tensors import SEEDS, drawn, same
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, ppo
-from gspo_cli.algorithms.advantage import group_advantage
 from gspo_cli.algorithms.correction import BOUNDS, Kind, correction_metrics, correction_weight
 from gspo_cli.algorithms.critic import gae, value_loss, whiten
 from gspo_cli.algorithms.kl import Estimator, kl_metrics, kl_terms
+from gspo_cli.algorithms.ops import group_advantage
 from gspo_cli.types import Mean, Reduced
 
 NAN = math.nan

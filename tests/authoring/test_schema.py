@@ -12,8 +12,7 @@ from jsonschema import Draft202012Validator
 from program import Gspo
 
 from gspo_cli import recipe
-from gspo_cli.authoring.schema import recipe_schema
-from gspo_cli.authoring.start_files import TEMPLATES
+from gspo_cli.authoring import TEMPLATES, recipe_schema
 
 
 @cache

@@ -5,17 +5,13 @@ The clock runs in this process, around that one call. What it returns is read af
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "gspo_cli" / "rollout" / "hosts"))
-from child import serve  # type: ignore[import-not-found]
 from vllm import LLM, SamplingParams
 
 
-class Bare:
+class Backend:
     """vLLM with the engine's own settings for model, precision and memory."""
 
     def __init__(self, model: str, dtype: str, stop_ids: list[int], kv_bytes: int) -> None:
@@ -44,7 +40,3 @@ class Bare:
         outputs = self.llm.generate(inputs, params, use_tqdm=False)
         seconds = time.perf_counter() - start
         return {"seconds": seconds, "tokens": [list(o.token_ids) for out in outputs for o in out.outputs]}
-
-
-if __name__ == "__main__":
-    serve(lambda options: Bare(**options))

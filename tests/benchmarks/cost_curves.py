@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from measuring import in_turn, shown, spread, write
+from measuring import interleave, shown, spread, write
 from workload import isolate
 
 START = {"samples": 8, "length": 32, "width": 64, "experts": 8}
@@ -50,13 +50,14 @@ def prepare(settings: dict[str, int], folder: Path) -> Callable[[], None]:
     from gspo_cli.config import Recipe, TinyModel
     from gspo_cli.models.load import load_policy
     from gspo_cli.models.tiny import build_tiny
+    from gspo_cli.rollout.builtin.engine import TransformersEngine
     from gspo_cli.rollout.collect import PromptStream
-    from gspo_cli.rollout.transformers_engine import TransformersEngine
     from gspo_cli.runlog.log import RunLog
     from gspo_cli.tasks.arithmetic import Arithmetic
-    from gspo_cli.training.loop import Hooks, Session, train_batch
-    from gspo_cli.training.parts import make_learner
-    from gspo_cli.training.study import plan
+    from gspo_cli.training.loop import train_batch
+    from gspo_cli.training.session import Hooks, Session
+    from gspo_cli.training.setup import make_learner
+    from gspo_cli.training.study.arms import plan_runs
     from gspo_cli.types import Problem, Score, StepMetrics
 
     class Task:
@@ -82,7 +83,7 @@ def prepare(settings: dict[str, int], folder: Path) -> Callable[[], None]:
             "algo": {"name": "gspo"},
         }
     )
-    (run,) = plan(recipe, ["gspo"], [0])
+    (run,) = plan_runs(recipe, ["gspo"], [0])
     model, tokenizer = load_policy(run.recipe.model, folder / "model")
     engine = TransformersEngine(model, frozenset(), 1.0, 600.0)
     hooks = Hooks(evaluate=StepMetrics, store=lambda _: None, on_step=lambda *_: None, on_preflight=lambda *_: None)
@@ -107,7 +108,7 @@ def measure(name: str, repeats: int, folder: Path) -> dict[str, Any]:
     for batch in batches.values():
         batch()
     for repeat in range(repeats):
-        for value in in_turn(values, repeat):
+        for value in interleave(values, repeat):
             begin = time.process_time()
             batches[value]()
             seconds[value].append(time.process_time() - begin)
@@ -137,7 +138,7 @@ def draw(name: str, curve: dict[str, Any], folder: Path) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import NullFormatter, NullLocator
 
-    from gspo_cli.report.style import applied, colour
+    from gspo_cli.report.figures.style import applied, colour
 
     xs, points = list(curve["seconds"]), list(curve["seconds"].values())
     ys = [p["median"] for p in points]
@@ -172,7 +173,7 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="where the figures are written")
     args = parser.parse_args()
     isolate(threads=1)
-    from gspo_cli.models.torch_setup import prepare_torch
+    from gspo_cli.models.device import prepare_torch
 
     prepare_torch(threads=1)
     found: dict[str, Any] = {}

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from gspo_cli.rewards.graders import Row, find_grader, grade_rows
+from gspo_cli.rewards.graders import AnswerRow, find_grader, grade_rows
 
 
 def rewritten(gold: str, other: str, form: int) -> str:
@@ -31,7 +31,7 @@ def rewritten(gold: str, other: str, form: int) -> str:
     ][form]
 
 
-def answers(folder: Path, count: int) -> list[Row]:
+def answers(folder: Path, count: int) -> list[AnswerRow]:
     """`count` responses of about 3,000 characters that end in a box."""
     files = [folder / "math500.jsonl", folder / "math_train_slice.jsonl"]
     golds = [json.loads(line)["answer"] for path in files for line in path.read_text(encoding="utf-8").splitlines()]
@@ -45,7 +45,7 @@ def answers(folder: Path, count: int) -> list[Row]:
     return rows
 
 
-def timed(name: str, rows: list[Row], workers: int) -> dict[str, object]:
+def timed(name: str, rows: list[AnswerRow], workers: int) -> dict[str, object]:
     """Verdicts and rate of one grader."""
     start = time.perf_counter()
     found = list(grade_rows(find_grader(name), rows, workers))

@@ -25,7 +25,7 @@ def shown(found: dict[str, float], form: str = ".3f") -> str:
     return "{0:{3}} [{1:{3}}, {2:{3}}]".format(found["median"], found["min"], found["max"], form)
 
 
-def in_turn(variants: Sequence[Any], repeat: int) -> list[Any]:
+def interleave(variants: Sequence[Any], repeat: int) -> list[Any]:
     """The variants in the order of this repeat: every other one is backwards."""
     return list(variants) if repeat % 2 == 0 else list(reversed(variants))
 

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from measuring import in_turn, run_self, shown, spread, write
+from measuring import interleave, run_self, shown, spread, write
 from workload import isolate
 
 SIDES = ("naive", "ours")
@@ -94,7 +94,7 @@ def measure(args: argparse.Namespace, vocab: int, tokens: int) -> dict[str, Any]
     found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(args.repeats):
-            for side in in_turn(SIDES, repeat):
+            for side in interleave(SIDES, repeat):
                 found[side].append(run_self(__file__, ["--side", side, "--folder", folder, *size]))
         difference = run_self(__file__, ["--side", "compare", "--folder", folder])
     row: dict[str, Any] = {"vocab": vocab, "tokens": tokens, "hidden": args.hidden, "difference": difference}

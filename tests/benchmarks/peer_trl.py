@@ -19,7 +19,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from workload import Batch, isolate, parse_arguments, read_prompts, reward, write_result
+from workload import REWARDS, Batch, isolate, parse_arguments, read_prompts, write_result
 
 PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "numpy")
 
@@ -59,11 +59,8 @@ def gspo_settings(args: argparse.Namespace, output: str) -> dict[str, Any]:
         # plain float32; TRL turns the first two on when they are not named
         "bf16": False,
         "gradient_checkpointing": False,
-        "model_init_kwargs": {
-            "dtype": "float32",
-            "attn_implementation": "sdpa",
-            "experts_implementation": args.experts,
-        },
+        "model_init_kwargs": {"dtype": "float32", "attn_implementation": "sdpa"}
+        | ({"experts_implementation": args.experts} if args.experts else {}),
         # nothing beside the work
         "output_dir": output,
         "seed": args.seed,
@@ -147,7 +144,7 @@ def measure(args: argparse.Namespace) -> tuple[list[Batch], dict[str, Any]]:
                 watch.end_batch()
 
     def scored(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-        rewards = [reward(text, right) for text, right in zip(completions, answer, strict=True)]
+        rewards = [REWARDS[args.reward](text, right) for text, right in zip(completions, answer, strict=True)]
         watch.batch["reward"] = statistics.fmean(rewards)
         return rewards
 

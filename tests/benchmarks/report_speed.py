@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import in_turn, shown, spread, write
+from measuring import interleave, shown, spread, write
 
 sys.path.append(str(Path(__file__).parents[1] / "report"))
 from compare_studies import change, write_run
 from report_runs import canonical
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.jsonl"
+GOLDEN = Path(__file__).parents[1] / "golden" / "avx2" / "metrics.jsonl"
 MINI_BATCHES = 4
 COMMANDS = ("plots", "compare")
 LIMITS = {"clock": 10.0, "gigabytes": 1.0}
@@ -118,7 +118,7 @@ def main() -> None:
         size = sum(path.stat().st_size for path in study.glob("*/metrics.jsonl"))
         rows: dict[str, list[dict[str, float]]] = {command: [] for command in COMMANDS}
         for repeat in range(args.repeats):
-            for command in in_turn(COMMANDS, repeat):
+            for command in interleave(COMMANDS, repeat):
                 rows[command].append(measure(command, study))
     found = {c: {key: spread([row[key] for row in rows[c]]) for key in rows[c][0]} for c in COMMANDS}
     print(f"{2 * args.seeds} runs of {args.steps} steps, {size / 1e9:.2f} GB of metrics")

@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from workload import Batch, isolate, parse_arguments, read_prompts, reward, write_result
+from workload import REWARDS, Batch, isolate, parse_arguments, read_prompts, write_result
 
 
 def recipe(args: argparse.Namespace) -> Any:
@@ -25,12 +25,7 @@ def recipe(args: argparse.Namespace) -> Any:
             "seed": args.seed,
             "model": {"path": str(args.model), "threads": args.threads},
             "rollout": {"prompts": args.prompts, "samples": args.samples, "max_new_tokens": args.max_new_tokens},
-            "train": {
-                "steps": args.warmup + args.batches,
-                "minibatches": args.minibatches,
-                "lr": args.lr,
-                "warmup": 0,
-            },
+            "train": {"steps": args.warmup + args.batches, "minibatches": args.minibatches, "lr": args.lr, "warmup": 0},
             "algo": {"name": "gspo"},
         }
     )
@@ -42,14 +37,15 @@ def main() -> None:
     isolate(args.threads)
     import torch
 
+    from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.load import load_policy, stop_ids
-    from gspo_cli.models.torch_setup import prepare_torch
+    from gspo_cli.rollout.builtin.engine import TransformersEngine
     from gspo_cli.rollout.collect import PromptStream
-    from gspo_cli.rollout.transformers_engine import TransformersEngine
     from gspo_cli.runlog.log import RunLog
-    from gspo_cli.training.loop import Hooks, Session, train_batch
-    from gspo_cli.training.parts import make_learner
-    from gspo_cli.training.study import plan
+    from gspo_cli.training.loop import train_batch
+    from gspo_cli.training.session import Hooks, Session
+    from gspo_cli.training.setup import make_learner
+    from gspo_cli.training.study.arms import plan_runs
     from gspo_cli.types import Problem, Score, StepMetrics
 
     rows = read_prompts(args)
@@ -60,16 +56,17 @@ def main() -> None:
             return problems
 
         def reward(self, problem: Problem, text: str) -> Score:
-            return Score(reward(text, problem.answer), "")
+            return Score(REWARDS[args.reward](text, problem.answer), "")
 
     class InOrder(PromptStream):
         def batch(self, step: int) -> list[Problem]:
             return problems[(step - 1) * args.prompts : step * args.prompts]
 
     prepare_torch(args.threads)
-    (run,) = plan(recipe(args), ["gspo"], [args.seed])
+    (run,) = plan_runs(recipe(args), ["gspo"], [args.seed])
     model, tokenizer = load_policy(run.recipe.model, args.model)
-    model.set_experts_implementation(args.experts)
+    if args.experts:
+        model.set_experts_implementation(args.experts)
     engine = TransformersEngine(model, stop_ids(model, tokenizer), 1.0, 600.0)
     learner = make_learner(run, model)
     batches: list[Batch] = []
@@ -95,7 +92,7 @@ def main() -> None:
             train_batch(session, step)
     found = {
         "experts": model.config._experts_implementation,
-        "attention": model.config._attn_implementation.removeprefix("packed_"),  # the same kernel, other rows
+        "attention": model.config._attn_implementation.replace("gspo", "sdpa"),  # the same kernel, other rows
         "dtype": str(model.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
     }

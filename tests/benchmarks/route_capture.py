@@ -28,21 +28,21 @@ def main() -> None:
     import torch
 
     from gspo_cli.config import Recipe
+    from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.load import load_policy
-    from gspo_cli.models.torch_setup import prepare_torch
     from gspo_cli.moe.routers import replayable
     from gspo_cli.rollout.collect import PromptStream, collect
     from gspo_cli.rollout.engines import open_engine
     from gspo_cli.tasks.arithmetic import Arithmetic
-    from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
-    from gspo_cli.training.parts import make_learner
-    from gspo_cli.training.study import plan
-    from gspo_cli.training.update import record_old_policy, update
+    from gspo_cli.training.setup import make_learner
+    from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+    from gspo_cli.training.step.update import record_old_policy, update
+    from gspo_cli.training.study.arms import plan_runs
     from gspo_cli.types import Sampling
 
     recipe = Recipe.model_validate({"name": "b", "model": {"path": args.model}, "algo": {"name": "gspo"}})
     prepare_torch(args.threads)
-    (run,) = plan(recipe, ["gspo"], [0])
+    (run,) = plan_runs(recipe, ["gspo"], [0])
     model, tokenizer = load_policy(recipe.model, args.model)
     learner, task = make_learner(run, model), Arithmetic()
     stream = PromptStream(task.problems("train"), 32, 0)
@@ -58,7 +58,7 @@ def main() -> None:
 
     def seconds(who: Any) -> float:
         model.load_state_dict(start)
-        mini_batches = make_mini_batches(batch, advantages_B, Cut(4, 8192), model.device)
+        mini_batches = make_mini_batches(batch, advantages_B, Batching(4, 8192), model.device)
         began = time.perf_counter()
         record_old_policy(who, mini_batches)
         for index, mini_batch in enumerate(mini_batches):

@@ -30,9 +30,9 @@ from workload import isolate
 CLOCKS: dict[str, Callable[[], float]] = {"processor": time.process_time, "clock": time.perf_counter}
 WARMUP = 4
 LIMIT = 0.03
-WORK = ("sample_batch", "rewards_and_groups", "make_mini_batches", "record_old_policy", "update")
+WORK = ("sample_batches", "rewards_and_groups", "make_mini_batches", "record_old_policy", "update")
 """What a bare loop would call, too."""
-INSIDE = ("ratio_metrics", "route_metrics", "skipped_rows")
+INSIDE = ("ratio_metrics", "at_ratio_one", "health_metrics", "route_metrics", "skipped_rows")
 """Metrics computed within an update."""
 
 Seconds = dict[str, dict[str, float]]
@@ -68,13 +68,15 @@ class Timers:
 def run_quickstart(folder: Path, steps: int) -> tuple[list[Seconds], dict[str, float]]:
     """The seconds of each batch, and of the whole run by clock."""
     from gspo_cli import recipe as recipes
-    from gspo_cli.cli.live import TrainView
-    from gspo_cli.models.torch_setup import prepare_torch
+    from gspo_cli.cli.views.training import TrainView
+    from gspo_cli.models.device import prepare_torch
     from gspo_cli.runlog.log import RunLog
-    from gspo_cli.training import loop, update
+    from gspo_cli.training import loop
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.run import View, execute
-    from gspo_cli.training.study import plan
+    from gspo_cli.training.step import update
+    from gspo_cli.training.study.arms import plan_runs
+    from gspo_cli.training.study.plans import StudyPlan
 
     loaded = recipes.load("quickstart", {"train": {"steps": steps}}, [])
     prepare_torch(loaded.model.threads)
@@ -90,11 +92,12 @@ def run_quickstart(folder: Path, steps: int) -> tuple[list[Seconds], dict[str, f
     for name in INSIDE:
         timers.wrap(update, name)
     timers.wrap(TrainView, "step")
-    (run,) = plan(loaded, ["gspo"], [0])
+    (run,) = plan_runs(loaded, ["gspo"], [0])
     begin = {clock: read() for clock, read in CLOCKS.items()}
     with TrainView(steps, 1) as view:
         view.start_run(run.name)
-        execute(run, start, folder, "", sys.argv, View(view.step, view.preflight))
+        plan = StudyPlan(loaded, ["gspo"], [0], "")
+        execute(run, start, folder, plan, sys.argv, View(view.step, view.preflight, lambda _: None))
     return timers.batches, {clock: read() - begin[clock] for clock, read in CLOCKS.items()}
 
 

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from measuring import in_turn, shown, spread, write
+from measuring import interleave, shown, spread, write
 
 LIBRARIES = "import torch; from transformers import AutoTokenizer, Qwen3MoeForCausalLM"
 LIMITS = {"help": 0.3, "first_rollout": 8.0}
@@ -90,7 +90,7 @@ def main() -> None:
     runs: list[dict[str, Seconds]] = []
     for repeat in range(args.repeats):
         run: dict[str, Seconds] = {}
-        for name in in_turn(list(VARIANTS), repeat):
+        for name in interleave(list(VARIANTS), repeat):
             run |= timed(name)
         runs.append(run)
     found: dict[str, Any] = {}

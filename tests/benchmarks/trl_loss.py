@@ -213,7 +213,7 @@ def ours(folder: Path) -> None:
     from gspo_cli.algorithms.contract import Clip
     from gspo_cli.algorithms.kl import kl_terms
     from gspo_cli.models.log_probs import token_scores
-    from gspo_cli.training.batches import Row, lay_out
+    from gspo_cli.training.step.batches import Row, lay_out
     from gspo_cli.types import Mean, Sample
 
     torch.set_num_threads(1)

@@ -20,12 +20,12 @@ import torch
 
 from gspo_cli.config import ModelConfig, RolloutConfig
 from gspo_cli.models.load import load_policy
-from gspo_cli.rollout.collect import encode
+from gspo_cli.rollout.builtin.engine import TransformersEngine
 from gspo_cli.rollout.engine import SampleKey
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.hosted_engine import HostedEngine, vllm_sampling
-from gspo_cli.rollout.transformers_engine import TransformersEngine
-from gspo_cli.rollout.vllm_hosts import InProcessHost
+from gspo_cli.rollout.prompts import encode
+from gspo_cli.rollout.vllm.engine import HostedEngine, vllm_sampling
+from gspo_cli.rollout.vllm.host import InProcessHost
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.types import Prompt, Sampling

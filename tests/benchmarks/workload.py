@@ -33,7 +33,8 @@ def parse_arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--minibatches", type=int, default=4, help="optimizer steps a batch (default %(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=64, help="limit of a response (default %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch (default %(default)s)")
-    parser.add_argument("--experts", default="grouped_mm", help="expert implementation (default %(default)s)")
+    parser.add_argument("--experts", default="grouped_mm", help="expert implementation; '' for a dense model")
+    parser.add_argument("--reward", default="answer", choices=REWARDS, help="what is scored (default %(default)s)")
     parser.add_argument("--lr", type=float, default=1e-4, help="constant learning rate (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of sampling (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the result here instead of standard output")
@@ -58,9 +59,17 @@ def read_prompts(args: argparse.Namespace) -> list[dict[str, str]]:
     return [json.loads(line) for line in lines]
 
 
-def reward(text: str, answer: str) -> float:
+def last_number(text: str, answer: str) -> float:
     """1 if what stands after the last `=` (or all of it) is the answer."""
     return float(text.rsplit("=", 1)[-1] == answer)
+
+
+def parity(text: str, _answer: str) -> float:
+    """1 for a text of odd length: gives every group a signal, whatever the model can do."""
+    return float(len(text) % 2)
+
+
+REWARDS = {"answer": last_number, "parity": parity}
 
 
 def write_result(

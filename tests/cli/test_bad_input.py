@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import Done, Gspo, tree
 
+from gspo_cli.cli.main import slip_in
 from gspo_cli.config import TinyModel
+from gspo_cli.errors import GspoError
 from gspo_cli.models.tiny import build_tiny
+from gspo_cli.runlog.folder import writable
+from gspo_cli.tasks.data import load_rows
 
 
 def check_refused(done: Done, *words: str) -> None:
@@ -23,6 +30,9 @@ def check_refused(done: Done, *words: str) -> None:
     assert "unexpected" not in done.err
     for word in words:
         assert word in done.err
+
+
+ROW = '{"question": "1+1?", "answer": "2"}\n'
 
 
 @pytest.fixture
@@ -44,8 +54,8 @@ def model(tmp_path: Path) -> Path:
         (["quikstart"], ["no recipe 'quikstart'", "did you mean 'quickstart'?"]),
         (["missing.toml"], ["no recipe 'missing.toml'"]),
         (["quickstart", "--steps", "0"], ["train.steps", "greater than or equal to 1", "(given: 0)"]),
-        (["quickstart", "--seeds", "0-x"], ["--seeds 0-x is no list of seeds", "'0-x'"]),
-        (["quickstart", "--name", "a/b"], ["'a/b' cannot name a study", "--name"]),
+        (["quickstart", "--seeds", "0-x"], ["--seeds 0-x is not a list of seeds", "'0-x'"]),
+        (["quickstart", "--name", "a/b"], ["'a/b' is not a valid study name", "--name"]),
         (["quickstart", "--set", "train.stepps=3"], ["unknown key 'train.stepps'", "did you mean 'steps'?"]),
     ],
     ids=lambda value: " ".join(value),
@@ -59,6 +69,31 @@ def test_an_unknown_option_is_a_user_error_too(gspo: Gspo) -> None:
     done = gspo("train", "--stepps", "3")
     assert (done.code, done.out) == (2, "")
     assert "--steps" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train --algo grpo --algo gspo", ["--algo is given twice", "--algo grpo,gspo"]),
+        ("train quickstart --seed=1 --seed 2 --dry-run", ["--seed is given twice"]),
+        ("report compare x --metric a --metric b --json", ["--metric is given twice"]),
+        ("train -algo grpo", ["no option '-algo'", "write --algo"]),
+        ("train \u2014algo=grpo", ["two hyphens", "write --algo=grpo"]),
+        ("runs ls \u2013json", ["write --json"]),
+    ],
+)
+def test_slips_that_the_parser_would_take_in_silence(words: str, told: list[str]) -> None:
+    found = slip_in(words.split())
+    assert found is not None and found.code == 2
+    for word in told:
+        assert word in str(found)
+
+
+@pytest.mark.parametrize(
+    "words", ["train --set a=1 --set b=2", "train --dry-run --dry-run", "runs samples x --text -no"]
+)
+def test_what_may_be_repeated_or_begin_with_a_hyphen(words: str) -> None:
+    assert slip_in(words.split()) is None
 
 
 def test_an_unknown_command_names_the_nearest(gspo: Gspo) -> None:
@@ -84,13 +119,19 @@ def test_an_error_is_an_object_on_stderr_with_json(gspo: Gspo) -> None:
         (["--algo", "gsppo"], ["no algorithm or arm 'gsppo'", "did you mean 'gspo'?"]),
         (["--algo", "gspo,grpo,gspo"], ["names an arm twice"]),
         (["--algo", ","], ["names no arm"]),
+        (["--algo", ""], ["names no arm"]),
+        (["--seed", "-1"], ["seed -1 is negative"]),
+        (["--set", "seed=-2"], ["greater than or equal to 0"]),
         (["--seed", "1", "--seeds", "0-3"], ["--seed and --seeds together"]),
-        (["--seeds", "3-1"], ["is no list of seeds"]),
+        (["--seeds", "3-1"], ["is not a list of seeds"]),
         (["--seeds", "1,0-2"], ["names a seed twice"]),
-        (["--seeds", ""], ["is no list of seeds"]),
-        (["--name", ".."], ["cannot name a study"]),
-        (["--name", ""], ["cannot name a study"]),
-        (["--name", "x" * 65], ["cannot name a study"]),
+        (["--seeds", ""], ["is not a list of seeds"]),
+        (["--seeds", "0-999999999"], ["names 1000000000 seeds", "at most 10000"]),
+        (["--seeds", f"{10**30}"], ["is too large"]),
+        (["--seed", f"{2**63}"], ["is too large"]),
+        (["--name", ".."], ["is not a valid study name"]),
+        (["--name", ""], ["is not a valid study name"]),
+        (["--name", "x" * 65], ["is not a valid study name"]),
         (["--set", "eval.bench=['arithmetik']"], ["no benchmark 'arithmetik'", "did you mean 'arithmetic'?"]),
         (["--set", "task.name=arithmetik"], ["no task 'arithmetik'", "did you mean 'arithmetic'?"]),
         (["--set", "algo.clip.hihg=1"], ["unknown key 'algo.clip.hihg'", "did you mean 'high'?"]),
@@ -124,22 +165,41 @@ def test_a_recipe_with_a_mistyped_key(gspo_here: Gspo, smoke: Path, tmp_path: Pa
         ("rows.csv", "question,answer\n1+1,2\n", ["cannot read", ".jsonl"]),
         ("rows.jsonl", '{"frage": "1+1?", "answer": "2"}\n', ["no column 'question'", "frage", "task.columns"]),
         ("rows.jsonl", '{"question": "1+1?", "antwort": "2"}\n', ["no column 'answer'", "antwort"]),
-        ("rows.jsonl", '{"question": "1+1?"\n', ["cannot read the data"]),
-        ("rows.jsonl", "", ["rows.jsonl"]),
+        ("rows.jsonl", f'{ROW}{{"question": "1+1?"\n', ["rows.jsonl, line 2 is not JSON"]),
+        ("rows.jsonl", "", ["rows.jsonl holds no rows"]),
+        ("rows.json", "", ["rows.json holds no rows"]),
+        ("rows.jsonl", f'{ROW}{{"question": "1+1?", "answer": null}}\n', ["line 2 has no 'answer'", "null"]),
+        ("rows.jsonl", f'{ROW}{{"question": "1+1?"}}\n', ["line 2 has no 'answer'", "the row has question"]),
+        ("rows.jsonl", f'{ROW}{{"question": ["1+1?"], "answer": "2"}}\n', ["line 2: 'question' is not text"]),
+        ("rows.jsonl", f'{ROW}{{"question": "\xe9?", "answer": "2"}}\n'.encode("latin-1"),
+         ["line 2 is not UTF-8", "0xe9", "iconv"]),
+        ("rows.json", '[{"question": "\xe9?", "answer": "2"}]'.encode("latin-1"), ["rows.json is not UTF-8", "0xe9"]),
+        ("rows.jsonl", ROW.encode("utf-16"), ["line 1 is not UTF-8", "iconv -f UTF-16"]),
+        ("rows.parquet", "PAR1", ["rows.parquet", "not a complete parquet file"]),
         ("rows.jsonl", '{"question": "1+1?", "answer": "2"}\n', ["1 problems, but a rollout batch takes 4"]),
     ],
-    ids=["missing", "ending", "no prompt", "no answer", "broken", "empty", "too few"],
-)
+    ids=["missing", "ending", "no prompt", "no answer", "broken", "empty", "empty json", "null", "absent", "a list",
+         "latin-1", "latin-1 json", "utf-16", "parquet", "too few"],
+)  # fmt: skip
+@pytest.mark.parametrize("planning", [[], ["--dry-run"]], ids=["train", "dry-run"])
 def test_wrong_data(
-    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path, name: str, content: str | None, words: list[str]
-) -> None:
+    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path, name: str, content: str | bytes | None,
+    words: list[str], planning: list[str],
+) -> None:  # fmt: skip
     data = tmp_path / name
     if content is not None:
-        data.write_text(content)
+        data.write_bytes(content if isinstance(content, bytes) else content.encode())
     before = tree(tmp_path)
     arguments = ["--set", "task.name=gsm8k", "--set", f"task.path={data}", "--set", "eval.bench=[]", "--model", model]
-    check_refused(gspo_here("train", smoke, "--out", tmp_path / "results", *arguments), *words)
+    check_refused(gspo_here("train", smoke, "--out", tmp_path / "results", *arguments, *planning), *words)
     assert tree(tmp_path) == before
+
+
+def test_json_lines_are_read_whatever_the_ending(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(ROW + '\n{"question": 2, "answer": 4.5}\n')
+    rows = load_rows(str(path), None, "train", {"prompt": "question", "answer": "answer"})
+    assert rows == [{"prompt": "1+1?", "answer": "2"}, {"prompt": "2", "answer": "4.5"}]
 
 
 # Models
@@ -167,6 +227,53 @@ def test_a_model_folder_that_is_not_whole(
     check_refused(gspo_here(*start, "--out", out), *words, str(model))
     assert tree(tmp_path) == before
     assert not list(out.glob("*"))
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("model.safetensors", cut_off, ["model.safetensors is damaged", "by its header"]),
+        ("model.safetensors", lambda file: file.write_bytes(b"<html>lost</html>"), ["model.safetensors is damaged"]),
+        ("model.safetensors", lambda file: file.write_bytes(b""), ["model.safetensors is damaged", "0 bytes"]),
+        ("model.safetensors.index.json", lambda file: file.write_text('{"weight_map": {"a": "model-2.safetensors"}}'),
+         ["no file model-2.safetensors"]),
+        ("model.safetensors.index.json", lambda file: file.write_text("{"), ["index.json is damaged"]),
+        ("tokenizer.json", cut_off, ["cannot load the tokenizer"]),
+        ("config.json", cut_off, ["config.json"]),
+    ],
+    ids=["cut off", "not weights", "empty", "shard", "index", "tokenizer", "config"],
+)  # fmt: skip
+def test_a_damaged_model_is_refused_before_anything_is_announced(
+    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path, name: str, damage: Callable[[Path], Any],
+    words: list[str],
+) -> None:  # fmt: skip
+    damage(model / name)
+    before = tree(tmp_path)
+    for planning in ([], ["--dry-run"]):
+        done = gspo_here("train", smoke, "--model", model, "--out", tmp_path / "results", *planning)
+        check_refused(done, *words, str(model))
+        assert "study" not in done.err
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("intermediate_size", 24, ["cannot load the model", "other shapes than its config.json says"]),
+        ("num_hidden_layers", -1, ["num_hidden_layers"]),
+    ],
+)
+def test_a_configuration_of_another_model_is_told(
+    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path, key: str, value: int, words: list[str]
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {key: value}))
+    check_refused(gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch"), *words)
+    assert not (tmp_path / "batch").exists()
 
 
 @pytest.mark.parametrize(("bench", "word"), [("aritmetic", "did you mean 'arithmetic'?"), (",", "names no benchmark")])
@@ -250,6 +357,17 @@ def test_results_cannot_be_written(gspo_here: Gspo, smoke: Path, tmp_path: Path,
     before = tree(tmp_path)
     check_refused(gspo_here(command, smoke, "--out", out / below), "cannot write", "--out")
     assert tree(tmp_path) == before
+
+
+def test_a_full_disk_leaves_no_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, _: bytes) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(GspoError, match="cannot write"), writable(tmp_path / "new" / "batch"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_study_cannot_take_the_place_of_a_file(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:

@@ -60,14 +60,14 @@ def test_verdicts_do_not_depend_on_the_number_of_threads() -> None:
     ("rows", "words"),
     [
         ([], "holds no rows"),
-        ([GOOD, b"{"], "line 2 of"),
-        ([GOOD, b"\xff\xfe"], "line 2 of"),
-        ([b"[" * 100_000], "line 1 of"),
-        ([GOOD, [1]], "is no object"),
+        ([GOOD, b"{"], "line 2 is not JSON"),
+        ([GOOD, b"\xff\xfe"], "line 2 is not JSON"),
+        ([b"[" * 100_000], "line 1 is not JSON"),
+        ([GOOD, [1]], "line 2 is not an object"),
         ([GOOD, {"id": 1, "response": "x"}], "has no field 'gold'"),
         ([{"response": "x", "gold": "y"}], "has no field 'id'"),
-        ([GOOD | {"response": None}], "field 'response' in line 1"),
-        ([GOOD | {"gold": True}], "field 'gold' in line 1"),
+        ([GOOD | {"response": None}], "line 1: field 'response'"),
+        ([GOOD | {"gold": True}], "line 1: field 'gold'"),
         ([GOOD | {"gold": ["7"]}], "it must be a string or a number"),
     ],
 )
@@ -121,8 +121,8 @@ def test_programs_that_cannot_start_fail_the_command(
     gspo_here: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_sandbox().close()
-    monkeypatch.setattr("gspo_cli.sandbox.choose.fault", lambda _sandbox: None)
-    monkeypatch.setattr("gspo_cli.sandbox.bwrap.Bubblewrap.command", lambda *_: ["/bin/false"])
+    monkeypatch.setattr("gspo_cli.sandbox.choose.probe", lambda _sandbox: None)
+    monkeypatch.setattr("gspo_cli.sandbox.bubblewrap.Bubblewrap.command", lambda *_: ["/bin/false"])
     for grader in ("official", "script"):
         done = gspo_here("eval", "grade", write(tmp_path, PROGRAM), "--grader", grader, "--json")
         assert done.code == 5 and json.loads(done.out)["verdict"] == "grader_error"

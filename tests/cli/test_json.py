@@ -14,8 +14,8 @@ import typer
 from program import GSPO, Gspo
 from typer.testing import CliRunner
 
-from gspo_cli.cli import completion
-from gspo_cli.cli.main import app, run_for_a_program
+from gspo_cli.cli import options
+from gspo_cli.cli.main import app, run_with_json_errors
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
@@ -57,29 +57,48 @@ LINES: dict[str, list[str]] = {
     "recipes schema": ["recipes", "schema"],
     "recipes new": ["recipes", "new", "a-new-one"],
     "report plots": ["report", "plots", "results/s"],
+    "report clip": ["report", "clip", "results/s"],
+    "report fidelity": [
+        "report",
+        "fidelity",
+        "SMOKE",
+        "--algo",
+        "grpo,gspo",
+        "--updates",
+        "0,1",
+        "--noise",
+        "0",
+        "--seeds",
+        "0",
+        "--batches",
+        "1",
+        "--reference",
+        "2",
+        "--out",
+        "fidelity",
+    ],
     "report compare": ["report", "compare", "results/s", "--metric", "reward/mean:last10"],
+    "report map": ["report", "map", "results/s", "--axis", "train.lr"],
     "report claims": ["report", "claims", "results/s"],
     "report html": ["report", "html", "results/s"],
-    "report batch": [
-        "report",
-        "batch",
-        f"{RUN}/rollouts",
-        "--model",
-        "START",
-        "--out",
-        "figures",
-    ],
+    "report batch": ["report", "batch", f"{RUN}/rollouts", "--model", "START", "--out", "figures"],
     "report explain": ["report", "explain"],
     "runs export": ["runs", "export", "results/s"],
     "runs ls": ["runs", "ls"],
+    "runs doctor": ["runs", "doctor", RUN],
+    "runs samples": ["runs", "samples", RUN],
     "runs show": ["runs", "show", RUN],
     "runs diff": ["runs", "diff", RUN, RUN],
     "runs path": ["runs", "path", "s"],
     "runs verify": ["runs", "verify", "results/s"],
 }
 """A command line that does something in `place`."""
-SLOW = ("cold-start", "doctor", "report batch", "report html", "report plots")
-ELSEWHERE = {"eval elo": "tests/evals/test_elo.py", "runs import": "tests/runlog"}
+SLOW = ("cold-start", "doctor", "report batch", "report fidelity", "report html", "report map", "report plots")
+ELSEWHERE = {
+    "eval elo": "tests/evals/benchmarks/test_elo.py",
+    "runs import": "tests/runlog",
+    "report serve": "tests/report/test_serve.py",
+}
 """Commands whose input takes more to make; they are run with --json in tests of their own."""
 
 
@@ -125,7 +144,7 @@ def test_stdout_holds_objects_alone(
     ids=" ".join,
 )  # fmt: skip
 def test_an_error_is_one_object_on_stderr(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert run_for_a_program([*arguments, "--json"]) == 2
+    assert run_with_json_errors([*arguments, "--json"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     (said,) = objects(err)
@@ -134,7 +153,7 @@ def test_an_error_is_one_object_on_stderr(capsys: pytest.CaptureFixture[str], ar
 
 def test_so_it_is_of_the_program_itself(gspo: Gspo) -> None:
     done = gspo("train", "--stepp", "3", "--json")
-    assert (done.code, done.out) == (2, "") and json.loads(done.err)["do"] == "`gspo train -h` shows what it takes"
+    assert (done.code, done.out) == (2, "") and json.loads(done.err)["do"] == "see `gspo train -h`"
 
 
 # Completion
@@ -156,12 +175,12 @@ def test_names_are_completed(line: str, offered: list[str]) -> None:
 
 def test_what_completes_is_what_there_is() -> None:
     from gspo_cli.algorithms import ALGORITHMS
-    from gspo_cli.evals import BENCHMARKS
+    from gspo_cli.evals.benchmarks import BENCHMARKS
 
-    assert completion.algorithms("") == list(ALGORITHMS)
-    assert completion.benchmarks("") == list(BENCHMARKS)
-    assert completion.algorithms("gspo,gsp") == ["gspo,gspo_token"]  # not again what stands there
-    assert completion.recipes("qui") == ["quickstart"]
-    assert completion.benchmarks("aime24,ma") == ["aime24,math500"]
-    assert completion.explained("clip/token_frac_") == ["clip/token_frac_active"]
-    assert {"train.optimizer.betas=", "model.tiny.hidden=", "report.tuning=", "seed="} <= set(completion.keys(""))
+    assert options.complete_algorithms("") == list(ALGORITHMS)
+    assert options.complete_benchmarks("") == list(BENCHMARKS)
+    assert options.complete_algorithms("gspo,gsp") == ["gspo,gspo_token"]  # not again what stands there
+    assert options.complete_recipe("qui") == ["quickstart", "quickstart-dense"]
+    assert options.complete_benchmarks("aime24,ma") == ["aime24,math500"]
+    assert options.complete_metric_or_algorithm("clip/token_frac_") == ["clip/token_frac_active"]
+    assert {"train.optimizer.betas=", "model.tiny.hidden=", "report.tuning=", "seed="} <= set(options.complete_key(""))

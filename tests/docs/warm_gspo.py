@@ -21,7 +21,7 @@ from pathlib import Path
 
 LIBRARIES = (
     "torch", "transformers", "pandas", "matplotlib.pyplot", "scipy.stats", "gspo_cli.cli.main",
-    "gspo_cli.training.study", "gspo_cli.report.plots",
+    "gspo_cli.training.study.arms", "gspo_cli.report.figures.plots",
 )  # fmt: skip
 
 

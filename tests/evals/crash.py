@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.cli.main import app
-from gspo_cli.evals import generate
+from gspo_cli.evals import runner
 
 
 def main() -> None:
-    generate.PORTION = int(sys.argv[1])
+    runner.PORTION = int(sys.argv[1])
     for n in map(int, sys.argv[2].split(",")):
         command = [a.replace("{n}", str(n)) for a in sys.argv[3:]]
         attempts = (n, command), (n, [*command, "--resume"]), (0, [*command, "--resume"])

@@ -51,7 +51,7 @@ def objects(done: Done) -> list[dict[str, Any]]:
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> None:
     """Lets the model say `answer(problem id, sample)` instead of what it draws."""
-    from gspo_cli.evals import generate as module
+    from gspo_cli.evals import runner as module
 
     real = module.generate
 
@@ -105,6 +105,7 @@ def test_the_summary_records_what_the_answers_depend_on(evaluate: Callable[..., 
     for name in (
         "seed", "engine", "dtype", "model", "model_commit", "model_sha256", "tokenizer_sha256", "chat_template_sha256",
         "prompt_template", "packages", "warnings", "times", "detectable_difference", "interval_95",
+        "pass_at_k_interval_95",
     ):  # fmt: skip
         assert name in summary, name
     assert {"release", "window", "revision", "n", "ids_sha256", "excluded", "files"} <= summary["data"].keys()
@@ -127,7 +128,7 @@ def test_the_same_seed_gives_the_same_answers_however_many_are_drawn(
 ) -> None:
     tables = []
     for portion, samples in ((256, "4"), (2, "4"), (3, "2")):
-        monkeypatch.setattr("gspo_cli.evals.generate.PORTION", portion)
+        monkeypatch.setattr("gspo_cli.evals.runner.PORTION", portion)
         done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", samples, "--overwrite", "--json")
         rows = pq.read_table(Path(objects(done)[0]["folder"]) / "answers.parquet").to_pylist()
         tables.append({(row["problem_id"], row["sample"]): row["text"] for row in rows})
@@ -149,7 +150,8 @@ def test_a_failing_grader_makes_the_figure_incomplete(
     from gspo_cli.evals.benchmark import Grade
 
     monkeypatch.setattr(
-        "gspo_cli.evals.checkers.TextGrader.grade", lambda _self, pairs: [Grade("grader_error", "crash") for _ in pairs]
+        "gspo_cli.evals.benchmarks.math.TextGrader.grade",
+        lambda _self, pairs: [Grade("grader_error", "crash") for _ in pairs],
     )
     done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "2")
     assert done.code == 5
@@ -244,7 +246,7 @@ def test_list_shows_the_published_settings(gspo_here: Gspo) -> None:
         (["--bench", "gsm8k"], ["cannot get the problems of gsm8k", "--local-dir gsm8k-data"]),
         (["--engine", "magic"], ["rollout.engine", "'magic'"]),
         (["--set", "rollout.sampels=3"], ["unknown key 'rollout.sampels'", "did you mean 'samples'?"]),
-        (["--all-checkpoints"], ["is no run", "--all-checkpoints"]),
+        (["--all-checkpoints"], ["is not a run", "--all-checkpoints"]),
         (["--resume", "--overwrite"], ["--resume and --overwrite"]),
         (["--answers", "x.jsonl"], ["takes one --bench and no model"]),
     ],
@@ -267,7 +269,7 @@ def check_refused(done: Done, tmp_path: Path, *words: str) -> None:
     [
         ("a.jsonl", b'{"text": "x", "label": "1"}\n', ["the columns are text, label"]),
         ("a.jsonl", b"", ["holds no rows"]),
-        ("a.parquet", b"PAR1" + b"\0" * 40 + b"PAR1", ["not a whole parquet file"]),
+        ("a.parquet", b"PAR1" + b"\0" * 40 + b"PAR1", ["not a complete parquet file"]),
     ],
     ids=["schema", "empty", "corrupt"],
 )
@@ -281,10 +283,10 @@ def test_bad_data(evaluate: Callable[..., Done], tmp_path: Path, name: str, cont
 def test_bad_stored_answers(gspo_here: Gspo, aime: Path, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     command = ("eval", "benchmarks", "--answers", path, "--bench", "aime24", "--data", f"aime24={aime}", "--out")
-    contents = {b"PAR1 no": "cannot read", b'{"problem_id": "60", "sample": 0}\n': "no 'text'"}
+    contents = {b"PAR1 no": "line 1 is not JSON", b'{"problem_id": "60", "sample": 0}\n': "no 'text'"}
     twice = b'{"problem_id": "60", "sample": 0, "text": ""}\n' * 2
     strange = b'{"problem_id": "9", "sample": 0, "text": ""}\n'
-    for content, word in (contents | {twice: "stands twice", strange: "no problem of that id"}).items():
+    for content, word in (contents | {twice: "occurs twice", strange: "no problem of that id"}).items():
         path.write_bytes(content)
         done = gspo_here(*command, tmp_path / "out")
         check_refused(done, tmp_path, "cannot read" if name.endswith("parquet") else word)

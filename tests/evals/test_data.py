@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from gspo_cli.errors import GspoError
-from gspo_cli.evals import BENCHMARKS
-from gspo_cli.evals.aime import AIME24_DATA
 from gspo_cli.evals.benchmark import DataChoice, ProblemSet
-from gspo_cli.evals.identity import ids_sha256
+from gspo_cli.evals.benchmarks import BENCHMARKS
+from gspo_cli.evals.benchmarks.math import AIME24_DATA
+from gspo_cli.evals.settings import ids_sha256
 
 Rows = list[dict[str, Any]]
 ANSWERS = [25, 7, 204]
@@ -129,14 +129,14 @@ def test_answers_are_base_ten(tmp_path: Path) -> None:
         ("a.json", b'{"problem": "x"}', ["not a list of objects"]),
         ("a.jsonl", b'{"problem": "x", "answer": "1"}\n{"prob', ["line 2 is not JSON"]),
         ("a.jsonl", b"[1]\n", ["line 1 is not an object"]),
-        ("a.jsonl", b'\xff{"a": 1}\n', ["line 1 is not JSON"]),
-        ("a.parquet", b"PAR1 but not really", ["not a whole parquet file"]),
-        ("a.csv", b"problem,answer\n", ["the ending must be one of"]),
+        ("a.jsonl", b'\xff{"a": 1}\n', ["line 1 is not UTF-8"]),
+        ("a.parquet", b"PAR1 but not really", ["not a complete parquet file"]),
+        ("a.csv", b"problem,answer\n", ["the suffix must be one of"]),
         ("a.jsonl", b'{"text": "x", "label": "1"}\n', ["text, label", "problem + answer", "question + answer"]),
-        ("a.jsonl", b'{"problem": "x", "answer": null}\n', ["row 1 has not an answer"]),
-        ("a.jsonl", b'{"problem": "", "answer": "1"}\n', ["row 1 has not a question"]),
+        ("a.jsonl", b'{"problem": "x", "answer": null}\n', ["row 1 has no answer"]),
+        ("a.jsonl", b'{"problem": "", "answer": "1"}\n', ["row 1 has no question"]),
         ("a.jsonl", b'{"problem": "x", "answer": "1"}\n{"problem": "y"}\n', ["row 2"]),
-        ("a.jsonl", b'{"problem": "x", "solution": "no box \\\\boxed{1"}\n', ["row 1 has not an answer"]),
+        ("a.jsonl", b'{"problem": "x", "solution": "no box \\\\boxed{1"}\n', ["row 1 has no answer"]),
     ],
 )
 def test_unreadable_data(tmp_path: Path, name: str, content: bytes, words: list[str]) -> None:

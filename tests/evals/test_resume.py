@@ -70,6 +70,7 @@ def check_points(model: Path, tmp_path: Path, points: list[int]) -> dict[int, li
     return found
 
 
+@pytest.mark.slow
 def test_killed_at_some_points_twice_over(model: Path, tmp_path: Path) -> None:
     found = check_points(model, tmp_path, [4, 30])
     assert {statuses[0] for statuses in found.values()} == {-signal.SIGKILL}
@@ -110,9 +111,9 @@ def folder(model: Path, out: Path) -> Path:
 
 def interrupted(gspo_here: Gspo, model: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An evaluation whose engine fails after two of six parts; the parts' folder."""
-    from gspo_cli.rollout.transformers_engine import TransformersEngine
+    from gspo_cli.rollout.builtin.engine import TransformersEngine
 
-    monkeypatch.setattr("gspo_cli.evals.generate.PORTION", 5)
+    monkeypatch.setattr("gspo_cli.evals.runner.PORTION", 5)
     real, calls = TransformersEngine.generate, []
 
     def failing(self: TransformersEngine, *args: Any) -> Any:
@@ -146,7 +147,7 @@ def test_an_unfinished_evaluation_is_refused_and_both_ways_out_work(
 def test_only_what_is_missing_is_drawn(
     gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gspo_cli.rollout.transformers_engine import TransformersEngine
+    from gspo_cli.rollout.builtin.engine import TransformersEngine
 
     interrupted(gspo_here, model, tmp_path, monkeypatch)
     real, drawn = TransformersEngine.generate, []
@@ -213,11 +214,11 @@ def test_a_damaged_table_is_an_error_and_is_left_alone(gspo_here: Gspo, model: P
 def test_a_new_grader_grades_again_without_drawing(
     gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gspo_cli.evals.arithmetic import ArithmeticGrader
+    from gspo_cli.evals.benchmarks.math import ArithmeticGrader
 
     assert run(gspo_here, model, tmp_path).code == 0
     monkeypatch.setattr(ArithmeticGrader, "about", {"name": "arithmetic", "version": 2})
-    monkeypatch.setattr("gspo_cli.rollout.transformers_engine.sample", None)  # nothing may be drawn
+    monkeypatch.setattr("gspo_cli.rollout.builtin.engine.sample", None)  # nothing may be drawn
     assert run(gspo_here, model, tmp_path).code == 0
     summary = json.loads((folder(model, tmp_path) / "summary.json").read_text())
     assert summary["grader"]["version"] == 2 and summary["num_answers"] == 27

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,8 @@ from program import Gspo, tree
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.exporters import EXPORTERS, mirror
-from gspo_cli.exporters.mirror import Mirror
+from gspo_cli.exporters import mirror
+from gspo_cli.exporters.mirror import EXPORTERS, Mirror
 from gspo_cli.runlog.log import RunLog, short_hash
 from gspo_cli.types import StepMetrics
 
@@ -107,7 +110,7 @@ def resumed(run: Path, num_lines: int) -> RunLog:
     """The log of a run that goes on after its first lines."""
     lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:num_lines]
     log = RunLog(run, "0" * 32, attempt=2)
-    log.go_on(num_lines, sum(map(len, lines)), short_hash(lines[-1].decode().rstrip("\n")))
+    log.resume(num_lines, sum(map(len, lines)), short_hash(lines[-1].decode().rstrip("\n")), b"")
     return log
 
 
@@ -181,7 +184,7 @@ def no_log(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "code", "says"),
-    [(broken_line, ExitCode.STORAGE, "stands twice"), (a_file_in_the_way, ExitCode.STORAGE, "tensorboard"),
+    [(broken_line, ExitCode.STORAGE, "duplicate key"), (a_file_in_the_way, ExitCode.STORAGE, "tensorboard"),
      (no_log, ExitCode.USER_ERROR, "no run in it has a log")],
 )  # fmt: skip
 def test_what_cannot_be_exported_is_said(study: Path, spoil: Callable[[Path], None], code: ExitCode, says: str) -> None:
@@ -193,6 +196,20 @@ def test_what_cannot_be_exported_is_said(study: Path, spoil: Callable[[Path], No
     assert {name: data for name, data in tree(study).items() if name in before} == before
 
 
+def test_a_full_disk_is_a_storage_error(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def write(self, _rows: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("gspo_cli.exporters.tensorboard.open_sink", lambda *_: Full())
+    with pytest.raises(GspoError, match="cannot write") as caught:
+        mirror.export(study, "tensorboard")
+    assert caught.value.code is ExitCode.STORAGE and "No space left" in caught.value.why
+
+
 def test_an_unknown_exporter_is_refused(gspo_here: Gspo, study: Path) -> None:
     done = gspo_here("runs", "export", study, "--to", "mlflow")
     assert done.code == 2 and "tensorboard, wandb" in done.err
@@ -201,7 +218,8 @@ def test_an_unknown_exporter_is_refused(gspo_here: Gspo, study: Path) -> None:
 
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_a_library_that_is_not_there_is_named(study: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("tensorboard.summary.writer.event_file_writer", "wandb"):
+    monkeypatch.setenv("TRACKIO_DIR", "")
+    for module in ("tensorboard.summary.writer.event_file_writer", "wandb", "trackio"):
         monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(GspoError, match="is not installed") as caught:
         mirror.export(study, name)
@@ -239,6 +257,29 @@ def test_wandb_holds_every_value_and_nothing_of_the_machine(gspo: Gspo, study: P
     assert [name for name, data in written.items() if any(text.encode() in data for text in names)] == []
     assert CANARY not in done.out + done.err
     assert not [name for name in written if name.endswith(("wandb-metadata.json", ".patch"))]
+
+
+@pytest.mark.slow
+def test_trackio_holds_every_value_of_all_runs_in_one_project(gspo: Gspo, study: Path) -> None:
+    pytest.importorskip("trackio", reason="trackio is not installed (pip install 'gspo[trackio]')")
+    _, log = run_folder(study, "grpo-s1")
+    write_batch(log, 1, 0.5)
+    for _ in range(2):  # the second time, without a second point
+        done = gspo("runs", "export", study, "--to", "trackio", "--json", HF_TOKEN=CANARY, TRACKIO_SPACE_ID="me/space")
+        assert done.code == 0, done.err
+    assert json.loads(done.out)["read"] == f"TRACKIO_DIR={study / 'trackio'} trackio show --project demo"
+    with closing(sqlite3.connect(study / "trackio" / "demo.db")) as database:
+        found = database.execute("SELECT run_name, step, metrics, timestamp FROM metrics ORDER BY id").fetchall()
+        configs = database.execute("SELECT run_name, config FROM configs").fetchall()
+    rows = [(run, step, json.loads(values)) for run, step, values, _ in found]
+    rewards = [(run, step, values["reward/mean"]) for run, step, values in rows if "reward/mean" in values]
+    assert sorted(rewards) == [("grpo-s1", 1, 0.5), ("gspo-s0", 1, 0.125), ("gspo-s0", 2, 0.25), ("gspo-s0", 3, 0.375)]
+    losses = [(step, values["updates/loss"]) for run, step, values in rows if run == "gspo-s0" and
+              "updates/loss" in values]  # fmt: skip
+    assert losses == [(1, 1.0), (2, 1.25), (3, 2.0), (4, 2.25), (5, 3.0), (6, 3.25)]
+    assert len(rows) == (BATCHES + 1) * (2 + UPDATES)
+    assert {run: json.loads(config)["_Group"] for run, config in configs} == {"gspo-s0": "gspo", "grpo-s1": "grpo"}
+    assert not [name for name, data in tree(study).items() if CANARY.encode() in data]
 
 
 def history(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import time
 from typing import Any
 
 import pytest
 
-from gspo_cli.cli.live_study import StudyView
+from gspo_cli.cli.views.training import StudyView
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.launch.job import Job
-from gspo_cli.launch.local import run_all, share_of_gpus, threads_each
+from gspo_cli.launch.local import TrainingJob, gpus_of_slot, run_jobs, threads_per_run
 
 CHILD = """
 import json, sys, time
@@ -27,14 +28,14 @@ sys.exit(asked.get("code", 0))
 PROGRAM = (sys.executable, "-c", CHILD)
 
 
-def trained(jobs: list[Job], at_once: int) -> tuple[dict[str, int], list[tuple[str, dict[str, Any]]]]:
+def trained(jobs: list[TrainingJob], at_once: int) -> tuple[dict[str, int], list[tuple[str, dict[str, Any]]]]:
     events: list[tuple[str, dict[str, Any]]] = []
-    return run_all(jobs, at_once, lambda name, event: events.append((name, event)), PROGRAM), events
+    return run_jobs(jobs, at_once, lambda name, event: events.append((name, event)), PROGRAM), events
 
 
 def test_runs_at_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    codes, events = trained([Job(f"r{i}", {"sleep": 0.2}) for i in range(4)], 2)
+    codes, events = trained([TrainingJob(f"r{i}", {"sleep": 0.2}) for i in range(4)], 2)
     assert codes == dict.fromkeys(codes, 0) and sorted(codes) == ["r0", "r1", "r2", "r3"]
     order = [(name, next(iter(event))) for name, event in events]
     begun = [name for name, what in order if what == "started"]
@@ -45,7 +46,11 @@ def test_runs_at_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_that_a_guard_stops_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    jobs = [Job("a", {"code": 4, "error": "the loss is not finite"}), Job("b", {}), Job("c", {})]
+    jobs = [
+        TrainingJob("a", {"code": 4, "error": "the loss is not finite"}),
+        TrainingJob("b", {}),
+        TrainingJob("c", {}),
+    ]
     codes, events = trained(jobs, 1)
     assert codes == {"a": 4, "b": 0, "c": 0}
     assert next(e for n, e in events if n == "a" and "ended" in e)["reason"] == "a: the loss is not finite"
@@ -54,29 +59,30 @@ def test_a_run_that_a_guard_stops_is_a_result(monkeypatch: pytest.MonkeyPatch) -
 def test_another_failure_ends_the_study_after_what_is_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     seen: list[str] = []
-    jobs = [Job("full", {"code": 6, "error": "no space"}), Job("long", {"sleep": 0.5}), Job("never", {})]
+    requests = {"full": {"code": 6, "error": "no space"}, "long": {"sleep": 0.5}, "never": {}}
+    jobs = [TrainingJob(name, request) for name, request in requests.items()]
     start = time.monotonic()
     with pytest.raises(GspoError, match="full: no space") as failed:
-        run_all(jobs, 2, lambda name, event: seen.append(name) if "ended" in event else None, PROGRAM)
+        run_jobs(jobs, 2, lambda name, event: seen.append(name) if "ended" in event else None, PROGRAM)
     assert failed.value.code == ExitCode.STORAGE and set(seen) == {"full", "long"}
     assert time.monotonic() - start > 0.9
-    with pytest.raises(GspoError, match="run dead ended") as dead:
-        run_all([Job("dead", {"code": 139})], 1, lambda *_: None, PROGRAM)
+    with pytest.raises(GspoError, match="run dead died") as dead:
+        run_jobs([TrainingJob("dead", {"code": 139})], 1, lambda *_: None, PROGRAM)
     assert "noise" in dead.value.why and dead.value.code == ExitCode.UNEXPECTED
 
 
 def test_the_machine_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    assert [threads_each(n, None) for n in (1, 2, 3, 16)] == [8, 4, 2, 1]
-    assert threads_each(2, 2) == 2
-    assert [share_of_gpus(slot, 2, ["0", "1", "2", "3"]) for slot in (0, 1)] == ["0,2", "1,3"]
-    assert [share_of_gpus(slot, 3, ["5"]) for slot in (0, 1, 2)] == ["5"] * 3
-    assert share_of_gpus(0, 2, []) is None
+    assert [threads_per_run(n, None) for n in (1, 2, 3, 16)] == [8, 4, 2, 1]
+    assert threads_per_run(2, 2) == 2
+    assert [gpus_of_slot(slot, 2, ["0", "1", "2", "3"]) for slot in (0, 1)] == ["0,2", "1,3"]
+    assert [gpus_of_slot(slot, 3, ["5"]) for slot in (0, 1, 2)] == ["5"] * 3
+    assert gpus_of_slot(0, 2, []) is None
 
 
 def test_the_table_shows_every_run_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("gspo_cli.cli.live_study.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gspo_cli.cli.views.training.time.monotonic", lambda: now[0])
     view = StudyView(["a", "b", "c"], steps=10)
     assert view.left() is None
     view.event("a", {"started": True})
@@ -85,6 +91,10 @@ def test_the_table_shows_every_run_and_the_time_left(monkeypatch: pytest.MonkeyP
     assert view.left() == 250.0  # ten seconds a step, 25 to go
     view.event("b", {"ended": 4, "reason": "not finite"})
     assert view.left() == 150.0  # a run that was stopped needs no time
+    view.event("a", {"stopping": True})
+    view.event("a", {"phase": "save"})  # what it still says changes nothing
+    assert view.table().columns[1]._cells[0] == "stopping: saving"
+    view.state["a"] = ("training", "")
     table = view.table()
     cells = list(zip(*(column.cells for column in table.columns), strict=True))
     assert [row[:4] for row in cells] == [
@@ -92,4 +102,67 @@ def test_the_table_shows_every_run_and_the_time_left(monkeypatch: pytest.MonkeyP
         ("b", "stopped: not finite", "0/10", "n/a"),
         ("c", "waiting", "0/10", "n/a"),
     ]
-    assert str(table.title) == "1 of 3 runs done, 2:30 left"
+    assert str(table.title) == "0 of 3 runs done, 1 stopped, 2:30 left"
+
+
+STOPPED = """
+import json, signal, sys, time
+from gspo_cli.launch.local import TrainingJob, run_jobs
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where pytest runs in a shell's background
+show = lambda name, event: print(f"{name} {event}\\n", end="", flush=True)  # one write a line
+run_jobs([TrainingJob(n, {"slow": n == "a"}) for n in "ab"], 2, show, (sys.executable, "-c", sys.argv[1]))
+"""
+SAVES = """
+import json, os, signal, sys, time
+slow = json.loads(sys.stdin.readline())["slow"]
+def save(*_):
+    time.sleep(slow)
+    print(json.dumps({"saved": True}), flush=True)
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print(json.dumps({"pid": os.getpid()}), flush=True)
+time.sleep(60)
+"""
+IGNORES = SAVES.replace("sys.exit(143)", "pass") + "time.sleep(60)\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_to_the_parent_alone_makes_every_worker_save(number: int, code: int) -> None:
+    """The one that it waits for when the signal comes takes longer than the other."""
+    with stopped_parent(SAVES) as parent:
+        lines = started_workers(parent)
+        parent.send_signal(number)
+        rest = parent.stdout.read()  # type: ignore[union-attr]
+        assert parent.wait(timeout=20) == code
+    assert rest.count("saved") == 2, (lines, rest)
+    order = rest.splitlines()
+    assert order.index("a {'stopping': True}") < order.index("a {'saved': True}")  # said before the slow one has saved
+
+
+@pytest.mark.slow
+def test_a_second_signal_kills_what_does_not_end() -> None:
+    with stopped_parent(IGNORES) as parent:
+        started_workers(parent)
+        parent.send_signal(signal.SIGINT)
+        lines = [parent.stdout.readline() for _ in range(4)]  # type: ignore[union-attr]
+        assert sum("saved" in line for line in lines) == sum("stopping" in line for line in lines) == 2
+        parent.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        parent.stdout.read()  # type: ignore[union-attr]
+        assert parent.wait(timeout=20) != 0 and time.monotonic() - start < 10
+
+
+def stopped_parent(worker: str) -> subprocess.Popen[str]:
+    """A process with two workers that run this program."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([sys.executable, "-c", STOPPED, worker], text=True, **pipes)  # type: ignore[call-overload]
+
+
+def started_workers(parent: subprocess.Popen[str]) -> list[str]:
+    """The lines up to those with the process numbers of both workers."""
+    lines: list[str] = []
+    while sum("pid" in line for line in lines) < 2:
+        lines.append(parent.stdout.readline())  # type: ignore[union-attr]
+        assert lines[-1], lines
+    return lines

@@ -35,7 +35,7 @@ def started(*args: object, **env: str) -> subprocess.Popen[str]:
 def on_ray(*args: object, **env: str) -> Done:
     """The same from start to end."""
     with started(*args, **env) as process:
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate(timeout=1500)  # on busy cores, workers take minutes to start
     return Done(process.returncode, out, err)
 
 
@@ -57,7 +57,7 @@ def process_of(run: Path) -> int:
     """The process that trains a run; 0 before it has begun or after it has ended."""
     try:
         pid = int(strict_lines(run / "events.jsonl")[0]["pid"])
-        return pid if b"gspo_cli.training.child" in Path(f"/proc/{pid}/cmdline").read_bytes() else 0
+        return pid if b"gspo_cli.training.worker" in Path(f"/proc/{pid}/cmdline").read_bytes() else 0
     except (OSError, AssertionError):
         return 0
 
@@ -79,7 +79,7 @@ def ask_to_end(pid: int) -> None:
 
 def when_under_way(run: Path, kill: Callable[[int], None], killed: list[str]) -> None:
     """Kills once the run has a checkpoint after its first step."""
-    until = time.monotonic() + 240
+    until = time.monotonic() + 1500  # as long as the study may take
     while time.monotonic() < until:
         if (run / "checkpoints" / "step-000002").is_dir() and (pid := process_of(run)):
             kill(pid)
@@ -99,7 +99,7 @@ def test_a_study_with_killed_workers_has_the_bytes_of_the_local_study(smoke: Pat
         killer.join()
     assert done.code == 0, done.err
     assert sorted(killed) == sorted(kills)
-    assert "run grpo-s0 lost its worker" in done.err and "run gspo-s0 ended (signal 9" in done.err
+    assert "run grpo-s0 lost its worker" in done.err and "run gspo-s0 died (signal 9" in done.err
     assert "grpo-s1: interrupted by SIGTERM" in done.err
     for run in RUNS:
         assert (study / run / "metrics.jsonl").read_bytes() == (local / run / "metrics.jsonl").read_bytes(), run
@@ -112,8 +112,8 @@ def test_a_study_with_killed_workers_has_the_bytes_of_the_local_study(smoke: Pat
 
 def test_an_interrupted_study_is_saved_and_goes_on(smoke: Path, local: Path, tmp_path: Path) -> None:
     study = tmp_path / "study"
-    with started("train", smoke, *ASKED, "--algo", "grpo", "--out", tmp_path, "--name", "study") as process:
-        until = time.monotonic() + 240
+    with started("train", smoke, "--algo", "grpo", *ASKED[2:], "--out", tmp_path, "--name", "study") as process:
+        until = time.monotonic() + 600
         while not (study / RUNS[0] / "checkpoints" / "step-000002").is_dir():
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.05)

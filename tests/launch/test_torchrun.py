@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from program import GSPO, Gspo, strict_lines
 
-from gspo_cli import attempt
+from gspo_cli import distributed
 from gspo_cli.errors import GspoError
-from gspo_cli.launch import torchrun
+from gspo_cli.launch import local
 from gspo_cli.runlog.folder import check_free, study_folder
 
 SMALL = [
@@ -59,6 +59,7 @@ def test_the_papers_recipe_on_two_ranks_is_killed_and_goes_on_with_one(gspo: Gsp
     assert gspo("runs", "verify", run.parent).code == 0
 
 
+ABORT = "rank 1 was killed by signal 6 (SIGABRT)"
 ABORTS = """
 import os
 from pathlib import Path
@@ -86,11 +87,11 @@ def test_an_aborted_rank_is_begun_once_more_from_the_checkpoint(gspo: Gspo, smok
     options = [option for assignment in sets for option in ("--set", assignment)]
     done = gspo(*asked, *options, "--out", out, OUT=str(out), PYTHONPATH=path)
     assert done.code == 0, done.err
-    assert done.err.count("warning: rank 1 was ended by signal 6 (SIGABRT); once more") == 1
+    assert done.err.count("warning: rank 1 was killed by signal 6 (SIGABRT); restarting once") == 1
     (run,) = out.glob("*/gspo-s0")
     events = strict_lines(run / "events.jsonl")
     assert [e.get("resumed_from") for e in events if e["event"] == "start"] == [None, 2]
-    assert [e["reason"] for e in events if e["event"] == "launched_again"] == ["rank 1 was ended by signal 6 (SIGABRT)"]
+    assert [e["reason"] for e in events if e["event"] == "launched_again"] == [ABORT]
     assert "Fatal Python error: Aborted" in done.err  # where it was
     assert [json.loads(line)["run"] for line in done.out.splitlines()] == [str(run)]
     assert [line["step"] for line in strict_lines(run / "metrics.jsonl") if line["kind"] == "step"] == [1, 2, 3, 4]
@@ -115,22 +116,22 @@ def test_nothing_but_an_abort_is_tried_again(
 ) -> None:  # fmt: skip
     told: list[tuple[str, str | None]] = []
 
-    def run_all(_nproc: int) -> tuple[int, int]:
-        told.append((os.environ[attempt.LAUNCHED], os.environ.get(attempt.AGAIN)))
+    def run_ranks(_nproc: int) -> tuple[int, int]:
+        told.append((os.environ[distributed.LAUNCHED_AT], os.environ.get(distributed.RESTART_REASON)))
         return 1, codes[len(told) - 1]
 
-    for name in (attempt.LAUNCHED, attempt.AGAIN):
+    for name in (distributed.LAUNCHED_AT, distributed.RESTART_REASON):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setattr(torchrun, "run_all", run_all)
+    monkeypatch.setattr(local, "run_ranks", run_ranks)
     if expected is None:
         with pytest.raises(GspoError, match=f"signal {-codes[-1]}"):
-            torchrun.launch(2)
+            local.launch(2)
     else:
-        assert torchrun.launch(2) == expected
+        assert local.launch(2) == expected
     assert len(told) == tries and len({when for when, _ in told}) == 1
     assert [why is not None for _, why in told] == [False, True][:tries]
-    assert ("once more" in capsys.readouterr().err) == (tries == 2)
+    assert ("restarting once" in capsys.readouterr().err) == (tries == 2)
 
 
 def test_what_the_first_try_has_begun_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,10 +140,10 @@ def test_what_the_first_try_has_begun_is_no_obstacle(tmp_path: Path, monkeypatch
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps({"created": created}))
     strange.mkdir()
-    monkeypatch.setenv(attempt.LAUNCHED, "2026-02-03T04:05:06+00:00")
+    monkeypatch.setenv(distributed.LAUNCHED_AT, "2026-02-03T04:05:06+00:00")
     with pytest.raises(GspoError, match="already holds"):
         check_free(tmp_path, ["ours"], overwrite=False)
-    monkeypatch.setenv(attempt.AGAIN, "rank 1 was ended by signal 6 (SIGABRT)")
+    monkeypatch.setenv(distributed.RESTART_REASON, "rank 1 was killed by signal 6 (SIGABRT)")
     check_free(tmp_path, ["ours"], overwrite=False)
     for name in ("before", "strange"):
         with pytest.raises(GspoError, match="already holds"):

@@ -1,6 +1,7 @@
 """Log-probabilities of given tokens: the right token, any chunking, no influence of padding."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -38,15 +39,16 @@ def test_chunks_change_nothing(
     ids, mask = rows
     model = copy.deepcopy(tiny_moe).double()
 
-    def gradients(size: int) -> list[torch.Tensor]:
+    def gradients(size: int, kept: int = 0) -> list[torch.Tensor]:
         monkeypatch.setattr(log_probs, "CHUNK_LOGITS", size * 99)
+        monkeypatch.setattr(log_probs, "KEPT_LOGITS", kept)
         model.zero_grad()
         token_scores(model, ids, mask, 1.0).log_probs_BT.sum().backward()
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
     whole = gradients(1000)
-    for size in (1, 7, 13):
-        for a, b in zip(whole, gradients(size), strict=True):
+    for size, kept in itertools.product((1, 7, 13), (0, 1 << 20)):
+        for a, b in zip(whole, gradients(size, kept), strict=True):
             torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
 
 
@@ -65,7 +67,7 @@ def test_head_runs_on_completion_positions_only(
     tiny_moe: PreTrainedModel, rows: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    inner = log_probs._chunk
-    monkeypatch.setattr(log_probs, "_chunk", lambda h, *rest: (seen.append(len(h)), inner(h, *rest))[1])
+    inner = log_probs._score_chunk
+    monkeypatch.setattr(log_probs, "_score_chunk", lambda m, h, *rest: (seen.append(len(h)), inner(m, h, *rest))[1])
     token_scores(tiny_moe, *rows, 1.0)
     assert seen == [int(rows[1].sum())]

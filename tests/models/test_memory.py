@@ -61,6 +61,10 @@ def test_no_more_than_a_chunk_of_logits_is_held(wide: PreTrainedModel, monkeypat
     whole = held(wide)
     assert whole.largest == ALL_LOGITS and whole.most > 2 * ALL_LOGITS  # the count sees them where one chunk holds all
     monkeypatch.setattr(log_probs, "CHUNK_LOGITS", 8 * VOCABULARY)
+    monkeypatch.setattr(log_probs, "KEPT_LOGITS", ALL_LOGITS)
+    kept = held(wide)
+    assert kept.largest < ALL_LOGITS <= kept.most  # the log-probabilities of all chunks, for the backward pass
+    monkeypatch.setattr(log_probs, "KEPT_LOGITS", ALL_LOGITS - 1)
     chunked = held(wide)
     assert chunked.largest <= max(8 * VOCABULARY, VOCABULARY * wide.config.hidden_size)  # or the head's gradient
     assert chunked.most < ALL_LOGITS / 2  # a softmax kept for the backward pass would be all of it

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from gspo_cli.models import packing
+from gspo_cli.models import attention
+from gspo_cli.models.admission import admit, paths_of
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.models.packing import Packing, enable_packing, pack, packs
+from gspo_cli.models.packing import Packing, pack
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "moe"))
 from families import FAMILIES, build
@@ -40,8 +41,8 @@ def rows() -> tuple[Tensor, Tensor, Packing]:
 
 def packed(model: PreTrainedModel) -> PreTrainedModel:
     copied = copy.deepcopy(model)
-    enable_packing(copied)
-    assert packs(copied) and not packs(model)
+    admit(copied, "the model")
+    assert paths_of(copied).packed and not paths_of(model).packed
     return copied
 
 
@@ -57,7 +58,7 @@ def test_what_rows_begin_with_is_fed_once_and_every_token_keeps_its_position() -
     # rows of 12 10 7 4 4 2: those under 0.7 of a block's first begin another; the last is the beginning of another row
     assert [tuple(block.shape) for block in fed.blocks] == [(2, 12), (1, 7), (2, 4)]
     everything = torch.cat([block.flatten() for block in fed.blocks])
-    assert everything[fed.back_N].tolist() == list(range(fed.input_ids.numel()))
+    assert everything[fed.unpack_N].tolist() == list(range(fed.input_ids.numel()))
 
 
 @given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6).map(tuple), min_size=1, max_size=12))
@@ -69,7 +70,7 @@ def test_any_rows_are_packed_and_found_again(some: list[tuple[int, ...]]) -> Non
         assert tuple(fed.input_ids[0, where].tolist()) == row
         assert fed.position_ids[0, where].tolist() == list(range(len(row)))
     everything = torch.cat([block.flatten() for block in fed.blocks])
-    assert everything[fed.back_N].tolist() == list(range(fed.input_ids.numel()))
+    assert everything[fed.unpack_N].tolist() == list(range(fed.input_ids.numel()))
 
 
 def scores_and_gradient(model: PreTrainedModel, fed: Packing | None) -> tuple[Tensor, Tensor]:
@@ -86,8 +87,8 @@ def scores_and_gradient(model: PreTrainedModel, fed: Packing | None) -> tuple[Te
 def test_values_and_gradients_are_those_of_padded_rows(family: str) -> None:
     model = build(family).double()
     model.set_experts_implementation("eager")
-    enable_packing(model)
-    if not packs(model):
+    admit(model, "the model")
+    if not paths_of(model).packed:
         pytest.skip(f"{family} keeps padded rows: its attention is not causal rows alone")
     values, gradient = scores_and_gradient(model, None)
     packed_values, packed_gradient = scores_and_gradient(model, rows()[2])
@@ -111,21 +112,25 @@ def test_gradient_checkpointing_changes_nothing(tiny_moe: PreTrainedModel) -> No
         assert torch.equal(a, b)
 
 
-def test_a_window_keeps_rows_padded() -> None:
+def test_a_window_holds_in_packed_rows_too() -> None:
     config = Qwen2Config(
         vocab_size=99, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, use_sliding_window=True, sliding_window=4, max_window_layers=0,
+        num_key_value_heads=2, use_sliding_window=True, sliding_window=4, max_window_layers=0, initializer_range=0.2,
     )  # fmt: skip
     model = Qwen2ForCausalLM(config).eval()
-    enable_packing(model)
-    assert not packs(model)
+    admit(model, "the model")
+    assert paths_of(model).packed and config.sliding_window == 4
+    values, gradient = scores_and_gradient(model, None)
+    packed_values, packed_gradient = scores_and_gradient(model, rows()[2])
+    torch.testing.assert_close(packed_values, values, rtol=0, atol=1e-5)
+    torch.testing.assert_close(packed_gradient, gradient, rtol=1e-4, atol=1e-5 * float(gradient.abs().max()))
 
 
 def test_an_architecture_that_hands_nothing_on_keeps_rows_padded(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, inner = build("qwen3_moe"), packing.sdpa_attention_forward
+    model, inner = build("qwen3_moe"), attention.attention
     monkeypatch.setitem(
-        packing.ALL_ATTENTION_FUNCTIONS._global_mapping, packing.ATTENTION,
+        attention.ALL_ATTENTION_FUNCTIONS._global_mapping, attention.ATTENTION,
         lambda *args, **kwargs: inner(*args, **{k: v for k, v in kwargs.items() if k != "packing"}),
     )  # fmt: skip
-    enable_packing(model)
-    assert not packs(model)
+    admit(model, "the model")
+    assert not paths_of(model).packed

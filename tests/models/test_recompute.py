@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.packing import pack
-from gspo_cli.models.recompute import enable_recompute
+from gspo_cli.models.trunk import enable_recompute
 
 ROWS = [(5, 6, 7, 8), (5, 6, 9), (4, 4, 4, 4, 4)]
 

@@ -8,8 +8,8 @@ from families import FAMILIES, build
 
 from gspo_cli.config import Lora
 from gspo_cli.models.lora import add_lora
+from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.routers import find_routing
-from gspo_cli.moe.tap import tapped
 
 IDS_BT = torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0))
 

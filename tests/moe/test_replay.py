@@ -13,9 +13,9 @@ from families import FAMILIES, build
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.replay import before_last, place, replay_metrics, violations
 from gspo_cli.moe.routers import Routing, replayable
-from gspo_cli.moe.tap import tapped
 from gspo_cli.types import LayerMeans, Total
 
 IDS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 11, 12]])

@@ -11,10 +11,9 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from gspo_cli.errors import GspoError
-from gspo_cli.moe.gating import gating_of, with_weights
+from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.replay import before_last, take
-from gspo_cli.moe.routers import Routing, find_routing, is_mixture, replayable
-from gspo_cli.moe.tap import tapped
+from gspo_cli.moe.routers import Routing, find_routing, gating_of, is_mixture, replayable, with_weights
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
 

@@ -2,7 +2,7 @@
 
 from mutant import Mutant
 
-VERDICTS = "rewards/test_verdicts.py"
+VERDICTS = "rewards/code/test_verdicts.py"
 NO_REWARD = "tasks/test_code.py::test_a_sandbox_that_does_not_start_gives_no_reward"
 SCRIPT = "rewards/code/script.py"
 TESTS = "rewards/code/code_tests.py"
@@ -17,7 +17,7 @@ GRADERS = (
         f"{VERDICTS}::test_without_usable_tests_nothing_passes", "tests1",
     ),
     Mutant(
-        "M35 the environment passed on", "sandbox/bwrap.py", '"--clearenv",',
+        "M35 the environment passed on", "sandbox/bubblewrap.py", '"--clearenv",',
         '*(part for k, v in os.environ.items() for part in ("--setenv", k, v)),',
         "sandbox/test_sandbox.py::test_a_program_in_bubblewrap_reaches_nothing",
     ),

@@ -10,7 +10,7 @@ INVARIANT = "algorithms/test_invariances.py"
 RUBBISH = f"{INVARIANT}::test_nothing_outside_the_mask_is_read"
 REDUCTION = f"{IDENTITIES}::test_each_algorithm_reduces_token_terms_as_its_paper_does"
 ON_POLICY = f"{IDENTITIES}::test_on_policy_all_gradients_are_one"
-RATIO = "algorithms/ratio.py"
+RATIO = "algorithms/ops.py"
 
 LOSS = (
     Mutant(
@@ -123,32 +123,32 @@ LOSS = (
         f"{IDENTITIES}::test_cispo_caps_and_never_drops",
     ),
     Mutant(
-        "M6 responses without loss tokens counted", "algorithms/reduction.py",
+        "M6 responses without loss tokens counted", "algorithms/ops.py",
         "return mask_BT.any(-1).sum()", "return torch.tensor(len(mask_BT))",
         f"{INVARIANT}::test_a_response_without_tokens_counts_nowhere",
     ),
     Mutant(
-        "padding counted as tokens", "algorithms/reduction.py",
+        "padding counted as tokens", "algorithms/ops.py",
         'loss tokens."""\n    return mask_BT.sum()', 'loss tokens."""\n    return torch.tensor(mask_BT.numel())',
         REDUCTION,
     ),
     Mutant(
-        "no length normalisation", "algorithms/reduction.py",
+        "no length normalisation", "algorithms/ops.py",
         "return (torch.where(mask_BT, terms, 0.0).sum(-1) / lengths_B).sum()",
         "return torch.where(mask_BT, terms, 0.0).sum()", REDUCTION,
     ),
     Mutant(
-        "M7 mask multiplied onto the terms", "algorithms/reduction.py",
+        "M7 mask multiplied onto the terms", "algorithms/ops.py",
         "return (torch.where(mask_BT, terms, 0.0).sum(-1) / lengths_B).sum()",
         "return ((terms * mask_BT).sum(-1) / lengths_B).sum()", REDUCTION,
     ),
     Mutant(
-        "mean over the padded width", "algorithms/reduction.py",
+        "mean over the padded width", "algorithms/ops.py",
         "return (torch.where(mask_BT, terms, 0.0).sum(-1) / lengths_B).sum()",
         "return torch.where(mask_BT, terms, 0.0).mean(-1).sum()", REDUCTION,
     ),
     Mutant(
-        "loss has the wrong sign", "algorithms/clip_metrics.py",
+        "loss has the wrong sign", "algorithms/metrics.py",
         "return LossOutput(-objective,", "return LossOutput(objective,", HAND,
     ),
     Mutant(
@@ -201,7 +201,7 @@ LOSS = (
         f"{IDENTITIES}::test_cispo_caps_and_never_drops",
     ),
     Mutant(
-        "pi instead of log pi under a detached weight", "algorithms/reduction.py",
+        "pi instead of log pi under a detached weight", "algorithms/ops.py",
         "return torch.where(mask_BT, weight, 0.0) * torch.where(mask_BT, log_probs_BT, 0.0)",
         "return torch.where(mask_BT, weight, 0.0) * torch.where(mask_BT, log_probs_BT.exp(), 0.0)",
         f"{IDENTITIES}::test_no_gradient_through_a_detached_weight",

@@ -7,33 +7,33 @@ LOG = "reliability/test_log_truth.py"
 RESUME = "reliability/test_exact_resume.py"
 GUARDS = "reliability/test_guards.py"
 STALE = "reliability/test_stale_rollouts.py"
-AHEAD = "training/test_ahead.py"
+AHEAD = "training/test_rollout_queue.py"
 POINTS = "reliability/test_crash_points.py"
 ORDER = f"{POINTS}::test_the_order_of_writing_and_forcing"
 EVERY_STEP = f"{RESUME}::test_at_every_step_of_two_epochs"
 STORED = "reliability/test_stored_rollouts.py"
 BEAT = "reliability/test_heartbeat.py"
 CODE = "reliability/test_foreign_code.py"
-PROTOCOL = "checkpoint/protocol.py"
-SAVED = "training/saved.py"
+PROTOCOL = "training/state/checkpoint_folder.py"
+SAVED = "training/state/contents.py"
 DATA = "        for path in files_in(temporary):\n            fs.fsync(path)\n"
 MANIFEST = """        manifest = describe(temporary, step)
-        (temporary / NAME).write_text(manifest.text(), encoding="utf-8")
-        fs.fsync(temporary / NAME)
+        (temporary / MANIFEST).write_text(manifest.text(), encoding="utf-8")
+        fs.fsync(temporary / MANIFEST)
 """
 
 RELIABILITY = (
     Mutant(
-        "M17 the log not cut at resume", "runlog/repair.py",
-        "fs.truncate(path, position.num_bytes)", "fs.fsync(path)", f"{LOG}::test_what_is_cut_off_is_kept",
+        "M17 the log not cut at resume", "runlog/log.py",
+        "_truncate(path, position.num_bytes)", "fs.fsync(path)", f"{LOG}::test_what_is_cut_off_is_kept",
     ),
     Mutant(
-        "M18 the cut a byte off", "runlog/repair.py",
-        "fs.truncate(path, position.num_bytes)", "fs.truncate(path, position.num_bytes - 1)",
+        "M18 the cut a byte off", "runlog/log.py",
+        "_truncate(path, position.num_bytes)", "_truncate(path, position.num_bytes - 1)",
         f"{LOG}::test_what_is_cut_off_is_kept",
     ),
     Mutant(
-        "M19 prev unchecked", "runlog/chain.py",
+        "M19 prev unchecked", "runlog/log.py",
         'if record["prev"] != head:', 'if record["prev"] is None:', f"{LOG}::test_a_changed_log_is_refused",
         "edited or reordered",
     ),
@@ -48,12 +48,12 @@ RELIABILITY = (
         "self.seq, self.num_bytes, self.head = 0, num_bytes, head", f"{LOG}::test_going_on_writes_the_same_bytes",
     ),
     Mutant(
-        "M22 a bad whole line taken for a torn one", "runlog/chain.py",
-        "raise Broken(number, str(error)) from error", "return head",
+        "M22 a bad whole line taken for a torn one", "runlog/log.py",
+        "raise BrokenLine(number, str(error)) from error", "return head",
         f"{LOG}::test_a_broken_line_is_named",
     ),
     Mutant(
-        "a torn end kept", "runlog/chain.py", 'whole = data.rfind(b"\\n") + 1', "whole = len(data)",
+        "a torn end kept", "runlog/log.py", 'whole = data.rfind(b"\\n") + 1', "whole = len(data)",
         f"{LOG}::test_cut_at_every_byte_of_the_last_two_lines",
     ),
     Mutant(
@@ -64,21 +64,22 @@ RELIABILITY = (
         "M24 the manifest first", PROTOCOL,
         f"{DATA}{MANIFEST}", f"{MANIFEST}{DATA}", ORDER,
     ),
-    Mutant("M23 the manifest not forced", PROTOCOL, "fs.fsync(temporary / NAME)", "pass", ORDER),
+    Mutant("M23 the manifest not forced", PROTOCOL, "fs.fsync(temporary / MANIFEST)", "pass", ORDER),
     Mutant("M23 the folder not forced", PROTOCOL, "        fs.fsync(temporary)\n", "", ORDER),
     Mutant("M23 the new name not forced", "runlog/fs.py", "    fsync(target.parent)\n", "", ORDER),
     Mutant(
-        "M25 sha256 unchecked", "checkpoint/manifest.py",
-        'if sha256(path) != manifest.files[name]["sha256"]:', "if False:",
+        "M25 sha256 unchecked", "training/state/checkpoint_folder.py",
+        'if sha256_of(path) != manifest.files[name]["sha256"]:', "if False:",
         f"{CORRUPTION}::test_every_flipped_bit_is_refused",
     ),
     Mutant(
-        "additional files accepted", "checkpoint/manifest.py", '(found.keys() - manifest.files, "not in it")', "",
+        "additional files accepted", "training/state/checkpoint_folder.py",
+        '(found.keys() - manifest.files, "is not in the manifest"),', "",
         f"{CORRUPTION}::test_other_damage_is_refused", "added",
     ),
     Mutant(
-        "an empty folder replaced in silence", PROTOCOL, "if os.path.lexists(target):\n            if is_equal",
-        "if False:\n            if is_equal", f"{CORRUPTION}::test_saving_where_a_checkpoint_is_already",
+        "an empty folder replaced in silence", PROTOCOL, "if os.path.lexists(target):\n            with suppress",
+        "if False:\n            with suppress", f"{CORRUPTION}::test_saving_where_a_checkpoint_is_already",
     ),
     Mutant(
         "M26 files deleted under the checkpoint's name", PROTOCOL,
@@ -90,7 +91,7 @@ RELIABILITY = (
         EVERY_STEP, "gspo",
     ),
     Mutant(
-        "M28 optimizer not restored", "checkpoint/tensors.py",
+        "M28 optimizer not restored", "training/state/tensors.py",
         "optimizer.state[known[name]] = {", "optimizer.state.get(known[name]) or {", EVERY_STEP, "gspo",
     ),
     Mutant(
@@ -98,25 +99,28 @@ RELIABILITY = (
         EVERY_STEP, "ppo",
     ),
     Mutant(
-        "portions of the data forgotten", SAVED, "session.chunks, session.updates = state.step, state.portions,",
-        "session.chunks, session.updates = state.step, 0,", EVERY_STEP, "gspo",
+        "portions of the data forgotten", SAVED,
+        "session.prompt_batches, session.updates = state.step, state.portions,",
+        "session.prompt_batches, session.updates = state.step, 0,", EVERY_STEP, "gspo",
     ),
     Mutant(
-        "batches sampled ahead forgotten", SAVED, "session.ahead.extend(load_ahead(folder, state))", "pass",
+        "batches sampled ahead forgotten", SAVED,
+        "session.rollout_queue.extend(load_queue(folder, state.step, state.ahead))", "pass",
         f"{STALE}::test_resume_at_every_step",
     ),
     Mutant(
-        "stored batches of the queue cut off", "training/resume.py",
-        "earlier.state.step + earlier.state.ahead", "earlier.state.step", f"{STALE}::test_resume_at_every_step",
+        "stored batches of the queue cut off", "training/run_folder.py",
+        "point.state.step + point.state.ahead", "point.state.step", f"{STALE}::test_resume_at_every_step",
     ),
     Mutant(
-        "a half-sampled queue in the state", "training/sampling.py",
-        "batch, portions = sample_batch(session, number, step - 1, portions)",
-        "batch, session.chunks = sample_batch(session, number, step - 1, session.chunks); portions = session.chunks",
+        "a half-sampled queue in the state", "training/rollout_queue.py",
+        "batch, prompt_batches = sample_batch(session, number, step - 1, prompt_batches)",
+        "batch, session.prompt_batches = sample_batch(session, number, step - 1, session.prompt_batches); "
+        "prompt_batches = session.prompt_batches",
         f"{AHEAD}::test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there",
     ),
     Mutant(
-        "M29 a silent fall-back", "training/resume.py",
+        "M29 a silent fall-back", "training/state/resume.py",
         'note(f"warning: {path} was refused: {why}")', "pass",
         f"{CORRUPTION}::test_the_older_one_is_used_and_that_is_said",
     ),
@@ -125,8 +129,8 @@ RELIABILITY = (
         "session.guards.counts.update(state.guards)", "pass", f"{GUARDS}::test_the_limit_holds_across_a_resume",
     ),
     Mutant(
-        "a changed recipe accepted", "training/changes.py",
-        "if k not in allowed or not k.startswith(MAY_CHANGE)]", "if False]",
+        "a changed recipe accepted", "training/state/run_config.py",
+        "if key not in allowed or not key.startswith(MAY_CHANGE)]", "if False]",
         f"{RESUME}::test_a_changed_recipe_is_shown_and_refused",
     ),
     Mutant(
@@ -134,46 +138,46 @@ RELIABILITY = (
         f"{RESUME}::test_another_start_model_is_refused",
     ),
     Mutant(
-        "a state that is not finite saved", SAVED, "if bad := first_nonfinite(everything):",
-        "if (bad := first_nonfinite(everything)) and False:",
+        "a state that is not finite saved", SAVED, "if bad is not None:", "if False:",
         f"{GUARDS}::test_a_state_that_is_not_finite_is_never_saved",
     ),
     Mutant(
-        "a failed reward counted as wrong", "rollout/collect.py",
+        "a failed reward counted as wrong", "tasks/rewards.py",
         "return Score(None, f\"the task failed:",
         "return Score(0.0, f\"the task failed:",
         f"{GUARDS}::test_a_reward_that_fails_is_left_out_and_counted", "raises",
     ),
     Mutant(
-        "a stored batch's hash unchecked", "report/verify_rollouts.py",
+        "a stored batch's hash unchecked", "report/verify.py",
         "elif sha256_of(path) != sha256:", "elif False:",
         f"{STORED}::test_each_is_hashed_in_the_events_and_its_change_is_named",
     ),
     Mutant(
-        "another host's sign of life ignored", "runlog/lock.py", 'and sign["age_s"] < SILENT_S', "and False",
+        "another host's sign of life ignored", "runlog/lock.py", "and age_s < SILENT_S", "and False",
         f"{BEAT}::test_another_hosts_sign_of_life_holds_the_run",
     ),
     Mutant(
-        "a heartbeat written in place", "runlog/heartbeat.py", "write_text(self.folder / NAME, json.dumps(who",
-        "(self.folder / NAME).write_text(json.dumps(who", f"{BEAT}::test_it_is_replaced_whole_while_the_run_works",
+        "a heartbeat written in place", "runlog/lock.py", "write_text(self.folder / HEARTBEAT, json.dumps(writer",
+        "(self.folder / HEARTBEAT).write_text(json.dumps(writer",
+        f"{BEAT}::test_it_is_replaced_whole_while_the_run_works",
     ),
     Mutant(
-        "a model's code run unasked", "models/foreign_code.py", 'return {"trust_remote_code": False}',
+        "a model's code run unasked", "models/remote_code.py", 'return {"trust_remote_code": False}',
         'return {"trust_remote_code": True}', f"{CODE}::test_it_is_not_run_unasked",
     ),
     Mutant(
-        "changed code run under the old revision", "models/foreign_code.py",
+        "changed code run under the old revision", "models/remote_code.py",
         "(found := code_revision(Path(source))) != _allowed",
         "(found := code_revision(Path(source))) == 0", f"{CODE}::test_what_was_read_is_run_and_recorded",
     ),
     Mutant(
-        "missing weights invented", "models/load.py", "    refuse_invented(source, found)\n", "",
+        "missing weights invented", "models/load.py", "    require_all_weights(source, report)\n", "",
         "reliability/test_untrusted.py::test_a_weight_that_is_not_in_the_files_is_not_invented",
     ),
     Mutant(
-        "a full disk ends the run", "training/checkpoints.py",
-        "except (OSError, SafetensorError, Damaged) as error:\n            self.missed",
-        "except ZeroDivisionError as error:\n            self.missed",
+        "a full disk ends the run", "training/state/checkpoints.py",
+        "except REFUSED as error:\n            self.failed_saves",
+        "except ZeroDivisionError as error:\n            self.failed_saves",
         f"{GUARDS}::test_a_full_disk_lets_training_go_on_and_is_told_at_the_end",
     ),
 )  # fmt: skip

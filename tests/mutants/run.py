@@ -69,8 +69,9 @@ class Watcher:
         """Checks that the copy was imported, and nothing but the copy."""
         loaded = {n: m for n, m in sys.modules.items() if n.partition(".")[0] == "gspo_cli"}
         for name, module in loaded.items():
-            if not Path(str(module.__file__)).is_relative_to(self.folder):
-                self.faults.append(f"{name} came from {module.__file__}")
+            places = [module.__file__] if module.__file__ else list(module.__path__)  # a folder without __init__.py
+            if not all(Path(place).is_relative_to(self.folder) for place in places):
+                self.faults.append(f"{name} came from {places}")
         if self.mutant.module not in loaded and self.mutant is not NONE:
             self.faults.append(f"{self.mutant.module} was never imported")
 

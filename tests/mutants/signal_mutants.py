@@ -8,11 +8,11 @@ MODIFIERS = "algorithms/test_modifiers.py"
 CLIP = "algorithms/test_clip.py"
 RATIOS = "algorithms/test_ratio_metrics.py"
 CHURN = "moe/test_volatility.py"
-ACCUMULATE = "training/test_accumulate.py"
-ADVANTAGE = "algorithms/advantage.py"
+ACCUMULATE = "training/test_metrics.py"
+ADVANTAGE = "algorithms/ops.py"
 CRITIC = "algorithms/critic.py"
-CLIP_METRICS = "algorithms/clip_metrics.py"
-RATIO_METRICS = "algorithms/ratio_metrics.py"
+CLIP_METRICS = "algorithms/metrics.py"
+RATIO_METRICS = "algorithms/metrics.py"
 
 SIGNAL = (
     Mutant(
@@ -133,7 +133,7 @@ SIGNAL = (
     ),
     Mutant(
         "smallest and largest ratio exchanged", RATIO_METRICS,
-        "Extreme(saturate(log_s_B.amin()).exp(), -1)", "Extreme(saturate(log_s_B.amax()).exp(), -1)",
+        "Extreme(saturate(low_B.amin()).exp(), -1)", "Extreme(saturate(high_B.amax()).exp(), -1)",
         f"{RATIOS}::test_by_hand",
     ),
     Mutant(
@@ -163,24 +163,24 @@ SIGNAL = (
         f"{CHURN}::test_hand_made_sets",
     ),
     Mutant(
-        "routes of the token, not of its prediction", "training/batches.py",
+        "routes of the token, not of its prediction", "training/step/batches.py",
         "index_BT[:, :-1][mask_BT[:, 1:]]", "index_BT[:, 1:][mask_BT[:, 1:]].clamp(max=positions_N[-1])",
-        "training/test_step.py::test_the_loss_tokens_are_the_response_to_its_end",
+        "training/test_update.py::test_the_loss_tokens_are_the_response_to_its_end",
     ),
     Mutant(
-        "replayed experts with the natural ones' gates", "moe/tap.py",
+        "replayed experts with the natural ones' gates", "moe/hooks.py",
         "return logits, rule(gate, logits, index_RK).to(gates.dtype), index_RK", "return logits, gates, index_RK",
         "moe/test_replay.py::test_replayed_experts_get_the_gates_of_the_current_logits",
     ),
     Mutant(
-        "gates gathered from what top-k has zeroed", "moe/gating.py",
+        "gates gathered from what top-k has zeroed", "moe/routers.py",
         "share_RK = torch.softmax(logits_RE.float(), -1).gather(-1, index_RK)",
         "share_RK = (torch.softmax(logits_RE.float(), -1) * torch.zeros_like(logits_RE).scatter("
         "-1, logits_RE.topk(index_RK.shape[-1]).indices, 1.0)).gather(-1, index_RK)",
         "moe/test_replay.py::test_gates_are_those_of_the_current_logits",
     ),
     Mutant(
-        "r3 leaves the old policy's pass natural", "training/update.py",
+        "r3 leaves the old policy's pass natural", "training/step/update.py",
         "with routed(tap, micro, record_to_replay(learner.algo, micro)):", "with routed(tap, micro, None):",
         "training/test_replay_in_training.py::test_r3_replays_in_the_old_pass_and_the_first_update_too",
     ),

@@ -6,57 +6,56 @@ LOG_PROBS = "models/test_log_probs.py"
 BATCHES = "training/test_batches.py"
 LOOP = "training/test_loop.py"
 STALE = "reliability/test_stale_rollouts.py"
-STEP = "training/test_step.py"
+STEP = "training/test_update.py"
 EQUAL_CUTS = f"{BATCHES}::test_gradient_and_metrics_do_not_depend_on_the_cut"
-UPDATE = "training/update.py"
+UPDATE = "training/step/update.py"
 BACKWARD = "(numerator / denominator).backward()"
 MASK = "mask_BT = (positions_T >= starts_B1) & (positions_T < lengths_B1)"
 
 TRAINING = (
     Mutant(
         "M12 scores shifted by one token", "models/log_probs.py",
-        "index_BT[:, :-1][mask_BT[:, 1:]]", "index_BT[:, 1:][mask_BT[:, 1:]]",
+        "predicting_N = loss_N - 1", "predicting_N = loss_N",
         f"{LOG_PROBS}::test_equals_log_softmax_of_the_logits_before",
     ),
     Mutant(
         "temperature ignored", "models/log_probs.py",
-        "torch.log_softmax(logits_NV / temperature, dim=-1)", "torch.log_softmax(logits_NV, dim=-1)",
+        "logits_NV if temperature == 1 else logits_NV / temperature", "logits_NV",
         f"{LOG_PROBS}::test_equals_log_softmax_of_the_logits_before",
     ),
     Mutant(
         "scores placed by column first", "models/log_probs.py",
-        ".masked_scatter(mask_BT, values_N)", ".T.masked_scatter(mask_BT.T, values_N).T",
+        "scores.view(input_ids_BT.shape)", "scores.view(input_ids_BT.shape[::-1]).T",
         f"{LOG_PROBS}::test_equals_log_softmax_of_the_logits_before",
     ),
     Mutant(
-        "M14 the last token, EOS, masked", "training/batches.py", MASK,
+        "M14 the last token, EOS, masked", "training/step/batches.py", MASK,
         "mask_BT = (positions_T >= starts_B1) & (positions_T < lengths_B1 - 1)",
         f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
     ),
     Mutant(
-        "the prompt's last token trained", "training/batches.py", MASK,
+        "the prompt's last token trained", "training/step/batches.py", MASK,
         "mask_BT = (positions_T >= starts_B1 - 1) & (positions_T < lengths_B1)",
         f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
     ),
     Mutant(
-        "sampler's log-probabilities off by one", "training/batches.py",
+        "sampler's log-probabilities off by one", "training/step/batches.py",
         "(0.0,) * len(row.prompt_ids) + row.sample.log_probs, width)",
         "(0.0,) * (len(row.prompt_ids) - 1) + row.sample.log_probs, width)",
         f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
     ),
     Mutant(
-        "M6 skipped rows missing in the denominator", "training/batches.py",
-        "mask_BT=length_mask([len(r.sample.token_ids) for r in counted])",
-        "mask_BT=length_mask([len(r.sample.token_ids) for r in trained])",
+        "M6 skipped rows missing in the denominator", "training/step/batches.py",
+        "torch.tensor(counted_lengths)[:, None]", "torch.tensor(trained_lengths)[:, None]",
         f"{BATCHES}::test_skipping_rows_without_advantage_changes_no_gradient",
     ),
     Mutant(
-        "unscored responses trained and counted", "training/batches.py",
+        "unscored responses trained and counted", "training/step/batches.py",
         "zip(rows[i], scored[i], strict=True) if is_scored]", "zip(rows[i], scored[i], strict=True)]",
         f"{BATCHES}::test_unscored_responses_are_left_out",
     ),
     Mutant(
-        "groups torn apart between mini-batches", "training/batches.py",
+        "groups torn apart between mini-batches", "training/step/batches.py",
         "[list(range(a, b)) for a, b in pairwise(bounds)]",
         "[list(range(i, len(groups), parts)) for i in range(parts)]",
         f"{BATCHES}::test_split_keeps_groups_whole_and_even",
@@ -80,12 +79,13 @@ TRAINING = (
     ),
     Mutant(
         "M30 a non-finite gradient applied", UPDATE,
-        "math.isfinite(float(loss)) and math.isfinite(float(norm))", "True",
+        "all(map(math.isfinite, torch.stack([loss.double(), norm.double()]).tolist()))", "True",
         f"{BATCHES}::test_a_non_finite_gradient_never_reaches_the_weights",
     ),
     Mutant(
         "only the loss is checked", UPDATE,
-        "math.isfinite(float(loss)) and math.isfinite(float(norm))", "math.isfinite(float(loss))",
+        "all(map(math.isfinite, torch.stack([loss.double(), norm.double()]).tolist()))",
+        "math.isfinite(float(loss))",
         f"{STEP}::test_an_infinite_gradient_of_a_finite_loss_is_refused",
     ),
     Mutant(
@@ -120,27 +120,29 @@ TRAINING = (
     ),
     Mutant(
         "M13 old log-probabilities taken before each mini-batch", "training/loop.py",
-        'with clock("update_s"), enough_memory("training", LESS_TO_TRAIN):\n            updates',
-        'with clock("update_s"), enough_memory("training", LESS_TO_TRAIN):\n'
+        'with clock("update_s"), enough_memory("training", TRAIN_LESS):\n            updates',
+        'with clock("update_s"), enough_memory("training", TRAIN_LESS):\n'
         "            record_old_policy(learner, [mini_batches[0], mini_batch])\n            updates",
         f"{LOOP}::test_all_mini_batches_share_the_old_policy_of_the_batch",
     ),
     Mutant(
-        "a batch older than max_lag", "training/ahead.py", "step + recipe.rollout.max_lag,",
+        "a batch older than max_lag", "training/rollout_queue.py", "step + recipe.rollout.max_lag,",
         "step + recipe.rollout.max_lag + 1,", f"{STALE}::test_each_batch_is_drawn_by_the_weights_that_the_lag_names",
     ),
     Mutant(
-        "a batch younger than max_lag", "training/ahead.py", "step + recipe.rollout.max_lag,",
+        "a batch younger than max_lag", "training/rollout_queue.py", "step + recipe.rollout.max_lag,",
         "step + min(1, recipe.rollout.max_lag),",
         f"{STALE}::test_each_batch_is_drawn_by_the_weights_that_the_lag_names",
     ),
     Mutant(
-        "lag taken for a mismatch", "training/record.py", "as_gap(mismatch) if stale else mismatch", "mismatch",
+        "lag taken for a mismatch", "training/step/rollout_metrics.py",
+        "as_lag(mismatch) if stale else mismatch", "mismatch",
         f"{STALE}::test_each_batch_is_drawn_by_the_weights_that_the_lag_names",
     ),
     Mutant(
-        "a ratio that misses the lag accepted", "training/checks.py", "lag > 0 and not sees_lag(algo, algorithm)",
-        "False", "training/test_ahead.py::test_an_objective_that_does_not_see_the_lag_is_refused",
+        "a ratio that misses the lag accepted", "training/study/checks.py",
+        'lag > 0 and getattr(algorithm, "HAS_RATIO", True) and not sees_lag', "False",
+        "training/test_rollout_queue.py::test_an_objective_that_does_not_see_the_lag_is_refused",
     ),
     Mutant(
         "every mini-batch counts as the first", "training/loop.py",

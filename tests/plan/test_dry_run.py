@@ -11,20 +11,19 @@ from program import Gspo
 
 from gspo_cli import recipe as recipes
 from gspo_cli.config import Recipe
-from gspo_cli.plan.plan import Plan, make_plan
-from gspo_cli.plan.published import published
-from gspo_cli.plan.read import architecture_of
-from gspo_cli.plan.remedies import remedies
-from gspo_cli.training.study import plan as study_plan
+from gspo_cli.models.tiny import byte_tokenizer
+from gspo_cli.plan.architecture import architecture_of, published
+from gspo_cli.plan.plan import Plan, make_plan, remedies
+from gspo_cli.training.study.arms import plan_runs
 
-REAL = [name for name in recipes.names() if name.startswith("real/")]
+REAL = [name for name in recipes.names() if name.startswith("real/") and recipes.load(name).cluster]
 BIG = "real/qwen3-30b-a3b-8xh200"
 
 
 def planned(name: str, *sets: str, arm: str = "gspo") -> Plan:
     """The plan of one arm of a shipped recipe."""
     loaded = recipes.load(name, {}, sets)
-    [run] = study_plan(loaded, [arm], [0], here=False)
+    [run] = plan_runs(loaded, [arm], [0], here=False)
     return make_plan(run.recipe, architecture_of(loaded.model)[0])
 
 
@@ -102,6 +101,7 @@ def test_steps_that_bfloat16_would_lose_are_warned_of() -> None:
 
 
 def test_a_model_that_cannot_be_counted_is_refused(gspo_here: Gspo, tmp_path: Path) -> None:
+    byte_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
     done = gspo_here("train", "gsm8k", "--dry-run", "--model", tmp_path)
     assert done.code == 2 and "cannot count a model of type 'gpt2'" in done.err
@@ -121,7 +121,7 @@ def test_weights_divided_within_machines_take_the_memory_of_one_machine() -> Non
     everywhere, within = planned(two), planned(two, "train.divide=machine")
     for part in ("weights", "gradients", "optimizer"):
         assert within.memory["training"][part] == 2 * everywhere.memory["training"][part]
-    assert not within.fits and "--set train.divide=all" in remedies(within.setup.recipe, within.setup.model)
+    assert not within.fits and "--set train.divide=all" in remedies(within.workload.recipe, within.workload.model)
 
 
 def test_a_recipe_without_the_new_keys_is_written_as_before() -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import toy
 
 from gspo_cli.config import Recipe
-from gspo_cli.runlog.seal import read_seal, sha256_of
+from gspo_cli.runlog.checksums import read_checksums, sha256_of
 
 RUN = "gspo-s0"
 JOBS = 2
@@ -79,7 +79,7 @@ def difference(run: Path, whole: Path, before: list[int]) -> str | None:
     resumed_from = [start["resumed_from"] for start in toy.events(run, "start") if "resumed_from" in start]
     if before and resumed_from and resumed_from[-1] != before[-1]:
         return f"resumed from {resumed_from[-1]} although {before[-1]} was whole"
-    if read_seal(run).get("events.jsonl", {}).get("sha256") != sha256_of(run / "events.jsonl"):
+    if read_checksums(run).get("events.jsonl", {}).get("sha256") != sha256_of(run / "events.jsonl"):
         return "not sealed"
     if toy.events(run, "resume_diverged"):
         return "a repeated line differed"

@@ -11,10 +11,10 @@ import pytest
 import toy
 from pydantic import ValidationError
 
-from gspo_cli.checkpoint import protocol
-from gspo_cli.checkpoint.manifest import Damaged, describe, verify
 from gspo_cli.config import CheckpointConfig
 from gspo_cli.errors import GspoError
+from gspo_cli.training.state import checkpoint_folder
+from gspo_cli.training.state.checkpoint_folder import Damaged, describe, verify
 
 FLIPS = 200
 
@@ -127,7 +127,7 @@ def test_the_older_one_is_used_and_that_is_said(whole: Path, start: Path, ram: P
 
 def test_none_left_is_an_error_and_no_new_beginning(whole: Path, start: Path, ram: Path) -> None:
     run = Path(shutil.copytree(whole, ram / "study" / whole.name))
-    for path in protocol.checkpoints(run / "checkpoints"):
+    for path in checkpoint_folder.list_checkpoints(run / "checkpoints"):
         longer(path)
     log = (run / "metrics.jsonl").read_bytes()
     with pytest.raises(GspoError) as caught:
@@ -147,29 +147,33 @@ def fill(folder: Path) -> None:
 
 
 def test_saving_where_a_checkpoint_is_already(tmp_path: Path) -> None:
-    good = protocol.write(tmp_path, 3, 1, fill)
+    good = checkpoint_folder.write(tmp_path, 3, 1, fill)
     before = (tmp_path / "step-000003" / "file").stat().st_ino
-    assert protocol.write(tmp_path, 3, 2, fill) == good
+    assert checkpoint_folder.write(tmp_path, 3, 2, fill) == good
     assert (tmp_path / "step-000003" / "file").stat().st_ino == before  # kept, not replaced
     (tmp_path / "step-000003" / "file").write_text("tex!")
-    protocol.write(tmp_path, 3, 2, fill)
+    checkpoint_folder.write(tmp_path, 3, 2, fill)
     assert verify(tmp_path / "step-000003") == good
     assert (tmp_path / "step-000003.bad-2" / "file").read_text() == "tex!"
     shutil.rmtree(tmp_path / "step-000003")
     (tmp_path / "step-000003").mkdir()  # a rename would replace an empty folder in silence
-    protocol.write(tmp_path, 3, 2, fill)
+    checkpoint_folder.write(tmp_path, 3, 2, fill)
     assert verify(tmp_path / "step-000003") == good and (tmp_path / "step-000003.bad-2.1").is_dir()
 
 
 def test_order_is_by_number_and_rotation_by_what_is_on_disk(tmp_path: Path) -> None:
     for step in (9, 10, 1_000_000, 999_999):
-        protocol.write(tmp_path, step, 1, fill)
+        checkpoint_folder.write(tmp_path, step, 1, fill)
     (tmp_path / "step-000011.bad-1").mkdir()
-    names = [p.name for p in protocol.checkpoints(tmp_path)]
+    names = [p.name for p in checkpoint_folder.list_checkpoints(tmp_path)]
     assert names == ["step-000009", "step-000010", "step-999999", "step-1000000"]
-    protocol.rotate(tmp_path, 2, {9})
-    assert [p.name for p in protocol.checkpoints(tmp_path)] == ["step-000009", "step-999999", "step-1000000"]
+    checkpoint_folder.rotate(tmp_path, 2, {9})
+    assert [p.name for p in checkpoint_folder.list_checkpoints(tmp_path)] == [
+        "step-000009",
+        "step-999999",
+        "step-1000000",
+    ]
     (tmp_path / ".del-step-000010").mkdir()
     (tmp_path / ".tmp-step-000012-1").mkdir()
-    protocol.sweep(tmp_path)
+    checkpoint_folder.sweep(tmp_path)
     assert not list(tmp_path.glob(".*"))

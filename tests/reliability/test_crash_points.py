@@ -10,9 +10,9 @@ import pytest
 import toy
 from crashes import RUN, Point, faults, points
 
-from gspo_cli.checkpoint import protocol
-from gspo_cli.runlog import fs, log, repair
-from gspo_cli.training import checkpoints, saved
+from gspo_cli.runlog import fs, log
+from gspo_cli.training import run_folder
+from gspo_cli.training.state import checkpoint_folder, checkpoints, contents
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def save_in_place(folder: Path, step: int, _attempt: int, fill: Callable[[Path],
     target = folder / f"step-{step:06d}"
     target.mkdir(parents=True, exist_ok=True)
     fill(target)
-    for path in protocol.files_in(target):
+    for path in checkpoint_folder.files_in(target):
         fs.fsync(path)
-    manifest = protocol.describe(target, step)
+    manifest = checkpoint_folder.describe(target, step)
     (target / "MANIFEST.json").write_text(manifest.text())
     return manifest
 
@@ -53,18 +53,15 @@ def in_place() -> None:
 
 
 def no_cut() -> None:
-    repair.cut = lambda *_: None  # type: ignore[assignment]
-    from gspo_cli.training import resume
-
-    resume.cut = lambda *_: None  # type: ignore[assignment]
+    run_folder.truncate_log = lambda *_: None  # type: ignore[assignment]
 
 
 def old_one_first() -> None:
     """The old checkpoints deleted before the new one is written."""
-    real = protocol.write
+    real = checkpoint_folder.write
 
     def write(folder: Path, step: int, attempt: int, fill: Callable[[Path], None]) -> object:
-        for path in protocol.checkpoints(folder):
+        for path in checkpoint_folder.list_checkpoints(folder):
             fs.remove_tree(path)
         return real(folder, step, attempt, fill)
 
@@ -72,21 +69,21 @@ def old_one_first() -> None:
 
 
 def no_generators() -> None:
-    saved.restore_generators = lambda _: None
+    contents.restore_generators = lambda _: None
 
 
 def no_optimizer() -> None:
-    saved.restore_optimizer = lambda *_: None
+    contents.restore_optimizer = lambda *_: None
 
 
 def numbers_again() -> None:
     """A log that starts to count anew."""
-    real = log.RunLog.go_on
+    real = log.RunLog.resume
 
-    def go_on(self: log.RunLog, _seq: int, num_bytes: int, head: str, dropped: bytes = b"") -> None:
+    def resume(self: log.RunLog, _seq: int, num_bytes: int, head: str, dropped: bytes = b"") -> None:
         real(self, 0, num_bytes, head, dropped)
 
-    log.RunLog.go_on = go_on  # type: ignore[method-assign]
+    log.RunLog.resume = resume  # type: ignore[method-assign]
 
 
 @pytest.mark.slow

@@ -17,10 +17,10 @@ import toy
 from crashes import difference
 from program import strict_lines
 
-from gspo_cli.checkpoint import protocol
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.lock import locked
+from gspo_cli.training.state import checkpoint_folder
 
 STEPS = 4  # five problems, two a rollout batch: an epoch ends after batch 2
 KEEP = {"every": 1, "keep": STEPS + 1}
@@ -38,7 +38,7 @@ def recipe(start: Path, arm: str) -> Recipe:
 
 def cut_after(run: Path, step: int) -> None:
     """Leaves the run as a kill just before the next checkpoint would: later logs there, later checkpoints not."""
-    for path in protocol.checkpoints(run / "checkpoints")[step + 1 :]:
+    for path in checkpoint_folder.list_checkpoints(run / "checkpoints")[step + 1 :]:
         shutil.rmtree(path)
     events = (run / "events.jsonl").read_text().splitlines()
     (run / "events.jsonl").write_text("".join(f"{e}\n" for e in events if '"event":"end"' not in e))
@@ -117,7 +117,7 @@ def test_another_start_model_is_refused(start: Path, ram: Path) -> None:
     weights = bytearray((mine / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (mine / "model.safetensors").write_bytes(weights)
-    with pytest.raises(GspoError, match=r"model of .* is another one now"):
+    with pytest.raises(GspoError, match=r"model of .* has changed"):
         toy.train(own, ram / "study")
 
 
@@ -175,7 +175,7 @@ def test_fewer_updates_than_planned_is_an_error(start: Path, ram: Path) -> None:
     state = json.loads((newest / "state.json").read_text())
     (newest / "state.json").write_text(json.dumps(state | {"updates": state["updates"] - 1}, indent=1))
     (newest / "MANIFEST.json").unlink()
-    (newest / "MANIFEST.json").write_text(protocol.describe(newest, 2).text())
+    (newest / "MANIFEST.json").write_text(checkpoint_folder.describe(newest, 2).text())
     error = refusal_without_log(start, run)
     assert error.code is ExitCode.UNEXPECTED and "planned" in error.message
 

@@ -15,12 +15,13 @@ from program import strict_lines
 from safetensors import SafetensorError
 from torch import Tensor
 
-from gspo_cli.checkpoint import protocol
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog import fs
-from gspo_cli.training import loop, saved, update
+from gspo_cli.training import loop
 from gspo_cli.training.guards import Guards, is_spike
-from gspo_cli.training.update import Learner
+from gspo_cli.training.state import checkpoint_folder, contents
+from gspo_cli.training.step import update
+from gspo_cli.training.step.update import Learner
 from gspo_cli.types import Score
 
 Update = Callable[..., Any]
@@ -109,7 +110,7 @@ def test_the_limit_holds_across_a_resume(start: Path, ram: Path, monkeypatch: py
         toy.train(recipe, ram / "study")
     run = ram / "study" / "gspo-s0"
     assert len(toy.events(run, "nonfinite")) == 2
-    for path in protocol.checkpoints(run / "checkpoints")[3:]:
+    for path in checkpoint_folder.list_checkpoints(run / "checkpoints")[3:]:
         shutil.rmtree(path)
     lines = (run / "events.jsonl").read_text().splitlines()
     (run / "events.jsonl").write_text("".join(f"{e}\n" for e in lines if '"event":"end"' not in e))
@@ -168,7 +169,13 @@ def test_all_truncated_and_masked_is_no_update(start: Path, ram: Path) -> None:
     assert updates.count(0) >= sum(share == 1 for share in truncated)
 
 
-@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "raises"])
+def test_an_infinite_reward_ends_the_run_by_name(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy.Letters, "reward", lambda *_: Score(float("inf"), "odd"))
+    with pytest.raises(GspoError, match="the reward of task Letters gave inf"):
+        toy.train(toy.recipe(start), ram / "infinite")
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), "raises"])
 def test_a_reward_that_fails_is_left_out_and_counted(
     start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch, value: Any
 ) -> None:
@@ -198,7 +205,7 @@ def test_a_reward_that_fails_is_left_out_and_counted(
 def test_a_full_disk_lets_training_go_on_and_is_told_at_the_end(
     start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    real, calls = saved.save_file, list[int]()
+    real, calls = contents.save_file, list[int]()
 
     def full(*args: Any) -> None:
         calls.append(1)
@@ -206,7 +213,7 @@ def test_a_full_disk_lets_training_go_on_and_is_told_at_the_end(
             raise error
         real(*args)
 
-    monkeypatch.setattr(saved, "save_file", full)
+    monkeypatch.setattr(contents, "save_file", full)
     with pytest.raises(GspoError) as caught:
         toy.train(toy.recipe(start), ram / "study")
     assert caught.value.code is ExitCode.STORAGE
@@ -220,14 +227,16 @@ def test_a_full_disk_lets_training_go_on_and_is_told_at_the_end(
 
 
 def test_three_missed_saves_end_the_run(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "require_room", lambda _: (_ for _ in ()).throw(OSError(errno.EDQUOT, "quota")))
+    monkeypatch.setattr(
+        checkpoint_folder, "require_room", lambda _: (_ for _ in ()).throw(OSError(errno.EDQUOT, "quota"))
+    )
     with pytest.raises(GspoError, match="3 checkpoints of") as caught:
         toy.train(toy.recipe(start, train={"steps": 9}), ram / "study")
     assert caught.value.code is ExitCode.STORAGE
     assert strict_lines(ram / "study" / "gspo-s0" / "metrics.jsonl")[-1]["step"] == 2
 
 
-@pytest.mark.parametrize("number", fs.FULL)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_log_line_that_cannot_be_written_ends_the_run_at_once(
     start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:

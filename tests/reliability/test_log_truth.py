@@ -12,9 +12,17 @@ import toy
 from program import strict_lines
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.runlog.chain import Broken, Position, follow, split_torn
-from gspo_cli.runlog.log import RunLog, canonical
-from gspo_cli.runlog.repair import check_to, cut, mend_tails
+from gspo_cli.runlog.log import (
+    BrokenLine,
+    Position,
+    RunLog,
+    canonical,
+    check_chain,
+    check_log,
+    repair_tails,
+    split_torn,
+    truncate_log,
+)
 from gspo_cli.runlog.schema import metric
 from gspo_cli.runlog.strict_json import parse_object
 from gspo_cli.types import StepMetrics
@@ -40,7 +48,7 @@ def lines(folder: Path) -> list[bytes]:
 
 def position(folder: Path, count: int) -> Position:
     """After so many lines."""
-    return follow(b"".join(lines(folder)[:count]), START)
+    return check_chain(b"".join(lines(folder)[:count]), START)
 
 
 def test_the_writer_agrees_with_the_check(log: RunLog, tmp_path: Path) -> None:
@@ -48,6 +56,7 @@ def test_the_writer_agrees_with_the_check(log: RunLog, tmp_path: Path) -> None:
     assert (found.num_bytes, found.num_lines, found.head) == (log.num_bytes, log.seq, log.head)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("log")
 def test_cut_at_every_byte_of_the_last_two_lines(tmp_path: Path) -> None:
     whole = b"".join(lines(tmp_path))
@@ -56,11 +65,11 @@ def test_cut_at_every_byte_of_the_last_two_lines(tmp_path: Path) -> None:
     for tail in (b"", b"\0" * 5000):
         for length in range(first, len(whole)):
             path.write_bytes(whole[:length] + tail)
-            torn = mend_tails(tmp_path)
+            torn = repair_tails(tmp_path)
             kept = whole[: whole.rfind(b"\n", 0, length) + 1]
             assert path.read_bytes() == kept
             assert bool(torn) == (len(kept) < length or bool(tail))
-            follow(kept, START)
+            check_chain(kept, START)
     assert split_torn(whole) == (whole, b"")
 
 
@@ -109,7 +118,7 @@ def test_a_changed_log_is_refused(tmp_path: Path, change: Callable[[list[bytes]]
     path.write_bytes(b"".join(change(lines(tmp_path))))
     before = path.read_bytes()
     with pytest.raises(GspoError) as caught:
-        check_to(path, START, at)
+        check_log(path, START, at)
     assert caught.value.code is ExitCode.STORAGE
     assert path.read_bytes() == before
 
@@ -117,20 +126,20 @@ def test_a_changed_log_is_refused(tmp_path: Path, change: Callable[[list[bytes]]
 @pytest.mark.usefixtures("log")
 def test_a_position_within_a_line_is_refused(tmp_path: Path) -> None:
     at = position(tmp_path, 4)
-    with pytest.raises(GspoError, match="not the log"):
-        check_to(tmp_path / "metrics.jsonl", START, Position(at.num_bytes - 1, 4, at.head))
-    with pytest.raises(GspoError, match="not the log"):
-        check_to(tmp_path / "metrics.jsonl", START, Position(at.num_bytes, 4, "1" * 32))
-    with pytest.raises(GspoError, match="not the log"):
-        check_to(tmp_path / "metrics.jsonl", "1" * 32, at)
+    with pytest.raises(GspoError, match="does not belong to the checkpoint"):
+        check_log(tmp_path / "metrics.jsonl", START, Position(at.num_bytes - 1, 4, at.head))
+    with pytest.raises(GspoError, match="does not belong to the checkpoint"):
+        check_log(tmp_path / "metrics.jsonl", START, Position(at.num_bytes, 4, "1" * 32))
+    with pytest.raises(GspoError, match="does not belong to the checkpoint"):
+        check_log(tmp_path / "metrics.jsonl", "1" * 32, at)
 
 
 @pytest.mark.usefixtures("log")
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Broken, match="line 3"):
-        follow(b"".join(bad_middle(lines(tmp_path))), START)
-    with pytest.raises(Broken, match="line 6"):  # a whole line is never taken for a torn one, the last one neither
-        follow(b"".join([*lines(tmp_path)[:5], b"{half a line\n"]), START)
+    with pytest.raises(BrokenLine, match="line 3"):
+        check_chain(b"".join(bad_middle(lines(tmp_path))), START)
+    with pytest.raises(BrokenLine, match="line 6"):  # a whole line is never taken for a torn one, the last one neither
+        check_chain(b"".join([*lines(tmp_path)[:5], b"{half a line\n"]), START)
 
 
 def test_what_is_hashed_holds_no_nan() -> None:
@@ -143,8 +152,8 @@ def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
     text, at, path = lines(tmp_path), position(tmp_path, 4), tmp_path / "metrics.jsonl"
     aside = tmp_path / "dropped" / "attempt-1.jsonl"
     for _ in range(2):  # a crash in between repeats it
-        dropped = check_to(path, START, at)
-        done = cut(path, at, dropped, aside)
+        dropped = check_log(path, START, at)
+        done = truncate_log(path, at, dropped, aside)
         assert path.read_bytes() == b"".join(text[:4]) and aside.read_bytes() == b"".join(text[4:])
         path.write_bytes(b"".join(text))
     assert done is not None and done["lines"] == 2
@@ -153,9 +162,9 @@ def test_what_is_cut_off_is_kept(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("log")
 def test_going_on_writes_the_same_bytes(tmp_path: Path) -> None:
     whole, at = (tmp_path / "metrics.jsonl").read_bytes(), position(tmp_path, 4)
-    cut(tmp_path / "metrics.jsonl", at, whole[at.num_bytes :], tmp_path / "dropped" / "x")
+    truncate_log(tmp_path / "metrics.jsonl", at, whole[at.num_bytes :], tmp_path / "dropped" / "x")
     again = RunLog(tmp_path, START, attempt=2)
-    again.go_on(at.num_lines, at.num_bytes, at.head, whole[at.num_bytes :])
+    again.resume(at.num_lines, at.num_bytes, at.head, whole[at.num_bytes :])
     again.line("rollout", 3, StepMetrics({"reward/mean": 0.1 * 3, "reward/std": math.nan}, {"reward/mean": 8}))
     again.line("update", 3, StepMetrics({"loss": -math.inf}), mini_batch=0)
     again.flush()

@@ -17,8 +17,9 @@ from crashes import difference
 from program import Forked, Gspo, Spawned, strict_lines
 
 from gspo_cli.config import Recipe
-from gspo_cli.training import checkpoints, loop, run, sampling
-from gspo_cli.training.signals import CODES, Interruption, Signals
+from gspo_cli.training import loop, rollout_queue, run
+from gspo_cli.training.session import CODES, Interruption, Signals
+from gspo_cli.training.state import checkpoints
 
 STEPS = 3
 
@@ -50,7 +51,7 @@ def send_within(owner: Any, name: str, call: int, number: signal.Signals) -> Non
 
 
 PHASES: dict[str, tuple[Any, str, int]] = {
-    "sampling": (sampling, "collect", 2),
+    "sampling": (rollout_queue, "collect", 2),
     "updating": (loop, "update", 3),
     "saving": (checkpoints, "generator_tensors", 2),
     "evaluating": (run, "measure_all", 2),

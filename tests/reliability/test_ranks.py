@@ -19,11 +19,11 @@ import torch
 import toy
 from safetensors.torch import load_file
 
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks, interleave, join, leave
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.arithmetic import ArithmeticGrader
-from gspo_cli.ranks import ALONE, Ranks, in_turn, join, leave
+from gspo_cli.evals.benchmarks.math import ArithmeticGrader
 from gspo_cli.training import run as training
-from gspo_cli.training.merge import all_rows
+from gspo_cli.training.step.metrics import all_rows
 
 QUIET = {"task": {"name": "toy:quiet_letters"}}
 FEW = {
@@ -180,6 +180,7 @@ def test_weights_divided_within_machines_train_as_one_process(
     assert_equal(trained(recipe, ram / "one", 1), study / f"{algo['name']}-s0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "algo", "model"),
     [
@@ -223,7 +224,7 @@ def test_passes_in_bfloat16_train_weights_in_float32(start: Path, ram: Path) -> 
     recipe = toy.recipe(start, **QUIET, model={"compute": "bfloat16"}, train=FEW["train"] | {"steps": 1})
     run = trained(recipe, ram / "many", 2)
     lines = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert 1e-4 < lines[0]["mismatch/token_floor"] < 0.3  # the engine samples in the precision of the weights
+    assert lines[0]["mismatch/token_floor"] < 0.05  # the engine samples in bfloat16 too
     assert any(line.get("update/applied") for line in lines)
     assert {t.dtype for t in weights(run).values()} == {torch.float32}
 
@@ -231,7 +232,7 @@ def test_passes_in_bfloat16_train_weights_in_float32(start: Path, ram: Path) -> 
 @pytest.mark.reliability
 def test_a_value_that_is_not_finite_on_one_rank_stops_all_of_them(start: Path, ram: Path) -> None:
     def work(ranks: Ranks) -> None:
-        from gspo_cli.training import update
+        from gspo_cli.training.step import update
 
         real = update.objective
 
@@ -273,7 +274,7 @@ def test_a_signal_that_comes_after_the_ranks_have_agreed_waits_for_the_next_batc
     """Obeyed by one rank alone, it would leave the others waiting for ever."""
 
     def work(ranks: Ranks) -> None:
-        from gspo_cli.training.signals import Signals
+        from gspo_cli.training.session import Signals
 
         real, calls = Signals.agreed, list[int]()
 
@@ -323,7 +324,7 @@ def test_each_answer_of_an_evaluation_is_graded_by_one_rank(
     monkeypatch.setattr(ArithmeticGrader, "grade", grade)
     one, many = trained(recipe, ram / "one", 1), trained(recipe, ram / "many", 2)
     whole, shares = graded("None"), [graded("0"), graded("1")]
-    assert len(whole) == 15 and in_turn(shares) == whole
+    assert len(whole) == 15 and interleave(shares) == whole
     assert [len(share) for share in shares] == [8, 7]
     assert_equal(one, many)
     lines = [(run / "metrics.jsonl").read_text().splitlines()[-1] for run in (one, many)]
@@ -342,10 +343,11 @@ def test_a_rank_that_dies_ends_the_others_at_once(start: Path, ram: Path) -> Non
     began = time.monotonic()
     codes = in_ranks(2, work, ram)
     assert codes[0] == ExitCode.ENGINE and codes[1] != 0 and time.monotonic() - began < 50
-    assert "another rank of this run is gone" in (ram / "said-0").read_text()
+    assert "lost another rank of this run" in (ram / "said-0").read_text()
     assert json.loads((ram / "gspo-s0" / "events.jsonl").read_text().splitlines()[-1])["status"] == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken",
     [
@@ -362,7 +364,7 @@ def test_what_would_go_wrong_is_seen(start: Path, ram: Path, broken: str) -> Non
 
     def work(ranks: Ranks) -> None:
         from gspo_cli.models import sharding
-        from gspo_cli.training import batches, critic, update
+        from gspo_cli.training.step import batches, critic, update
 
         many = recipe
         if broken == "filler":  # every pass counts
@@ -371,7 +373,7 @@ def test_what_would_go_wrong_is_seen(start: Path, ram: Path, broken: str) -> Non
             real = update.global_denominator
             update.global_denominator = lambda *args: real(*args) / ranks.size
         elif broken == "advantages":  # whitened over this rank's rows alone
-            critic.all_rows = lambda rows, kind, _: all_rows(rows, kind, ALONE)
+            critic.all_rows = lambda rows, kind, _: all_rows(rows, kind, SINGLE_PROCESS)
         elif broken == "machine":  # gradients of this machine's rows alone
             sharding.FSDPModule.set_gradient_divide_factor = sum_within_machines  # type: ignore[method-assign]
             many = recipe.model_copy(update={"train": recipe.train.model_copy(update={"divide": "machine"})})

@@ -13,7 +13,7 @@ from program import Gspo
 from gspo_cli import recipe
 from gspo_cli.errors import ExitCode, GspoError
 
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 SMOKE = (Path(__file__).parents[1] / "recipes_for_tests" / "smoke.toml").read_text()
 LINES = [line for line in SMOKE.splitlines() if line]
 VALUES = ["-1", "0", "1e999", "nan", "inf", "-inf", "true", '""', '"\\u0000"', "[]", "[[]]", "{}", "{ name = 1 }",

@@ -11,10 +11,10 @@ from fake_vllm import Server, serving
 from test_ranks import FEW, QUIET, assert_equal, in_ranks, trained
 
 from gspo_cli.config import ModelConfig, Recipe
+from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode
 from gspo_cli.models.load import load_policy
-from gspo_cli.ranks import Ranks
-from gspo_cli.rollout import server_client
+from gspo_cli.rollout.vllm import transfer
 
 
 def recipe_with(server: Server, start: Path, steps: int = 2) -> Recipe:
@@ -22,6 +22,7 @@ def recipe_with(server: Server, start: Path, steps: int = 2) -> Recipe:
     return toy.recipe(start, **QUIET, rollout=rollout, train=FEW["train"] | {"steps": steps})
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one_and_hand_over_once_a_batch(start: Path, ram: Path) -> None:
     model, _ = load_policy(ModelConfig(path=str(start)), start)
     with serving(model) as server:
@@ -46,7 +47,7 @@ def test_a_fault_of_the_hand_over_is_everyones_error(start: Path, ram: Path, fau
         def work(ranks: Ranks) -> None:
             from gspo_cli.training import loop
 
-            server_client.PAUSE_S = 0.01
+            transfer.PAUSE_S = 0.01
             real = loop.update
 
             def update(*args: object, **named: object) -> object:

@@ -15,9 +15,9 @@ from crashes import difference, faults, points
 from program import strict_lines
 from test_exact_resume import cut_after
 
-from gspo_cli.checkpoint import protocol
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.training.state import checkpoint_folder
 
 STEPS = 5
 SAMPLER = {"name": "gspo", "old_log_probs": "sampler"}
@@ -76,6 +76,7 @@ def test_no_lag_is_what_it_was(start: Path, ram: Path) -> None:
     assert not (zero / "checkpoints" / "step-000001" / "ahead").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("max_lag", "algo"),
     [
@@ -90,7 +91,10 @@ def test_no_lag_is_what_it_was(start: Path, ram: Path) -> None:
 def test_resume_at_every_step(start: Path, ram: Path, max_lag: int, algo: dict[str, Any]) -> None:
     own = recipe(start, max_lag, algo)
     whole = toy.train(own, ram / "whole")
-    queues = [len(list((p / "ahead").glob("step_??????.parquet"))) for p in protocol.checkpoints(whole / "checkpoints")]
+    queues = [
+        len(list((p / "ahead").glob("step_??????.parquet")))
+        for p in checkpoint_folder.list_checkpoints(whole / "checkpoints")
+    ]
     assert queues == [0] + [min(max_lag, STEPS - step) for step in range(1, STEPS + 1)]
     for step in range(STEPS):
         shutil.copytree(whole, ram / str(step) / whole.name)

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from gspo_cli.checkpoint import protocol
-from gspo_cli.checkpoint.manifest import Damaged, verify
 from gspo_cli.config import Recipe, TinyModel
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.models.device import prepare_torch
 from gspo_cli.models.tiny import build_tiny
-from gspo_cli.models.torch_setup import prepare_torch
-from gspo_cli.ranks import ALONE, Ranks
-from gspo_cli.runlog import fs, heartbeat, provenance
+from gspo_cli.runlog import fs, lock, provenance
 from gspo_cli.training import run as training
-from gspo_cli.training.plans import Plan
-from gspo_cli.training.resume import finish, has_begun, is_complete
-from gspo_cli.training.study import plan
+from gspo_cli.training.state import checkpoint_folder
+from gspo_cli.training.state.checkpoint_folder import Damaged, verify
+from gspo_cli.training.state.resume import finish, has_begun, is_complete
+from gspo_cli.training.study.arms import plan_runs
+from gspo_cli.training.study.plans import StudyPlan
 from gspo_cli.types import Problem, Score
 
 provenance.version = functools.cache(provenance.version)  # a tenth of a toy run
@@ -105,17 +105,17 @@ class View(training.View):
 
 def train(
     recipe: Recipe, study: Path, changes: dict[str, Any] | None = None, allowed: tuple[str, ...] = (),
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
 ) -> Path:  # fmt: skip
     """What `gspo train` does with a recipe of one arm; goes on where there is something to go on with."""
     prepare_torch(1)
     provenance.SOURCE = study  # not a source tree: git need not be asked
     arm = recipe.algo.name
-    (run,) = plan(recipe, [arm], [recipe.seed])
+    (run,) = plan_runs(recipe, [arm], [recipe.seed])
     start, folder = Path(str(recipe.model.path)), study / run.name
-    begun, complete = ranks.from_first(lambda: [has_begun(folder), is_complete(folder)])
+    begun, complete = ranks.broadcast(lambda: [has_begun(folder), is_complete(folder)])
     if not begun:
-        return training.execute(run, start, study, Plan(recipe, [arm], [recipe.seed], ""), [], View(), ranks)
+        return training.execute(run, start, study, StudyPlan(recipe, [arm], [recipe.seed], ""), [], View(), ranks)
     if complete and not changes:
         finish(folder)
         return folder
@@ -186,14 +186,14 @@ class Disk:
 
     def install(self) -> None:
         """From now on, in this process."""
-        fs.os = protocol.os = self  # type: ignore[assignment]
-        heartbeat.EVERY_S = 3600.0  # the first sign of life is a change like any other; more would come by the clock
+        fs.os = checkpoint_folder.os = self  # type: ignore[assignment]
+        lock.INTERVAL_S = 3600.0  # the first sign of life is a change like any other; more would come by the clock
 
 
 def checkpoints(run: Path) -> list[int]:
     """Steps of the checkpoints that verify."""
     found = []
-    for path in protocol.checkpoints(run / "checkpoints"):
+    for path in checkpoint_folder.list_checkpoints(run / "checkpoints"):
         try:
             found.append(verify(path).step)
         except Damaged:

@@ -18,6 +18,9 @@ Rewards = Callable[[str, int], Sequence[float | None]]
 D1 = (0.03, 0.02, 0.04, 0.01, 0.05, 0.02)
 """Six differences with a worked example."""
 STEPS = 20
+ARMS = ("grpo", "gspo", "luspo", "sapo", "grpo_r2", "gspo_r2", "gspo_sampler", "grpo_double", "gspo_double")
+TUNED = {"trials": 4, "seeds": [100, 101]}
+"""The same for every arm, as a fair study has it."""
 
 
 def config(arm: str, seed: int, steps: int = STEPS) -> Table:
@@ -30,7 +33,7 @@ def config(arm: str, seed: int, steps: int = STEPS) -> Table:
         "algo": {"name": arm.split("_")[0], "minibatches": None, "lr": None, "clip": {"low": len(arm) / 100}},
         "arms": {}, "eval": {"bench": [], "every": 0},
         "report": {"metric": "reward/mean:area@steps", "baseline": "grpo", "treatment": "gspo", "margin": 2.0,
-                   "checkpoint": "last"},
+                   "checkpoint": "last", "tuning": dict.fromkeys(ARMS, TUNED)},
     }  # fmt: skip
 
 
@@ -67,10 +70,10 @@ def write_run(
     (folder / "recipe.toml").write_text('name = "demo"\n')
     lines, times = [], []
     for step, reward in enumerate(rewards, start=1):
-        # the seed's own share keeps two runs with equal rewards from being taken for copies
+        # the seed's own spread keeps two runs with equal rewards from being taken for copies
         metrics = {
             "reward/mean": reward, "compute/gen_tokens": tokens * step, "compute/queries": 32 * step,
-            "reward/std": hash((arm, seed)) % 1000 / 1000,
+            "reward/std": 0.4 + seed / 1000 + sum(map(ord, arm)) / 1e6, "reward/group_std": 0.3,
         }  # fmt: skip
         lines.append(line(step, "rollout", None, metrics, {}))
         clip = 0.01 if arm == "grpo" else 0.4
@@ -101,7 +104,15 @@ def write_study(
     for arm in arms:
         for seed in range(seeds):
             write_run(study, arm, seed, rewards(arm, seed))
+    write_plan(study, arms, range(seeds))
     return study
+
+
+def write_plan(study: Path, arms: Sequence[str], seeds: Sequence[int]) -> None:
+    """Adds a plan to the study's `study.json`, as `gspo train` records it."""
+    path = study / "study.json"
+    plans = json.loads(path.read_text())["plans"] if path.exists() else []
+    put(path, {"schema": 1, "plans": [*plans, {"arms": list(arms), "seeds": list(seeds)}]})
 
 
 def change(path: Path, changes: Table) -> None:

@@ -15,16 +15,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from report_runs import Record
 
-from gspo_cli.report import plots
-from gspo_cli.report.curves import TEXTS
-from gspo_cli.report.folders import find_study
-from gspo_cli.report.paper import SCREEN, USUAL, Image, Paper
-from gspo_cli.report.plots import FIGURES, Report
+from gspo_cli.report.figures import plots
+from gspo_cli.report.figures.plots import FIGURES, PlotResult
+from gspo_cli.report.figures.style import SCREEN, USUAL, Image, Paper
+from gspo_cli.report.runs.folders import find_study
 
 SUFFIXES = ["csv", "json", "svg", "png"]
+TEXTS = ["panel", "metric", "arm", "algorithm", "series"]
 
 
-def make(study: Path, *names: str, images: Sequence[Image] = USUAL) -> Report:
+def make(study: Path, *names: str, images: Sequence[Image] = USUAL) -> PlotResult:
     """`gspo report plots` without its command line; with names, these figures alone."""
     with patch.object(plots, "FIGURES", {name: FIGURES[name] for name in names or FIGURES}):
         return plots.plot(find_study(str(study), study), images)

@@ -39,24 +39,32 @@ def test_the_worked_example(tmp_path: Path, gspo_here: Gspo) -> None:
     found = compared(gspo_here, study)
     assert set(found) >= ALWAYS
     assert found["sentence"] == (
-        "GSPO better than GRPO on reward/mean:area@steps under recipe demo at equal steps: +2.8 points [1.3, 4.4], "
-        "N=6 seeds."
+        "GSPO better than GRPO on reward/mean:area@steps under recipe demo at equal steps, mean of runs that do not "
+        "collapse: +2.8 points [1.3, 4.6], N=6 seeds. Collapsed runs: GRPO 0 of 6 (at most 39 %), GSPO 0 of 6 (at most "
+        "39 %). Tuned: both arms 4 trials on 2 seeds. For this start model, which all seeds share."
     )
     assert (found["verdict"], found["declared"], found["seeds"]) == ("better", True, [0, 1, 2, 3, 4, 5])
     assert (found["effect"], found["sd"]) == pytest.approx((0.0283333, 0.0147196), rel=5e-6)
     assert (found["p_t"], found["p_exact"], found["exact_flips"]) == (pytest.approx(0.00526629), 0.03125, 64)
     assert found["p_claim"] == 0.03125 and found["p_holm"] is None
-    assert found["ci"] == pytest.approx([0.0128861, 0.0437806], rel=5e-6)
-    assert (found["mde"], found["seeds_needed"], found["margin"]) == (pytest.approx(0.0211159, rel=5e-6), 7, 0.02)
-    assert found["p_equal"] == pytest.approx(0.887918)
+    assert found["ci_t"] == pytest.approx([0.0128861, 0.0437806], rel=5e-6)
+    assert found["ci"] == pytest.approx([0.0128861, 0.0457790], rel=5e-6)
+    assert found["median"] == {"value": pytest.approx(0.025), "ci": pytest.approx([0.01, 0.05])}
+    assert found["improvement"]["ci"] == pytest.approx([0.5407419, 1.0], rel=5e-6)
+    assert found["mde"] == pytest.approx(2.011 * 0.0147196, rel=5e-6)
+    assert (found["seeds_needed"], found["margin"]) == (8, 0.02)
+    assert found["p_equal"] == pytest.approx(0.906412)
     assert [row["difference"] for row in found["per_seed"]] == pytest.approx(D1)
-    assert found["collapses"] == {"baseline": [], "treatment": [], "p": 1.0}
+    bounds = {"baseline": pytest.approx(0.3930378), "treatment": pytest.approx(0.3930378)}
+    assert found["collapses"] == {"baseline": [], "treatment": [], "p": 1.0, "most": bounds}
     assert (found["n_problems"], found["k"], found["noise"], found["two_way"]) == (None,) * 4
     kept = json.loads((study / "compare.json").read_text(), parse_constant=refuse)
     assert kept == found
     text = gspo_here("report", "compare", str(study)).out
-    for part in ("+2.83 points", "[1.29, 4.38]", "0.0053", "0.0312 (all 64 sign flips)", "0.8879 (margin 2.00)",
-                 "2.11", "20,000 and 20,000, ratio 1.000", "not recorded", "0 and 0 of 6 runs"):  # fmt: skip
+    for part in ("+2.83 points", "[1.29, 4.58]", "[1.29, 4.38]", "0.0053", "0.0312 (all 64 sign flips)",
+                 "0.9064 (margin 2.00)",
+                 "2.96", "20,000 and 20,000, ratio 1.000", "4 trials", 
+                 "0 and 0 of 6 runs (at most 39 % and 39 %)", "0.54, 1.00"):  # fmt: skip
         assert part in text, part
     assert text.count("better") == 1
 
@@ -86,7 +94,7 @@ def test_the_worked_cube(tmp_path: Path, gspo_here: Gspo) -> None:
 def test_few_seeds(seeds: int, verdict: str, tmp_path: Path, gspo_here: Gspo) -> None:
     found = compared(gspo_here, write_study(tmp_path / "demo", seeds=seeds))
     assert found["verdict"] == verdict
-    assert verdict != "no_claim" or found["sentence"] == "No claim from 2 seeds."
+    assert verdict != "no_claim" or found["sentence"].startswith("No claim from 2 seeds: ")
 
 
 @pytest.mark.parametrize("difference", [0.0, 0.02])
@@ -150,7 +158,7 @@ def test_a_failed_run_counts_with_its_last_value(tmp_path: Path, gspo_here: Gspo
     found = compared(gspo_here, study, "--metric", "reward/mean:last10")
     assert found["per_seed"][2]["treatment"] == pytest.approx(0.1)
     assert [f["run"] for f in found["failed"]] == ["gspo-s2"]
-    assert found["collapses"] == {"baseline": [], "treatment": [2], "p": 1.0}
+    assert (found["collapses"]["treatment"], found["collapses"]["p"], found["n"]) == ([2], 1.0, 5)
     # 7 of 19 steps at 0.4, one falling to 0.1, the rest at 0.1, to the planned end
     area = compared(gspo_here, study)["per_seed"][2]["treatment"]
     assert area == pytest.approx((7 * 0.4 + 0.25 + 11 * 0.1) / 19)
@@ -164,9 +172,12 @@ def test_collapses_are_counted(tmp_path: Path, gspo_here: Gspo) -> None:
         return [0.5 + 0.01 * seed] * 10 + ([0.05 + 0.001 * seed] if arm == "grpo" else [0.5]) * 10
 
     found = compared(gspo_here, write_study(tmp_path / "demo", falling))
-    assert found["collapses"] == {"baseline": [0, 1, 2, 3, 4, 5], "treatment": [], "p": 0.03125}
+    fallen = found["collapses"]
+    assert (fallen["baseline"], fallen["treatment"], fallen["p"]) == ([0, 1, 2, 3, 4, 5], [], 0.03125)
+    assert found["verdict"] == "inconclusive" and "in 0 of 6 pairs neither run collapsed" in found["sentence"]
+    assert "GRPO collapses more often than GSPO (exact p = 0.031)" in found["sentence"]
     for run in (tmp_path / "demo").glob("g*"):
-        change(run / "config.json", {"report.collapse": {"below": 0.01}})
+        change(run / "config.json", {"report.collapse": {"below": 1.5}})
     assert compared(gspo_here, tmp_path / "demo")["collapses"]["baseline"] == []
 
 
@@ -175,7 +186,8 @@ def test_an_invalidated_run_leaves_with_its_pair(tmp_path: Path, gspo_here: Gspo
     put(study / "gspo-s6" / "invalidated.json", {"reason": "wrong data on that disk", "date": "2026-01-01"})
     end(study / "gspo-s6", None)
     found = compared(gspo_here, study)
-    assert found["verdict"] == "better" and found["n"] == 6 and found["declared"]
+    assert found["verdict"] == "better" and found["n"] == 6 and not found["declared"]
+    assert found["sentence"].startswith("Exploratory (seed 6 invalidated): GSPO better than GRPO")
     assert found["invalidated"] == [{"run": "gspo-s6", "reason": "wrong data on that disk"}]
     text = gspo_here("report", "compare", study).out
     assert "gspo-s6 (wrong data on that disk)" in text and "Left out of grpo: seed 6." in text
@@ -197,7 +209,7 @@ def test_other_arms_are_one_family(tmp_path: Path, gspo_here: Gspo) -> None:
     assert others["sapo"]["verdict"] == "better" and others["sapo"]["p_claim"] == 0.03125
     alone = compared(gspo_here, study, "--treatment", "sapo")
     assert alone["others"] == [] and alone["sentence"].startswith("Exploratory: SAPO better than GRPO")
-    assert "adjusting those would take 7 seeds" in gspo_here("report", "compare", study).out
+    assert "their exact tests are not (that would take 7 seeds)" in gspo_here("report", "compare", study).out
     shutil.rmtree(study / "luspo-s0")
     found = compared(gspo_here, study)
     assert (found["verdict"], found["others"][0]["verdict"]) == ("better", "refused")
@@ -258,10 +270,10 @@ def test_require(tmp_path: Path, gspo_here: Gspo) -> None:
 def test_a_metric_with_a_unit_of_its_own(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "demo", lambda arm, seed: [30.0 + seed + (arm == "gspo") * D1[seed]] * STEPS)
     for run in study.glob("g*"):
-        change(run / "config.json", {"report.margin": None})
+        change(run / "config.json", {"report.margin": None, "report.unit": "reward"})
     found = compared(gspo_here, study)
     assert (found["points"], found["margin"], found["p_equal"]) == (False, None, None)
-    assert "+0.028 reward [0.013, 0.044]" in found["sentence"]
+    assert "+0.028 reward [0.013, 0.046]" in found["sentence"]
     clip = compared(gspo_here, study, "--metric", "clip/token_frac:last10")
     assert clip["verdict"] == "different" and "GSPO above GRPO on clip/token_frac:last10" in clip["sentence"]
     compared(gspo_here, study, "--metric", "clip/token_frac:last10", "--require", "better", code=3)
@@ -335,7 +347,7 @@ def test_problems_of_one_contest_are_one_cluster(tmp_path: Path, gspo_here: Gspo
 
 def test_elo_has_no_problem_axis(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "demo")
-    for run in study.iterdir():
+    for run in study.glob("*-s*"):
         arm, seed = run.name.split("-s")
         rating = 1200 + 10 * int(seed) + (100 + 7 * int(seed) if arm == "gspo" else 0)
         write_answers(run, [1, 2, 3], k=4, bench="codeforces", more={"contest_elo": {"elo": rating, "at_cap": 0}})

@@ -5,15 +5,22 @@ M = studies, S = seeds, J = problems
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
-from gspo_cli.report.compared import evidence_of
-from gspo_cli.report.numbers import Array, Scores, measure
-from gspo_cli.report.verdict import Evidence, judge
+from gspo_cli.report.compare.comparison import Comparison, evidence_of
+from gspo_cli.report.compare.scores import Array, Scores, difference_stats
+from gspo_cli.report.compare.study import _adjust_others
+from gspo_cli.report.compare.verdict import Evidence, judge, within_margin
+from gspo_cli.stats import paired
 
 STUDIES, PROBLEMS, SAMPLES = 2000, 30, 16
 
@@ -66,6 +73,111 @@ def test_the_formulas_above_are_what_compare_computes(num_seeds: int) -> None:
     for m in range(40):
         cube = (a_MSJ[m], b_MSJ[m])
         sides = [side.mean(axis=1) for side in cube]
-        evidence = evidence_of(measure(Scores(sides[0], sides[1], cube, SAMPLES, True), 2.0))
-        assert (evidence.p_t, evidence.p_exact) == pytest.approx((p_t[m], p_exact[m]))
-        assert (judge(evidence, "higher") == "better") == (num_seeds >= 6 and max(p_t[m], p_exact[m]) <= 0.05)
+        evidence = evidence_of(difference_stats(Scores(sides[0], sides[1], cube, SAMPLES, True), 2.0))
+        assert evidence.p_t is not None and evidence.p_t >= p_t[m] * (1 - 1e-9)  # never below the uncorrected one
+        assert evidence.p_exact == pytest.approx(p_exact[m])
+        better = judge(evidence, "higher") == "better"
+        assert not better or (num_seeds >= 6 and max(p_t[m], p_exact[m]) <= 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_seeds", [3, 4, 6, 8])
+def test_the_benchmark_of_statements_judges_as_compare_does(num_seeds: int) -> None:
+    statements = benchmark("statements")
+    rng = np.random.default_rng(num_seeds)
+    D_MS = rng.exponential(1, (300, num_seeds)) - rng.normal(0.5, 0.8, (300, 1))
+    found = statements.judge_all(D_MS)
+    base = np.linspace(0.1, 0.2, num_seeds)
+    for m, D_S in enumerate(D_MS):
+        evidence = evidence_of(difference_stats(Scores(base, base + D_S), statements.MARGIN))
+        verdict = judge(evidence, "higher")
+        positive = verdict in ("better", "suggestive") and (num_seeds < 6 or verdict == "better")
+        assert positive == bool(found.better_up[m] | found.better_down[m])
+        assert (verdict in ("equal", "suggestive_equal")) == (bool(found.within[m]) and not positive)
+        if num_seeds > 3:
+            assert evidence.ci == pytest.approx((found.low[m], found.high[m]))
+
+
+def test_planned_looks_together_keep_the_level() -> None:
+    statements = benchmark("statements")
+    for shape in statements.SHAPES:
+        cell = statements.looks_cell(shape, (8, 12), 1000)
+        # 7 %, with three standard errors of 1,000 studies; at the full level at each look it is 7 to 9 %
+        assert max(cell["false better"], cell["false within margin"]) <= 9.4, cell
+        assert cell["false better"] < cell["false better without a plan"], cell
+    D_MS = np.random.default_rng(5).exponential(1, (60, 8)) - 0.2
+    found, base = statements.judge_all(D_MS, 3), np.linspace(0.1, 0.2, 8)
+    for m, D_S in enumerate(D_MS):  # as compare judges one look of three
+        evidence = evidence_of(difference_stats(Scores(base, base + D_S), statements.MARGIN, looks=3))
+        assert (judge(evidence, "higher") == "better") == bool(found.better_up[m] | found.better_down[m])
+        assert evidence.ci == pytest.approx((found.low[m], found.high[m]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collapse", [(0.0, 0.0), (0.0, 0.15), (0.3, 0.1)])
+@pytest.mark.parametrize("num_seeds", [5, 6, 8])
+def test_no_sentence_is_often_false_about_its_own_estimand(num_seeds: int, collapse: tuple[float, float]) -> None:
+    statements = benchmark("statements")
+    for shape in statements.SHAPES:
+        cell = statements.cell(shape, num_seeds, collapse, 1000)
+        # 7 % and 90 %, with three standard errors of 1,000 studies
+        assert max(cell["false better"], cell["false within margin"], cell["false collapses more often"]) <= 9.4, cell
+        assert cell["interval covers"] >= 87.2 and cell["bound covers"] >= 93, cell
+    if collapse == (0.0, 0.15) and num_seeds == 8:
+        rng = np.random.default_rng(0)
+        D_MS = rng.normal(0, 1, (1000, 8)) + 3
+        D_MS = D_MS - 20 * (rng.random((1000, 8)) < 0.15)  # mean difference 0, as one in seven runs collapses
+        assert statements.old_rule(D_MS).mean() > 0.2
+
+
+def test_three_arms_at_the_margin_are_seldom_called_equal() -> None:
+    num_seeds, rng = 8, np.random.default_rng(1)
+    D_MAS = 1 + rng.normal(0, 0.5, (4000, 4, num_seeds))  # the margin is 1: "equal" is false for every arm
+    p_MA = one_sided_p(D_MAS)
+    assert p_MA[0, 0] == pytest.approx(paired.p_equal(D_MAS[0, 0], 1.0))
+    others_at_five_percent = stats.ttest_1samp(D_MAS[:, 1:], 1.0, axis=2, alternative="less").pvalue <= 0.05
+    assert 0.12 <= others_at_five_percent.any(axis=1).mean() <= 0.16  # 1 - 0.95^3
+    equal_MA = np.array([[within_margin(e) for e in as_compare_adjusts(p_A, num_seeds)] for p_A in p_MA])
+    assert equal_MA[:, 1:].any(axis=1).mean() <= 0.04  # one family at 3 %
+    assert equal_MA.any(axis=1).mean() <= 0.07  # with the primary arm
+
+
+def one_sided_p(D_MAS: Array) -> Array:
+    """`paired.p_equal` against the margin 1 for all studies at once, [M, A]; the differences are positive."""
+    n = D_MAS.shape[-1]
+    mean, sd = D_MAS.mean(axis=-1), D_MAS.std(axis=-1, ddof=1)
+    skew = stats.skew(D_MAS, axis=-1, bias=False)
+    above, below = ((mean + shift) / (sd / n**0.5) for shift in (1, -1))
+    pairs = [(above, below), (paired.corrected_t(above, skew, n), paired.corrected_t(below, skew, n))]
+    return np.max([np.maximum(stats.t.sf(up, n - 1), stats.t.cdf(down, n - 1)) for up, down in pairs], axis=0)
+
+
+def as_compare_adjusts(p_A: Array, num_seeds: int) -> list[Evidence]:
+    """What the verdicts on several arms rest on: the first is primary, the others are one family."""
+    results = [
+        Comparison(None, None, True, None, SimpleNamespace(t=None, p_equal=p, looks=1), None, [], [], 0)  # type: ignore[arg-type]
+        for p in p_A.tolist()
+    ]
+    adjusted = [r for r in _adjust_others(list(results)) if isinstance(r, Comparison)]
+    chosen = [a.stats.p_equal if a.p_equal_holm is None else a.p_equal_holm for a in adjusted]
+    return [Evidence(num_seeds, 1.0, p_equal=p, margin=1.0) for p in chosen]
+
+
+def test_a_stationary_reward_seldom_collapses_and_a_fall_does() -> None:
+    collapse = benchmark("collapse_rule")
+    for steps, former in ((10, 40), (20, 30)):  # the former rule: 54 and 46 %
+        rates = collapse.row(np.full(steps, 0.1), 8, 4, 150)
+        assert rates["at the end"] <= 1 and rates["former rule, at the end"] > former, rates
+    falls = np.where(np.arange(20) < 12, 0.5, 0.1)
+    assert collapse.row(falls, 32, 16, 50)["at the end"] == 100
+
+
+def benchmark(name: str) -> Any:
+    """A script of tests/benchmarks as a module."""
+    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

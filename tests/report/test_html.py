@@ -15,7 +15,8 @@ import pytest
 from compare_studies import D1, change, flat, put, write_study
 from program import Gspo
 
-from gspo_cli.report.harmless import shown
+from gspo_cli.report.page.html import short_hashes
+from gspo_cli.sanitize import excerpt
 
 HOSTILE = [
     "<script>document.title='owned'</script>",
@@ -50,10 +51,10 @@ class Elements(HTMLParser):
 
 def store(study: Path, texts: list[str]) -> None:
     """A stored batch of every run, whose responses are these texts."""
-    for run in (p for p in study.iterdir() if (p / "run.json").exists()):
+    for run in (p for p in study.glob("*-s*") if (p / "run.json").exists()):
         rows = [
             {"problem_id": f"p{i // 2}", "prompt": text, "answer": text[:50], "sample": i % 2, "text": text,
-             "reward": None if i == 1 else 0.5}
+             "reward": None if i == 1 else 0.5, "finish": "length" if i == 0 else "stop"}
             for i, text in enumerate(texts)
         ]  # fmt: skip
         for row in rows:
@@ -69,7 +70,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six pairs of runs; their responses, a reason and the processor's name are hostile."""
     folder = write_study(tmp_path_factory.mktemp("page") / "demo", flat(D1))
     put(folder / "grpo-s5" / "invalidated.json", {"reason": "".join(HOSTILE[:3])})
-    for run in folder.iterdir():
+    for run in folder.glob("*-s*"):
         change(run / "run.json", {"cpu": HOSTILE[2]})
     order = [HOSTILE[0], HOSTILE[1], HOSTILE[8], HOSTILE[7], HOSTILE[9], HOSTILE[2], *HOSTILE[3:7]]
     store(folder, order)
@@ -79,15 +80,15 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(study: Path) -> str:
     """The page's text."""
-    from gspo_cli.report.folders import find_study
-    from gspo_cli.report.html import report_html
+    from gspo_cli.report.page.html import report_html
+    from gspo_cli.report.runs.folders import find_study
 
     return report_html(find_study(str(study), study)).read_text(encoding="utf-8")
 
 
 def test_the_page_holds_what_the_commands_say(study: Path, page: str, gspo_here: Gspo) -> None:
     text = "".join(Elements(page).texts)
-    compared = json.loads((study / "compare.json").read_text())
+    compared = json.loads(gspo_here("report", "compare", str(study), "--json").out)
     assert compared["sentence"] in text and compared["n"] == 5
     printed = gspo_here("report", "compare", str(study)).out
     for part in ("[", "p, exact", "noise between seeds", "tuning", "collapsed", "seeds to detect the margin"):
@@ -121,11 +122,11 @@ def test_hostile_text_is_text(page: str) -> None:
 
 
 def test_what_is_shown_of_a_text() -> None:
-    assert shown("a\tb\nc") == "a\tb\nc"
-    assert shown("\r\x9b\u200f\U000e0041") == "\\x0d\\x9b\\u200f\\U000e0041"
-    assert shown("\ud800") == "\\ud800"
-    assert shown("x" * 12, most=10) == "xxxxxxxxxx\n[2 more characters]"
-    assert shown("שלום") == "שלום"
+    assert excerpt("a\tb\nc") == "a\tb\nc"
+    assert excerpt("\r\x9b\u200f\U000e0041") == "\\x0d\\x9b\\u200f\\U000e0041"
+    assert excerpt("\ud800") == "\\ud800"
+    assert excerpt("x" * 12, limit=10) == "xxxxxxxxxx\n[2 more characters]"
+    assert excerpt("שלום") == "שלום"
 
 
 def test_a_study_of_one_arm_and_one_without_stored_batches(tmp_path: Path, gspo_here: Gspo) -> None:
@@ -154,7 +155,7 @@ def test_in_a_real_browser(study: Path, page: str, tmp_path: Path, width: int, d
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no browser: chromium is not installed")
-    measure = (
+    difference_stats = (
         "<script>parent.postMessage(JSON.stringify({title: document.title, width: document.documentElement.scrollWidth,"
         "view: document.documentElement.clientWidth, scripts: document.scripts.length, images: document.images.length,"
         "paper: getComputedStyle(document.body).backgroundColor, shown: getComputedStyle(document.body).display,"
@@ -164,20 +165,14 @@ def test_in_a_real_browser(study: Path, page: str, tmp_path: Path, width: int, d
     bare = re.sub(r"<meta http-equiv=[^>]*>", "", page)
     assert bare != page
     copy = tmp_path / "page.html"
-    copy.write_text(bare.replace("</body>\n</html>", f"{measure}</body>\n</html>"))
+    copy.write_text(bare.replace("</body>\n</html>", f"{difference_stats}</body>\n</html>"))
     frame = tmp_path / "frame.html"
     frame.write_text(
         "<title>nothing</title><script>onmessage = event => { document.title = event.data }</script>"
         f"<iframe src='page.html' width={width} height=800 style='border: 0'></iframe>"
     )
     picture = tmp_path / "page.png"
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--window-size=1400,900",
-        f"--user-data-dir={tmp_path}/p",
-    ]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900", f"--user-data-dir={tmp_path}/p"]
     flags += ["--force-dark-mode"] if dark else []
     command = [browser, *flags, "--virtual-time-budget=5000", "--dump-dom", frame.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -191,3 +186,17 @@ def test_in_a_real_browser(study: Path, page: str, tmp_path: Path, width: int, d
     shot = subprocess.run([browser, *flags, f"--screenshot={picture}", (study / "report.html").as_uri()], timeout=120,
                           capture_output=True)  # fmt: skip
     assert picture.stat().st_size > 10_000, shot.stderr[-500:]
+
+
+def test_long_hashes_are_cut_and_shown_whole_on_demand() -> None:
+    whole = "0123456789abcdef" * 4
+    cell = str(short_hashes(f"<b> {whole} at x"))
+    assert cell == f'&lt;b&gt; <span class="hash" title="{whole}">{whole[:12]}…</span> at x'
+    assert str(short_hashes("deadbeef, 3.5")) == "deadbeef, 3.5"
+
+
+def test_figures_have_titles_and_a_hint_on_a_narrow_screen(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo", flat(D1))
+    assert gspo_here("report", "html", study).code == 0
+    text = (study / "report.html").read_text()
+    assert "<h3>Mean reward</h3>" in text and text.count('class="sideways"') == text.count('class="picture"') > 0

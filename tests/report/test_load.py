@@ -12,10 +12,10 @@ import pytest
 from report_runs import canonical, line, records, write_run, write_study
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.report import blocks, jsonl
-from gspo_cli.report import load as load_module
-from gspo_cli.report.folders import find_study
-from gspo_cli.report.load import Log, Wanted, load_log, load_perf
+from gspo_cli.report.runs import log as load_module
+from gspo_cli.report.runs import reader
+from gspo_cli.report.runs.folders import find_study
+from gspo_cli.report.runs.log import Log, Wanted, load_log, load_perf
 
 WANTED: Wanted = {"rollout": ["reward/mean"], "step": ["clip/token_frac"], "update": ["clip/token_frac", "lr"]}
 
@@ -53,19 +53,19 @@ def test_values_as_written_and_nulls_without_a_row(tmp_path: Path) -> None:
 
 
 def test_non_finite_values_come_back_and_differ_from_null(tmp_path: Path) -> None:
-    values = [math.nan, math.inf, -math.inf, None, 0.5]
+    values = [math.nan, math.inf, -math.inf, None, 0.5, -1e308]
     lines = [line(s, "step", None, {"clip/token_frac": v}, {}) for s, v in enumerate(values, 1)]
     write_run(tmp_path, "gspo", 0, lines)
     frame = load(tmp_path).frame
-    assert frame["step"].tolist() == [1, 2, 3, 5]
+    assert frame["step"].tolist() == [1, 2, 3, 5, 6]
     assert math.isnan(frame["value"].iloc[0])
-    assert frame["value"].tolist()[1:] == [math.inf, -math.inf, 0.5]
+    assert frame["value"].tolist()[1:] == [math.inf, -math.inf, 0.5, -math.inf]  # the last overflows in any mean
 
 
 def test_fast_and_strict_parser_read_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, "grpo", 0, records("grpo", 0, 50))
     with monkeypatch.context() as patch:
-        patch.setattr(blocks.LogReader, "parse", lambda *_: pytest.fail("the fast parser was not used"))
+        patch.setattr(reader.LogReader, "parse", lambda *_: pytest.fail("the fast parser was not used"))
         fast = load(tmp_path)
     monkeypatch.setattr(load_module, "read_fast", lambda *_: None)
     pd.testing.assert_frame_equal(fast.frame, load(tmp_path).frame)
@@ -82,7 +82,7 @@ def test_all_layers_of_a_metric_are_read_wherever_they_first_appear(
         line(2, "update", 0, {f"{name}/layer_02": 9.0}, {}),
     ]
     write_run(tmp_path, "gspo", 0, lines)
-    monkeypatch.setattr(jsonl, "BLOCK", 1)  # a line a block
+    monkeypatch.setattr(reader, "BLOCK", 1)  # a line a block
     log = load(tmp_path, {"step": [f"{name}/layer_"]})
     assert [row[:4] for row in rows(log)] == [
         (1, "step", None, f"{name}/layer_02"),
@@ -125,9 +125,9 @@ TEXT = canonical(GOOD)
         (TEXT.replace("0.1", "NaN"), "NaN"),
         (TEXT.replace("0.1", "-Infinity"), "Infinity"),
         (TEXT.replace("0.1", "1e999"), "overflows"),
-        (TEXT.replace('"loss"', '"clip/token_frac"'), "twice"),
-        (TEXT.replace('"loss":0.1', '"loss":0.1,"loss" :0.1'), "twice"),
-        (TEXT.replace('"step":7', '"step":7,"seq":2'), "twice"),
+        (TEXT.replace('"loss"', '"clip/token_frac"'), "duplicate"),
+        (TEXT.replace('"loss":0.1', '"loss":0.1,"loss" :0.1'), "duplicate"),
+        (TEXT.replace('"step":7', '"step":7,"seq":2'), "duplicate"),
         (TEXT[:-1], "delimiter"),
         (TEXT + TEXT, "Extra data"),
         # as many objects as lines, but not one on each

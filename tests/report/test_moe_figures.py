@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,14 +13,15 @@ import pandas as pd
 import pytest
 import scipy.stats
 from drawn import assert_nothing_overlaps, logged, make, read_csv, redraw, side_file
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from report_runs import LAYERS, Record, line, records, write_run, write_study
 
-from gspo_cli.report import churn_figure, layer_figure
-from gspo_cli.report.folders import Run
-from gspo_cli.report.layers import COLUMNS, cells
-from gspo_cli.report.load import Log
+from gspo_cli.report.figures import churn, layers
+from gspo_cli.report.figures.layers import COLUMNS, cells
+from gspo_cli.report.runs.folders import StoredRun
+from gspo_cli.report.runs.log import Log
 
 CHURN, CLIP = "moe/slot_churn_step", "clip/token_frac"
 
@@ -34,7 +36,7 @@ def step_line(
 
 def fake_log(arm: str, seed: int = 0) -> Log:
     """A log for functions that read only its run."""
-    return Log(Run(Path(), "", arm, arm, "none", seed), pd.DataFrame(), 0, "", 0)
+    return Log(StoredRun(Path(), "", arm, arm, "none", seed), pd.DataFrame(), 0, "", 0)
 
 
 def images(figure: Figure) -> list[np.ma.MaskedArray]:
@@ -74,6 +76,23 @@ def test_rows_carry_the_layers_own_numbers_and_panels_one_scale(tmp_path: Path) 
     assert not figure.legends, "every cell has a value"
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("arms", [("gspo",), ("gspo", "grpo"), ("gspo", "grpo", "sapo")], ids=len)
+def test_the_colour_bar_and_its_numbers_are_whole(tmp_path: Path, arms: tuple[str, ...], seeds: int) -> None:
+    study = write_study(tmp_path / "demo", arms=arms, seeds=seeds, steps=4)
+    make(study, "volatility_layers")
+    figure = redraw(study, "volatility_layers")
+    bar = figure.axes[-1]
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    label = bar.yaxis.label.get_window_extent(renderer)
+    assert label.x1 <= figure.bbox.x1 and label.y0 >= figure.bbox.y0 and label.y1 <= figure.bbox.y1
+    boxes = sorted((text.get_window_extent(renderer) for text in bar.get_yticklabels()), key=lambda box: box.y0)
+    assert len(boxes) > 2
+    assert all(lower.y1 <= upper.y0 for lower, upper in itertools.pairwise(boxes))
+
+
 def test_a_seed_without_a_value_empties_the_cell_and_no_other(tmp_path: Path) -> None:
     write_run(tmp_path, "gspo", 0, [step_line(1, (0.1, 0.2, 0.3)), step_line(2, (0.1, None, math.inf))])
     write_run(
@@ -109,15 +128,15 @@ def test_long_runs_have_cells_of_several_batches() -> None:
     assert mine["first"].tolist()[:3] == [1, 4, 7]
     assert mine["y"].tolist()[:3] == [2, 5, 8]
     assert mine[["first", "last", "y"]].iloc[-2:].to_numpy().tolist() == [[799, 801, 800], [802, 802, 802]]
-    assert layer_figure.draw(table, []).axes[0].get_xlim() == (0.5, 802.5), "the last cell is as narrow as it is short"
-    assert any("one layer in 3 neighbouring rollout batches" in text for text in layer_figure._captions(table))
+    assert layers.draw(table, []).axes[0].get_xlim() == (0.5, 802.5), "the last cell is as narrow as it is short"
+    assert any("one layer in 3 neighbouring rollout batches" in text for text in layers._captions(table))
 
 
 def test_eight_arms_of_a_deep_model_lay_out() -> None:
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"step": np.tile(np.arange(1, 31), 48), "layer": np.repeat(np.arange(48), 30)})
     runs = [(fake_log(f"arm_{index}"), rows.assign(value=rng.random(len(rows)))) for index in range(8)]
-    figure = layer_figure.draw(cells(runs), ["A note."])
+    figure = layers.draw(cells(runs), ["A note."])
     assert_nothing_overlaps(figure)
     assert len(images(figure)) == 8
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["0", "8", "16", "24", "32", "40"]
@@ -176,12 +195,12 @@ def test_rank_correlation_agrees_with_scipy_and_states_n(tmp_path: Path) -> None
     make(study, "churn_clip")
     table = read_csv(study, "churn_clip").query("arm == 'gspo'")
     rho = scipy.stats.spearmanr(table["x"], table["y"]).statistic
-    assert churn_figure.spearman(table["x"].to_numpy(), table["y"].to_numpy()) == pytest.approx(rho, abs=1e-12)
+    assert churn.spearman(table["x"].to_numpy(), table["y"].to_numpy()) == pytest.approx(rho, abs=1e-12)
     notes = " ".join(side_file(study, "churn_clip")["notes"])
     assert f"grpo undefined, one does not vary (n = 10), gspo {rho:+.2f} (n = 12). No test" in notes
     assert "No correlation from fewer than 10 points: dapo (n = 9)." in notes
     # ties at their mean rank, by hand: ranks 1.5 1.5 3 against 1 2 3; covariance 0.75, variances 0.75 and 1
-    assert churn_figure.spearman(np.array([0, 0, 1.0]), np.array([1, 2, 3.0])) == pytest.approx(math.sqrt(0.75))
+    assert churn.spearman(np.array([0, 0, 1.0]), np.array([1, 2, 3.0])) == pytest.approx(math.sqrt(0.75))
 
 
 def test_arms_have_markers_and_algorithms_colours(tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ import scipy.stats
 from drawn import SUFFIXES, assert_nothing_overlaps, logged, make, read_csv, redraw
 from matplotlib.colors import same_color, to_hex
 from matplotlib.image import imread
+from matplotlib.text import Annotation
 from PIL import Image
 from report_runs import Record, line, records, write_log, write_run, write_study
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report import axes, style
-from gspo_cli.report.plots import FIGURES
+from gspo_cli.report.figures import axes, style, words
+from gspo_cli.report.figures.plots import FIGURES
 
 
 def rewards(seed: int, steps: int) -> list[Record]:
@@ -204,20 +205,30 @@ def test_nothing_overlaps_and_nothing_is_cut(study: Path, name: str) -> None:
     assert_nothing_overlaps(redraw(study, name))
 
 
-def test_axes_are_named_with_the_units_of_the_schema(study: Path) -> None:
-    labels = {name: [(ax.get_xlabel(), ax.get_ylabel()) for ax in redraw(study, name).axes] for name in FIGURES}
-    assert labels["reward"] == [
-        ("rollout batch", "reward/mean [reward]"),
-        ("compute/gen_tokens [tokens]", "reward/mean [reward]"),
-    ]
-    assert [y for _, y in labels["clip"]] == ["clip/token_frac [frac]"] * 2
-    assert [y for _, y in labels["volatility"]] == ["moe/slot_churn_step [frac]", "moe/slot_churn_probe [frac]"]
-    assert labels["churn_clip"] == [("clip/token_frac [frac]", "moe/slot_churn_step [frac]")]
-    assert labels["replay"] == [
-        ("rollout batch", "reward/mean [reward]"),
-        ("rollout batch", "replay/natural_agree_frac [frac]"),
-    ]
-    assert labels["volatility_layers"][-1] == ("", "moe/slot_churn_step [frac]"), "the colour bar"
+def test_axes_are_named_in_words_and_in_small_type_by_the_log(study: Path) -> None:
+    figures = {name: redraw(study, name) for name in FIGURES}
+    labels = {name: [(ax.get_xlabel(), ax.get_ylabel()) for ax in figure.axes] for name, figure in figures.items()}
+    small = {
+        name: [note.get_text() for ax in figure.axes for note in ax.findobj(Annotation) if note.get_fontsize() < 6]
+        for name, figure in figures.items()
+    }
+    assert labels["reward"] == [("rollout batch", "mean reward"), ("tokens sampled so far", "mean reward")]
+    assert small["reward"] == ["reward/mean [reward]", "compute/gen_tokens [tokens]", "reward/mean [reward]"]
+    assert [y for _, y in labels["clip"]] == ["share of tokens clipped"] * 2
+    assert small["clip"] == ["clip/token_frac [frac]"] * 2
+    assert small["volatility"] == ["moe/slot_churn_step [frac]", "moe/slot_churn_probe [frac]"]
+    assert labels["churn_clip"] == [("share of tokens clipped", "share of expert slots that change")]
+    assert small["churn_clip"] == ["clip/token_frac [frac]", "moe/slot_churn_step [frac]"]
+    assert labels["replay"] == [("rollout batch", "mean reward"), ("rollout batch", "share of slots that agree")]
+    # the colour bar has no room for the name, which the notes have
+    assert labels["volatility_layers"][-1] == ("", "share of expert slots\nthat one update changes")
+
+
+def test_every_figure_has_a_title_of_its_own(study: Path) -> None:
+    titles = [redraw(study, name).texts[0].get_text() for name in FIGURES]
+    assert titles == [FIGURES[name].title for name in FIGURES] and len(set(titles)) == len(FIGURES)
+    scores = [words.score_title(metric) for metric in ("aime24/avg@32", "codeforces/elo")]
+    assert scores == ["Score on aime24, average of 32 samples", "Score: codeforces/elo"]
 
 
 def test_legend_says_what_the_band_is(study: Path) -> None:
@@ -255,6 +266,7 @@ def test_side_file_names_runs_and_proves_logs_and_csv(study: Path) -> None:
         assert "<dc:date>" not in svg
 
 
+@pytest.mark.slow
 def test_the_same_logs_give_the_same_bytes(tmp_path: Path) -> None:
     contents = []
     for place in ("here", "there"):
@@ -385,3 +397,31 @@ def test_a_long_curve_is_drawn_by_its_extremes() -> None:
     assert axes.visible(y[:1200]).tolist() == list(range(1200))
     y[7] = np.nan  # a gap is never drawn over
     assert len(axes.visible(y)) == len(y)
+
+
+def test_the_reward_figure_has_the_differences_that_the_tests_see(tmp_path: Path) -> None:
+    for arm in ("grpo", "gspo", "sapo"):
+        for seed in range(12 if arm != "sapo" else 1):
+            folder = write_run(tmp_path, arm, seed, shifted(0.1 * seed + (0.05 if arm == "gspo" else 0)))
+            config = json.loads((folder / "config.json").read_text()) | {"report": {"baseline": "grpo"}}
+            (folder / "config.json").write_text(json.dumps(config))
+    make(tmp_path, "reward")
+    table = read_csv(tmp_path, "reward").query("panel == 'differences'")
+    # seeds differ by 0.1 each, yet every difference is 0.05; sapo has one seed only
+    assert set(table["arm"]) == {"gspo"} and set(table["n"]) == {12}
+    np.testing.assert_allclose(table[["y", "low", "high"]], 0.05, atol=1e-12)
+    figure = redraw(tmp_path, "reward")
+    assert figure.axes[2].get_ylabel() == "difference in mean reward"
+    assert_nothing_overlaps(figure)
+    thin = [line.get_alpha() for line in figure.axes[0].lines if line.get_linewidth() < 1 and len(line.get_xdata()) > 1]
+    assert set(thin) == {0.5 * 8 / 25} and len(thin) == 24  # and sapo's only one, which is thick
+    side = json.loads((tmp_path / "figures" / "reward.json").read_text())
+    assert any(note.startswith("Differences: each arm minus grpo, seed by seed") for note in side["notes"])
+
+
+def shifted(by: float) -> list[Record]:
+    lines = rewards(0, 4)
+    for record in lines:
+        if record["metrics"].get("reward/mean") is not None:
+            record["metrics"]["reward/mean"] += by
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ from program import Done, Gspo
 
 from gspo_cli.config import GuardConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.report.folders import read_study
-from gspo_cli.report.run_facts import command_for, read_facts
+from gspo_cli.report.runs.facts import command_for, read_facts
+from gspo_cli.report.runs.folders import read_study
+from gspo_cli.runlog.log import SilentLog
 from gspo_cli.training.guards import Guards
+from gspo_cli.types import RolloutBatch, StepMetrics
 
 Break = Callable[[Path], object]
 
@@ -65,9 +68,9 @@ BREAKS: dict[str, tuple[str, Break, str, str]] = {
     "a key more": ("config", configuration(rollout__routes=True), "True in gspo-s3", "one recipe"),
     "other margin": ("config", configuration(report__margin=9.0), "9.0 in gspo-s3", "one recipe"),
     "best checkpoint": ("checkpoint", configuration(report__checkpoint="best"), "best in gspo-s3", "last"),
-    "still running": ("status", lambda s: end(s / "gspo-s3", None), "no end was recorded", "--overwrite"),
-    "interrupted": ("status", lambda s: end(s / "gspo-s3", "interrupted", exit=130), "gspo-s3", "--overwrite"),
-    "disk full": ("status", lambda s: end(s / "gspo-s3", "failed", exit=6, reason="no space"), "no space", "again"),
+    "still running": ("status", lambda s: end(s / "gspo-s3", None), "no end was recorded", "--resume"),
+    "interrupted": ("status", lambda s: end(s / "gspo-s3", "interrupted", exit=130), "gspo-s3", "--resume"),
+    "disk full": ("status", lambda s: end(s / "gspo-s3", "failed", exit=6, reason="no space"), "no space", "--resume"),
     "no log": ("cells", lambda s: (s / "gspo-s3" / "metrics.jsonl").unlink(), "no metrics.jsonl", "complete it"),
     "shorter log": ("cells", cut_log, "the log ends at step 19 of 20", "complete it"),
     "copied log": ("copies", copy_log, "gspo-s3", "remove the copy"),
@@ -97,8 +100,8 @@ def test_each_check_alone(name: str, whole: Path, tmp_path: Path, gspo_here: Gsp
     said = json.loads(done.out)
     assert said["verdict"] == "refused" and said["sentence"].startswith("No comparison: ")
     reason, *more = said["reasons"]
-    # a longer plan is not reached, and a table that is missing lacks its entries
-    assert not more or name in ("more steps", "versions unknown")
+    # a longer plan is not reached, other mini-batches are another setting, a missing table lacks its entries
+    assert not more or name in ("more steps", "more updates", "versions unknown")
     assert reason["check"] == check
     assert found in f"{reason['baseline']} {reason['treatment']}"
     assert do in reason["do"]
@@ -115,7 +118,7 @@ def test_a_refusal_on_the_terminal(whole: Path, tmp_path: Path, gspo_here: Gspo)
     assert not any(word in done.out for word in ("interval", "p =", "p, ", "better", "+2.8"))
     narrowed = compare(gspo_here, study, "--seeds", "0-2")
     assert narrowed.code == 0 and "Left out of grpo: seed 3." in narrowed.out
-    assert "Exploratory" not in narrowed.out  # no complete pair was left out
+    assert "Exploratory (planned seed 3 missing)" in narrowed.out
     assert "Exploratory" in compare(gspo_here, study, "--seeds", "0,1").out
     assert compare(gspo_here, study, "--seeds", "0-2,9").code == 3
 
@@ -172,6 +175,10 @@ def test_what_arms_are_made_of_may_differ(whole: Path, tmp_path: Path, gspo_here
         change(study / f"gspo-s{seed}" / "config.json", {"algo.lr": 5e-5, "algo.clip.high": 1.0, "name": "other"})
         change(study / f"gspo-s{seed}" / "run.json", {"engine.routes": True})  # follows from algo.replay
     assert compare(gspo_here, study).code == 0
+    change(study / "gspo-s3" / "config.json", {"algo.lr": 1e-9})  # but not within an arm: its sentence names one value
+    done = compare(gspo_here, study)
+    assert done.code == 3 and "algo.lr, within one arm" in " ".join(done.out.split())
+    change(study / "gspo-s3" / "config.json", {"algo.lr": 5e-5})
     for arm in ("grpo", "gspo"):
         for seed in range(4):
             change(study / f"{arm}-s{seed}" / "config.json", {"report.tuned": ["train.lr"]})
@@ -243,11 +250,23 @@ def test_the_command_that_trains_what_is_missing(whole: Path) -> None:
     assert command_for(facts, "gspo", [3, 4], overwrite=True) == f"{own} {more}"
 
 
+def test_a_run_that_a_resumed_study_trained_first_has_the_command_of_the_others(tmp_path: Path) -> None:
+    whole = write_study(tmp_path / "demo", seeds=1)
+    resumed = ["gspo", "train", "--resume", str(whole), "--jobs", "2"]
+    change(whole / "gspo-s0" / "run.json", {"argv": resumed})
+    run = next(run for run in read_study(whole).runs if run.folder.name == "gspo-s0")
+    assert command_for(read_facts(run), "gspo", [7]).startswith("gspo train quickstart --set train.lr=2e-4 --algo gspo")
+    for path in whole.glob("*/run.json"):
+        change(path, {"argv": resumed})
+    own = f"gspo train {run.folder / 'recipe.toml'} --algo gspo"
+    assert command_for(read_facts(run), "gspo", [7]).startswith(own)
+
+
 def test_training_that_stops_on_values_that_are_not_finite_is_known_by_its_reason(tmp_path: Path) -> None:
-    guards = Guards(GuardConfig())
-    guards.counts["nonfinite"] = 1
+    update = StepMetrics({"loss": math.nan, "update/applied": 0.0})
+    log = SilentLog(tmp_path, "")
     with pytest.raises(GspoError) as caught:
-        guards.stop_at_limit(3, 0, {"loss": "nan"})
+        Guards(GuardConfig(nonfinite_limit=1)).after_updates(log, RolloutBatch(3, (), 8), [update])
     folder = write_run(tmp_path / "demo", "grpo", 0, [0.5] * 3)
     end(folder, "failed", exit=int(caught.value.code), reason=str(caught.value))
     assert read_facts(read_study(tmp_path / "demo").runs[0]).not_finite

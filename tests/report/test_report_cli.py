@@ -12,7 +12,7 @@ from report_runs import line, write_run, write_study
 from typer.testing import CliRunner, Result
 
 from gspo_cli.cli.report import app
-from gspo_cli.report.plots import FIGURES
+from gspo_cli.report.figures.plots import FIGURES
 from gspo_cli.runlog.schema import METRICS
 
 SUFFIXES = ("csv", "json", "svg", "png")
@@ -138,3 +138,16 @@ def test_report_never_imports_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_one_seed_cannot_show_is_named_once(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", arms=("gspo", "grpo"), seeds=1, steps=4)
+    out = run("compare", str(study)).stdout
+    assert not any(text.rstrip().endswith(" n/a") for text in out.splitlines()), out
+
+
+def test_a_difference_from_the_paper_is_said_once(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", arms=("gspo", "grpo"), seeds=1, steps=4)
+    said = [part for text in run("claims", str(study)).stdout.splitlines() if text.startswith("  differs")
+            for part in text.partition(": ")[2].split("; ")]  # fmt: skip
+    assert len(said) == len(set(said))

@@ -12,13 +12,13 @@ from matplotlib.image import imread
 from report_runs import TOKENS_A_STEP, line, records, write_log, write_run
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report.folders import find_study
-from gspo_cli.report.plots import Report, plot, plot_scores
+from gspo_cli.report.figures.plots import PlotResult, plot, plot_scores
+from gspo_cli.report.runs.folders import find_study
 
 NAME = "score-arithmetic-avg4"
 
 
-def make(folder: Path) -> Report:
+def make(folder: Path) -> PlotResult:
     return plot_scores(find_study(str(folder), folder))
 
 

@@ -11,7 +11,7 @@ import pytest
 from program import Gspo, tree
 
 from gspo_cli.report.verify import verify
-from gspo_cli.runlog.seal import GROWING
+from gspo_cli.runlog.checksums import MUTABLE
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +48,14 @@ def test_a_whole_study_is_verified_and_nothing_is_changed(trained: Path, gspo_he
     assert tree(trained) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [0.37, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.0, 1.0))])
 def test_one_altered_byte_is_found_wherever_it_is(trained: Path, tmp_path: Path, position: float) -> None:
     study = tmp_path / "demo"
     shutil.copytree(trained, study)
     checked = 0
     for name, whole in tree(study).items():
-        if not whole or Path(name).name in GROWING or (name.startswith("gspo-s0") and position != 0.37):
+        if not whole or Path(name).name in MUTABLE or (name.startswith("gspo-s0") and position != 0.37):
             continue  # the other arm's files are like the first one's; an empty file has no byte; a lock is no record
         flipped(study / name, position)
         part = study / name.split("/")[0] if "-s0/" in name else study  # figures are drawn again for the study alone
@@ -103,7 +104,7 @@ def test_a_run_in_progress_is_noted_not_blamed(trained: Path, tmp_path: Path) ->
 
 def test_a_figure_made_of_other_data_is_found(trained: Path, tmp_path: Path, gspo_here: Gspo) -> None:
     """Someone who alters the csv and every hash of it still cannot make the logs give that csv."""
-    from gspo_cli.runlog.seal import seal_files, sha256_of
+    from gspo_cli.runlog.checksums import add_checksums, sha256_of
 
     study = tmp_path / "demo"
     shutil.copytree(trained, study)
@@ -115,7 +116,7 @@ def test_a_figure_made_of_other_data_is_found(trained: Path, tmp_path: Path, gsp
     side.write_text(json.dumps(table, sort_keys=True, indent=2) + "\n")
     for image in (side.with_suffix(".svg"), side.with_suffix(".png")):
         image.write_bytes(image.read_bytes().replace(old.encode(), sha256_of(side).encode()))
-    seal_files(study, [csv, side, side.with_suffix(".svg"), side.with_suffix(".png")])
+    add_checksums(study, [csv, side, side.with_suffix(".svg"), side.with_suffix(".png")])
     assert problems(study) == {"figures/reward.csv": "made again from the logs it comes out otherwise"}
     done = gspo_here("runs", "verify", str(side))
     assert done.code == 3 and "reward.csv" in done.out
@@ -144,11 +145,21 @@ def test_runs_ls_show_diff_path(trained: Path, gspo_here: Gspo) -> None:
     assert "gspo-s0" in gspo_here("runs", "ls", str(root)).out
     about = json.loads(gspo_here("runs", "show", "demo/gspo-s0", "--out", str(root), "--json").out)
     assert about["about"]["model_sha256"] and about["config"]["algo.name"] == "gspo"
-    assert "model_sha256" in gspo_here("runs", "show", about["run_id"][:8], "--out", str(root)).out
+    shown = gspo_here("runs", "show", about["run_id"][:8], "--out", str(root)).out
+    assert "model_sha256" in shown and "['" not in shown
     done = gspo_here("runs", "diff", "demo/grpo-s0", "demo/gspo-s0", "--out", str(root), "--json")
     keys = {json.loads(line)["key"] for line in done.out.splitlines()}
     assert {"algo.name", "run.json arm"} <= keys and "seed" not in keys and "run.json model_sha256" not in keys
     assert gspo_here("runs", "path", "--out", str(root)).out.strip() == str(trained)
     assert gspo_here("runs", "path", "demo/gspo-s0", "--out", str(root)).out.strip() == str(trained / "gspo-s0")
+    for words, told in (
+        (["runs", "samples", trained], "is a study of 2 runs"),
+        (["report", "plots", root], f"give one of them: {trained}"),
+    ):
+        refused = gspo_here(*words)
+        assert refused.code == 2 and told in refused.err, refused.err
+    shutil.copytree(trained / "gspo-s0", root / "alone" / "gspo-s0")
+    assert gspo_here("runs", "show", root / "alone").code == 0
+    shutil.rmtree(root / "alone")
     missing = gspo_here("runs", "show", "no-such", "--out", str(root))
     assert missing.code == 2 and "gspo runs ls" in missing.err

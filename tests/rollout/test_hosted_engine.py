@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_engine import BACKEND, with_fault
 from transformers import PreTrainedModel
 
-from gspo_cli.config import RolloutConfig, ScriptedConfig
+from gspo_cli.config import RolloutConfig
+from gspo_cli.distributed import SINGLE_PROCESS
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.rollout.engine import SampleKey, generate_checked
-from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.hosted_engine import HostedEngine
+from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.types import Prompt, Sample, Sampling
 
 PROMPTS = [Prompt("a", (4, 5, 6)), Prompt("b", (7, 8))]
@@ -30,11 +30,9 @@ SAMPLING = Sampling(1.0, 20)
 
 
 @contextmanager
-def scripted(model: PreTrainedModel, deadline_s: float = 30, **fault: Any) -> Iterator[HostedEngine]:
-    """The scripted engine with a fault."""
-    config = RolloutConfig(engine="scripted", deadline_s=deadline_s, scripted=ScriptedConfig(**fault))
-    engine = open_engine(config, model, character_tokenizer())
-    assert isinstance(engine, HostedEngine)
+def faulty(model: PreTrainedModel, deadline_s: float = 30, **fault: Any) -> Iterator[HostedEngine]:
+    """An engine whose process has a fault."""
+    engine = with_fault(**fault)(RolloutConfig(deadline_s=deadline_s), model, frozenset({1}), SINGLE_PROCESS)
     try:
         yield engine
     finally:
@@ -58,7 +56,7 @@ def process_of(engine: HostedEngine) -> int:
 
 
 def test_samples_are_matched_by_key(tiny_moe: PreTrainedModel) -> None:
-    with scripted(tiny_moe) as plain, scripted(tiny_moe, fault="reordered") as reordered:
+    with faulty(tiny_moe) as plain, faulty(tiny_moe, fault="reordered") as reordered:
         expected = draw(plain)
         assert draw(reordered) == expected == draw(plain)
         assert set(expected) == set(SEEDS)
@@ -67,7 +65,7 @@ def test_samples_are_matched_by_key(tiny_moe: PreTrainedModel) -> None:
 
 
 def test_the_version_moves_with_the_weights(tiny_moe: PreTrainedModel) -> None:
-    with scripted(tiny_moe) as engine:
+    with faulty(tiny_moe) as engine:
         before = draw(engine)
         engine.sync(tiny_moe, 3)
         after = draw(engine, version=3)
@@ -90,23 +88,24 @@ def test_the_version_moves_with_the_weights(tiny_moe: PreTrainedModel) -> None:
     ],
 )
 def test_a_wrong_answer_rejects_the_whole_batch(tiny_moe: PreTrainedModel, fault: Any, reason: str) -> None:
-    with scripted(tiny_moe, fault=fault) as engine, pytest.raises(GspoError) as caught:
+    with faulty(tiny_moe, fault=fault) as engine, pytest.raises(GspoError) as caught:
         draw(engine)
     assert reason in caught.value.why
     assert caught.value.code is ExitCode.ENGINE
     assert engine.restarts == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "deadline_s", "reason"), [("die", 30, "SIGKILL"), ("hang", 2, "no answer within 2 s")]
 )
 def test_a_lost_engine_is_restarted_once_and_gives_the_same_batch(
     tiny_moe: PreTrainedModel, fault: Any, deadline_s: float, reason: str
 ) -> None:
-    with scripted(tiny_moe) as sound:
+    with faulty(tiny_moe) as sound:
         sound.sync(tiny_moe, 7)
         expected = draw(sound, version=7)
-    with scripted(tiny_moe, deadline_s, fault=fault, call=2) as engine:
+    with faulty(tiny_moe, deadline_s, fault=fault, call=2) as engine:
         draw(engine)
         engine.sync(tiny_moe, 7)
         reasons: list[str] = []
@@ -126,7 +125,7 @@ def test_a_lost_engine_is_restarted_once_and_gives_the_same_batch(
 
 @pytest.mark.parametrize("fault", ["die", "hang"])
 def test_an_engine_that_stays_lost_ends_within_its_deadlines(tiny_moe: PreTrainedModel, fault: Any) -> None:
-    with scripted(tiny_moe, deadline_s=1, fault=fault, every=True) as engine:
+    with faulty(tiny_moe, deadline_s=1, fault=fault, every=True) as engine:
         start = time.monotonic()
         with pytest.raises(GspoError, match="again after a restart"):
             draw(engine)
@@ -135,7 +134,7 @@ def test_an_engine_that_stays_lost_ends_within_its_deadlines(tiny_moe: PreTraine
 
 def test_a_hung_engine_cannot_block_the_sending(tiny_moe: PreTrainedModel) -> None:
     """A request larger than a pipe holds, to a process that reads nothing."""
-    with scripted(tiny_moe, deadline_s=1) as engine:
+    with faulty(tiny_moe, deadline_s=1) as engine:
         os.kill(process_of(engine), signal.SIGSTOP)
         engine.restarts = 1
         start = time.monotonic()
@@ -146,7 +145,7 @@ def test_a_hung_engine_cannot_block_the_sending(tiny_moe: PreTrainedModel) -> No
 
 def test_nothing_is_left_open(tiny_moe: PreTrainedModel) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
-    with scripted(tiny_moe) as engine:
+    with faulty(tiny_moe) as engine:
         child = process_of(engine)
         assert os.getpgid(child) == child != os.getpgid(0)  # Ctrl-C is sent to a whole group
         draw(engine)
@@ -156,23 +155,24 @@ def test_nothing_is_left_open(tiny_moe: PreTrainedModel) -> None:
 
 
 def test_an_engine_that_cannot_start_says_why(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gspo_cli.rollout.engines.sys.executable", "/bin/false")
-    with pytest.raises(GspoError, match="did not start") as caught, scripted(tiny_moe):
+    monkeypatch.setattr("faulty_engine.sys.executable", "/bin/false")
+    with pytest.raises(GspoError, match="did not start") as caught, faulty(tiny_moe):
         pass
     assert "exit code 1" in caught.value.why
 
 
-PARENT = """
+PARENT = f"""
 import sys, time
-from gspo_cli.rollout.process_host import ProcessHost
-host = ProcessHost(sys.executable, "scripted_host.py", {"stop_ids": [1], "vocabulary": 9, "fault": FAULT, "call": 1,
-                                                       "every": True}, {}, 60.0)
+from gspo_cli.rollout.vllm.host import ProcessHost
+host = ProcessHost(sys.executable, {str(BACKEND)!r}, {{"stop_ids": [1], "vocabulary": 9, "fault": FAULT, "call": 1,
+                                                       "every": True}}, {{}}, 60.0)
 print(host.process.pid, flush=True)
-host.ask("generate", prompts=[[1]], requests=[[0, 0]], sampling={"max_tokens": 4}, deadline_s=60)
+host.ask("generate", prompts=[[1]], requests=[[0, 0]], sampling={{"max_tokens": 4}}, deadline_s=60)
 time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 @pytest.mark.parametrize("fault", [None, "hang"])
 def test_the_engine_dies_with_its_parent_however_that_ends(fault: str | None) -> None:
@@ -190,25 +190,25 @@ def test_the_engine_dies_with_its_parent_however_that_ends(fault: str | None) ->
 
 
 def test_a_lost_engine_in_training_leaves_an_event_and_whole_lines(gspo_here: Any, smoke: Path, tmp_path: Path) -> None:
-    arguments = ["train", smoke, "--steps", "3", "--out", tmp_path, "--set", "rollout.engine=scripted",
-                 "--set", "eval.every=0", "--set", "eval.bench=[]", "--set", "rollout.deadline_s=5"]  # fmt: skip
-    once = gspo_here(*arguments, "--name", "once", "--set", 'rollout.scripted={fault="die",call=3}')
+    arguments = ["train", smoke, "--steps", "3", "--out", tmp_path, "--set", "eval.every=0", "--set", "eval.bench=[]",
+                 "--set", "rollout.deadline_s=5", "--set"]  # fmt: skip
+    once = gspo_here(*arguments, "rollout.engine=faulty_engine:dies_at_call_3", "--name", "once")
     assert once.code == 0, once.err
     events = [json.loads(line) for line in (tmp_path / "once" / "gspo-s0" / "events.jsonl").read_text().splitlines()]
     assert [e["event"] for e in events if e["event"] == "engine_restarted"] == ["engine_restarted"]
-    sound = gspo_here(*arguments, "--name", "sound")
+    sound = gspo_here(*arguments, "rollout.engine=faulty_engine:sound", "--name", "sound")
     assert sound.code == 0
     logs = [(tmp_path / name / "gspo-s0" / "metrics.jsonl").read_bytes() for name in ("once", "sound")]
     metrics = [[json.loads(line)["metrics"] for line in log.splitlines()] for log in logs]
     assert metrics[0] == metrics[1]  # the restart changed no sample
 
-    twice = gspo_here(*arguments, "--name", "twice", "--set", 'rollout.scripted={fault="die",call=2,every=true}')
+    twice = gspo_here(*arguments, "rollout.engine=faulty_engine:dies_from_call_2", "--name", "twice")
     assert twice.code == ExitCode.ENGINE
     lines = (tmp_path / "twice" / "gspo-s0" / "metrics.jsonl").read_text().splitlines()
     assert {json.loads(line)["step"] for line in lines} == {1, 2}  # call 2 was repeated by a new process, as its first
     assert "lost again after a restart" in twice.err
 
-    short = gspo_here(*arguments, "--name", "short", "--set", 'rollout.scripted={fault="missing",call=2}')
+    short = gspo_here(*arguments, "rollout.engine=faulty_engine:misses_a_sample_at_call_2", "--name", "short")
     assert short.code == ExitCode.ENGINE
     lines = (tmp_path / "short" / "gspo-s0" / "metrics.jsonl").read_text().splitlines()
     assert {json.loads(line)["step"] for line in lines} == {1}

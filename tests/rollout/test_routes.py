@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.models.tiny import character_tokenizer
+from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.routers import find_routing
-from gspo_cli.moe.tap import tapped
+from gspo_cli.rollout.builtin.sampler import sample
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.sampler import sample
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sampling, Score
 

@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.rollout.sampler import Drawn, draw, sample
-from gspo_cli.rollout.uniforms import uniforms
+from gspo_cli.rollout.builtin.sampler import Drawn, draw, sample, uniforms
 from gspo_cli.types import Sampling
 
 NEVER = math.inf
@@ -61,17 +60,17 @@ def test_dropping_finished_rows_changes_no_token(tiny_moe: PreTrainedModel, monk
     usual = responses(tiny_moe, stops=stops)
     assert len({len(d.token_ids) for g in usual for d in g}) > 1
     for share in (0.0, 2.0):
-        monkeypatch.setattr("gspo_cli.rollout.sampler.DROP_SHARE", share)
+        monkeypatch.setattr("gspo_cli.rollout.builtin.sampler.DROP_SHARE", share)
         assert tokens(responses(tiny_moe, stops=stops)) == tokens(usual)
 
 
 def test_one_prefill_a_prompt_and_no_forward_of_dropped_rows(
     tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gspo_cli.rollout.sampler.DROP_SHARE", 0.0)
+    monkeypatch.setattr("gspo_cli.rollout.builtin.sampler.DROP_SHARE", 0.0)
     rows: list[int] = []
-    handle = tiny_moe.base_model.register_forward_pre_hook(
-        lambda _m, _a, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    handle = tiny_moe.base_model.layers[0].register_forward_pre_hook(
+        lambda _m, args, _: rows.append(len(args[0])), with_kwargs=True
     )
     try:
         drawn = responses(tiny_moe, stops=frozenset(range(1, 60)))
@@ -86,8 +85,8 @@ def test_one_prefill_a_prompt_and_no_forward_of_dropped_rows(
 
 def test_equal_beginnings_are_computed_once(tiny_moe: PreTrainedModel) -> None:
     rows: list[int] = []
-    handle = tiny_moe.base_model.register_forward_pre_hook(
-        lambda _m, _a, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    handle = tiny_moe.base_model.layers[0].register_forward_pre_hook(
+        lambda _m, args, _: rows.append(len(args[0])), with_kwargs=True
     )
     try:
         drawn = responses(tiny_moe, seeds=[[7, 8, 7, 8, 7]] * 4, length=9)
@@ -116,7 +115,9 @@ def test_stop_tokens_and_length_limit(tiny_moe: PreTrainedModel) -> None:
 def test_frequencies_match_the_distribution(temperature: float) -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
     uniform = torch.from_numpy(uniforms(__import__("numpy").arange(100_000, dtype="uint64"), 0, 1)[:, 0])
-    token, log_prob = draw(logits[None], torch.zeros(100_000, dtype=torch.long), uniform, Sampling(temperature, 1))
+    token, log_prob = draw(
+        logits[None].clone(), torch.zeros(100_000, dtype=torch.long), uniform, Sampling(temperature, 1)
+    )
     expected = torch.softmax(logits / temperature, 0).double()
     assert (
         chisquare(torch.bincount(token, minlength=5).numpy(), (expected / expected.sum() * 100_000).numpy()).pvalue
@@ -129,6 +130,17 @@ def test_extreme_uniform_numbers_give_valid_tokens() -> None:
     logits = torch.tensor([[-1e4, 3.0, -1e4]] * 2)
     token, _ = draw(logits, torch.arange(2), torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), Sampling(1.0, 1))
     assert token.tolist() == [1, 1]
+
+
+def test_a_small_vocabulary_draws_as_a_large_one() -> None:
+    """Tokens without any probability make it larger than one span, and change nothing."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(40, 99, generator=generator)
+    large = torch.cat([logits, torch.full((40, 200), -torch.inf)], -1)
+    rows, uniform = torch.arange(40).repeat(50), torch.rand(2000, dtype=torch.float64, generator=generator)
+    (small_token, small), (token, log_prob) = (draw(x, rows, uniform, Sampling(0.8, 1)) for x in (logits, large))
+    assert torch.equal(small_token, token)
+    torch.testing.assert_close(small, log_prob, atol=1e-6, rtol=0)
 
 
 def test_uniforms_do_not_depend_on_the_block() -> None:

@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 from gspo_cli.config import RolloutConfig, VllmConfig
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.tiny import character_tokenizer
-from gspo_cli.rollout import server_client
-from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
+from gspo_cli.rollout.builtin.sampler import sample
+from gspo_cli.rollout.engine import Engine, SampleKey, SamplingProgress, generate_checked
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.sampler import sample
+from gspo_cli.rollout.vllm import transfer
 from gspo_cli.types import Prompt, Sampling
 
 PROMPTS = [Prompt("a", (4, 5, 6)), Prompt("b", (7, 8))]
@@ -28,7 +28,7 @@ FIELDS = {"n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "
 
 @pytest.fixture
 def server(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(server_client, "PAUSE_S", 0.01)
+    monkeypatch.setattr(transfer, "PAUSE_S", 0.01)
     with serving(tiny_moe) as running:
         yield running
 
@@ -36,10 +36,10 @@ def server(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def connected(server: Server, model: PreTrainedModel, deadline_s: float = 60.0, concurrency: int = 3) -> Engine:
     vllm = VllmConfig(url=server.url, concurrency=concurrency)
     config = RolloutConfig(engine="vllm-server", deadline_s=deadline_s, vllm=vllm)
-    return open_engine(config, model, character_tokenizer(), progress=lambda *done: PROGRESS.append(done))
+    return open_engine(config, model, character_tokenizer(), progress=PROGRESS.append)
 
 
-PROGRESS: list[tuple[int, int]] = []
+PROGRESS: list[SamplingProgress] = []
 
 
 def test_token_ids_and_log_probs_are_carried(
@@ -55,7 +55,8 @@ def test_token_ids_and_log_probs_are_carried(
         assert found.token_ids == tuple(expected.token_ids)
         assert found.log_probs == pytest.approx(expected.log_probs)
         assert found.finish == ("stop" if found.token_ids[-1] == 1 else "length")  # whatever the server calls it
-    assert [(i, 8) for i in range(1, 9)] == PROGRESS
+    assert [(p.done, p.wanted, p.share) for p in PROGRESS] == [(i, 8, i / 8) for i in range(1, 9)]
+    assert PROGRESS[-1].tokens == sum(len(found.token_ids) for found in drawn.values())
     assert engine.info.versions == {"vllm": "0.32.0", "model": "served"}
     assert server.keys == {"Bearer secret"} and server.most <= 3
     assert all(set(body["sampling_params"]) == FIELDS for body in server.bodies)  # nothing is left to its defaults
@@ -91,7 +92,7 @@ def test_a_silent_server_ends_within_the_deadline(server: Server, tiny_moe: PreT
 
 
 def test_a_server_that_is_not_there_is_named(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_client, "PAUSE_S", 0.01)
+    monkeypatch.setattr(transfer, "PAUSE_S", 0.01)
     config = RolloutConfig(engine="vllm-server", vllm=VllmConfig(url="http://127.0.0.1:9"))
     with pytest.raises(GspoError, match=r"127\.0\.0\.1:9 did not answer"):
         open_engine(config, tiny_moe, character_tokenizer())

@@ -17,11 +17,13 @@ from transformers import PreTrainedModel
 from gspo_cli.config import RolloutConfig, VllmConfig
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.tiny import character_tokenizer
-from gspo_cli.rollout import engines, server_client, server_host, transfer
+from gspo_cli.rollout import engines
 from gspo_cli.rollout.engine import SampleKey, generate_checked
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.hosted_engine import HostedEngine
-from gspo_cli.rollout.weights import WeightStream
+from gspo_cli.rollout.vllm import server as vllm_server
+from gspo_cli.rollout.vllm import transfer
+from gspo_cli.rollout.vllm.engine import HostedEngine
+from gspo_cli.rollout.vllm.weights import WeightStream
 from gspo_cli.types import Prompt, Sampling
 
 PROMPTS = [Prompt("a", (4, 5, 6))]
@@ -36,7 +38,7 @@ def update(version: int) -> list[str]:
 
 @pytest.fixture
 def server(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(server_client, "PAUSE_S", 0.01)
+    monkeypatch.setattr(transfer, "PAUSE_S", 0.01)
     with serving(tiny_moe) as running:
         yield running
 
@@ -216,8 +218,8 @@ def test_what_is_announced_is_what_comes(tiny_moe: PreTrainedModel) -> None:
 
 
 def test_requests_are_shared_out_among_ranks(server: Server) -> None:
-    from gspo_cli.ranks import Ranks
+    from gspo_cli.distributed import Ranks
 
-    client = server_client.ServerClient(server.url, 60)
-    host = partial(server_host.ServerHost, client, frozenset({1}), 64, lambda *_: None)
+    client = transfer.ServerClient(server.url, 60)
+    host = partial(vllm_server.ServerHost, client, frozenset({1}), 64, lambda *_: None)
     assert [host(Ranks(0, size)).concurrency for size in (1, 8, 100)] == [64, 8, 1]

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from gspo_cli.rollout.sampler import draw
-from gspo_cli.rollout.truncate import truncate
-from gspo_cli.rollout.uniforms import uniforms
+from gspo_cli.rollout.builtin.sampler import draw, truncate, uniforms
 from gspo_cli.types import Sampling
 
 LOGITS = st.lists(st.integers(-40, 40), min_size=2, max_size=12, unique=True)
@@ -31,13 +29,7 @@ def kept_by_the_rules(probs: list[float], sampling: Sampling) -> set[int]:
     return kept
 
 
-@given(
-    LOGITS,
-    st.floats(0.05, 1),
-    st.integers(0, 13),
-    st.floats(0, 1),
-    st.sampled_from([0.3, 0.6, 1.0, 1.7]),
-)
+@given(LOGITS, st.floats(0.05, 1), st.integers(0, 13), st.floats(0, 1), st.sampled_from([0.3, 0.6, 1.0, 1.7]))
 def test_kept_tokens_and_their_probabilities(
     units: list[int], top_p: float, top_k: int, min_p: float, temperature: float
 ) -> None:

@@ -21,14 +21,14 @@ from transformers import PreTrainedModel
 from vllm_models import PYTHON, TOLERANCE, gaps, greedy, moved, saved
 
 from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
+from gspo_cli.doctor import check_vllm, probe_environment
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.load import load_policy
-from gspo_cli.rollout import process_host
 from gspo_cli.rollout.engine import SampleKey, generate_checked
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.environment import judge_vllm, look
-from gspo_cli.rollout.host import HostRefused
-from gspo_cli.rollout.hosted_engine import HostedEngine
+from gspo_cli.rollout.vllm import host
+from gspo_cli.rollout.vllm.engine import HostedEngine
+from gspo_cli.rollout.vllm.host import HostRefused
 from gspo_cli.types import Prompt, Sampling
 
 pytestmark = pytest.mark.vllm
@@ -91,16 +91,16 @@ def test_greedy_equals_the_trainer_through_twenty_syncs(folder: Path) -> None:
 
 
 def test_the_known_reload_defect_is_caught_without_its_work_around(moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_host, "REPACK", False)
+    monkeypatch.setattr(host, "REPACK", False)
     with pytest.raises(GspoError, match="after loading the same weights again") as caught:
         opened(moe)
     print(caught.value.why)
     assert caught.value.code is ExitCode.ENGINE
-    monkeypatch.setattr(process_host, "REPACK", True)
+    monkeypatch.setattr(host, "REPACK", True)
     context, model = opened(moe)
     with context as engine:
         engine.sync(model, 1)
-        monkeypatch.setattr(process_host, "REPACK", False)
+        monkeypatch.setattr(host, "REPACK", False)
         with pytest.raises(GspoError) as caught:
             engine.sync(moved(model, seed=1), 2)
         print(caught.value.message, caught.value.why)
@@ -211,7 +211,7 @@ def test_a_request_that_does_not_fit_is_refused_with_the_reason(engine: HostedEn
 
 
 def test_the_environment_is_sound_and_the_doctor_says_so() -> None:
-    checks = list(judge_vllm(look(PYTHON, with_vllm=True), PYTHON))
+    checks = list(check_vllm(probe_environment(PYTHON, with_vllm=True), PYTHON))
     assert [c for c in checks if c.verdict == "fault"] == []
     assert {"vllm: package", "vllm: torch", "vllm: import vllm"} <= {c.check for c in checks}
 

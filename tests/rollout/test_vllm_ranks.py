@@ -16,13 +16,14 @@ from program import GSPO, strict_lines
 from vllm_models import PYTHON, TOLERANCE, gaps, greedy, moved, saved
 
 from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
+from gspo_cli.distributed import free_port
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.load import load_policy
-from gspo_cli.rollout import hosts, server_client
 from gspo_cli.rollout.engine import generate_checked
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.hosted_engine import HostedEngine
-from gspo_cli.rollout.transfer import free_port
+from gspo_cli.rollout.vllm import transfer
+from gspo_cli.rollout.vllm.engine import HostedEngine
+from gspo_cli.rollout.vllm.host import PROGRAMS
 from gspo_cli.types import Prompt, Sampling
 
 pytestmark = pytest.mark.vllm
@@ -32,7 +33,7 @@ SERVE = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.
          "--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out",
          "--enforce-eager", "--skip-tokenizer-init", "--weight-transfer-config", '{"backend": "file"}',
          "--worker-extension-cls", "file_transfer.Known"]  # fmt: skip
-ENV = {"PYTHONPATH": str(hosts.__path__[0]), "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1",
+ENV = {"PYTHONPATH": str(PROGRAMS), "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1",
        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def server(folder: Path, log: Path, *more: str) -> Iterator[tuple[str, subproces
 @pytest.mark.parametrize("more", [(), ("--tensor-parallel-size", "2")])
 def test_a_server_follows_the_trainer(moe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
                                       ) -> None:  # fmt: skip
-    monkeypatch.setattr(server_client, "PAUSE_S", 0.05)
+    monkeypatch.setattr(transfer, "PAUSE_S", 0.05)
     model, tokenizer = load_policy(ModelConfig(path=str(moe)), moe)
     with server(moe, tmp_path / "log", *more) as (url, running):
         moved(model, seed=9)  # it has been started with other weights
@@ -94,14 +95,14 @@ def test_a_broken_update_leaves_a_paused_server(moe: Path, tmp_path: Path) -> No
     with server(moe, tmp_path / "log") as (url, running):
         config = RolloutConfig(engine="vllm-server", deadline_s=120, vllm=VllmConfig(url=url))
         engine = open_engine(config, model, tokenizer, trains=True)
-        transfer = engine.host.transfer  # type: ignore[attr-defined]
-        post = transfer.orders.client.post
-        transfer.orders.update_weights = lambda _: post("/update_weights", {"update_info": {"path": "/no/such"}})
+        orders = engine.host.transfer.orders  # type: ignore[attr-defined]
+        post = orders.client.post
+        orders.update_weights = lambda _: post("/update_weights", {"update_info": {"path": "/no/such"}})
         with pytest.raises(GspoError, match="did not answer") as caught:
             engine.sync(model, 1)
         print(caught.value.why)
         assert "/update_weights: 500" in caught.value.why
-        assert server_client.ServerClient(url, 10).get("/is_paused") == {"is_paused": True}
+        assert transfer.ServerClient(url, 10).get("/is_paused") == {"is_paused": True}
         assert running.poll() is None
 
 
@@ -130,9 +131,9 @@ def test_ranks_with_engines_of_their_own_train_as_one_process(smoke: Path, tmp_p
 SENDER = """
 import torch
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerWeightTransferEngine
-from gspo_cli.rollout.server_client import ServerClient
-from gspo_cli.rollout.transfer import Orders
-from gspo_cli.rollout.weights import WeightStream
+from gspo_cli.rollout.vllm.transfer import ServerClient
+from gspo_cli.rollout.vllm.transfer import Orders
+from gspo_cli.rollout.vllm.weights import WeightStream
 
 class Client(ServerClient):
     posts = []

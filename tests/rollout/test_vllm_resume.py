@@ -49,7 +49,7 @@ def test_a_killed_run_goes_on_with_another_engine_as_if_nothing_had_been(
     assert done.code == 0, done.err
     killed_after(2, command(smoke, tmp_path / "cut"), cut)
     done = gspo_here("train", "--resume", cut)
-    assert done.code == 0 and "going on after rollout batch" in done.err, done.err
+    assert done.code == 0 and "resuming after rollout batch" in done.err, done.err
     (start,) = [e for e in strict_lines(cut / "events.jsonl") if "resumed_from" in e]
     assert start["resumed_from"] >= 2
     files = [p.relative_to(whole) for kind in ("rollouts", "checkpoints") for p in (whole / kind).rglob("*.*")]

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from gspo_cli.rollout.weights import named_weights, write_weights
+from gspo_cli.rollout.vllm.weights import named_weights, write_weights
 
 
 @pytest.fixture

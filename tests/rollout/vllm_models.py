@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from gspo_cli.config import TinyModel
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.tiny import build_tiny
-from gspo_cli.rollout.hosted_engine import HostedEngine
-from gspo_cli.rollout.transformers_engine import TransformersEngine
+from gspo_cli.rollout.builtin.engine import TransformersEngine
+from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.types import Prompt, Sample, Sampling
 
 PYTHON = os.environ.get("GSPO_VLLM_PYTHON", "")

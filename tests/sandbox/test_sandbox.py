@@ -16,13 +16,11 @@ from gspo_cli.errors import GspoError
 from gspo_cli.rewards.code.code_tests import CodeTests
 from gspo_cli.rewards.code.official import grade_official
 from gspo_cli.rewards.code.script import grade_script
-from gspo_cli.sandbox.bare import Bare
-from gspo_cli.sandbox.choose import MAKERS, SandboxChoice, open_sandbox
+from gspo_cli.sandbox.choose import MAKERS, SandboxChoice, UnsafeLocal, open_sandbox, probe
 from gspo_cli.sandbox.contract import Job, Limits, Sandbox
-from gspo_cli.sandbox.interpreter import find_interpreter
-from gspo_cli.sandbox.landlock import is_usable as has_sandlock
-from gspo_cli.sandbox.probe import fault
+from gspo_cli.sandbox.machine import find_interpreter
 from gspo_cli.sandbox.process import Process
+from gspo_cli.sandbox.sandlock import is_usable as has_sandlock
 
 TESTS = CodeTests(("1\n", "2\n"), ("2", "3"))
 RIGHT = "print(int(input()) + 1)"
@@ -70,13 +68,13 @@ def test_a_program_ends_within_its_limit_whatever_it_ignores(any_sandbox: Sandbo
     process = any_sandbox.start(job(stubborn))
     start = time.monotonic()
     done = process.run(b"", start + 0.5, cap=1000)
-    assert done.late and done.code is None and time.monotonic() - start < 3
+    assert done.timed_out and done.code is None and time.monotonic() - start < 3
     assert not Path("/proc", str(process._child.pid)).exists()
 
 
 def test_output_beyond_the_cap_ends_a_program(any_sandbox: Sandbox) -> None:
     done = any_sandbox.start(job("while True: print('x' * 10000)")).run(b"", time.monotonic() + 20, cap=100_000)
-    assert done.flooded and not done.late and len(done.stdout) < 300_000
+    assert done.output_exceeded and not done.timed_out and len(done.stdout) < 300_000
 
 
 def test_closing_ends_what_runs_and_starts_nothing_more(any_sandbox: Sandbox) -> None:
@@ -114,18 +112,18 @@ def test_another_interpreter_is_recorded_and_runs(sandbox: Sandbox) -> None:
 
 def test_an_interpreter_that_does_not_run_is_refused(tmp_path: Path) -> None:
     for python in (str(tmp_path / "none"), "/bin/false", "/bin/echo"):
-        with pytest.raises(GspoError, match="is no usable Python"):
+        with pytest.raises(GspoError, match="is not a usable Python"):
             find_interpreter(python)
 
 
-def test_the_probe_finds_what_a_bare_process_reaches() -> None:
-    problem = fault(Bare(find_interpreter(), Limits()))
+def test_the_probe_finds_what_an_unsafe_process_reaches() -> None:
+    problem = probe(UnsafeLocal(find_interpreter(), Limits()))
     assert problem is not None and "reaches" in problem and "network" in problem
 
 
 def test_a_program_in_bubblewrap_reaches_nothing() -> None:
     made = MAKERS["bwrap"](find_interpreter(), Limits())
-    problem = "it is not installed" if made is None else fault(made)
+    problem = "it is not installed" if made is None else probe(made)
     if made is not None:
         made.close()
     if problem is not None and "reaches" not in problem:
@@ -136,7 +134,9 @@ def test_a_program_in_bubblewrap_reaches_nothing() -> None:
 def test_a_sandbox_that_is_broken_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     own_sandbox().close()
     monkeypatch.setattr("gspo_cli.sandbox.choose.has_sandlock", lambda: False)
-    monkeypatch.setattr("gspo_cli.sandbox.bwrap.Bubblewrap.command", lambda *_: ["/bin/sh", "-c", "echo no >&2; false"])
+    monkeypatch.setattr(
+        "gspo_cli.sandbox.bubblewrap.Bubblewrap.command", lambda *_: ["/bin/sh", "-c", "echo no >&2; false"]
+    )
     with pytest.raises(GspoError) as caught:
         open_sandbox()
     assert "bwrap: no" in caught.value.why and "sandlock is not installed" in caught.value.why

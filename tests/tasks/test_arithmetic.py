@@ -4,7 +4,16 @@ import random
 
 import pytest
 
-from gspo_cli.tasks.arithmetic import GUESS_SHARE, NUM_HELD_OUT, NUM_TRAIN, Arithmetic, demonstrate, is_held_out
+from gspo_cli.config import TaskConfig
+from gspo_cli.tasks.arithmetic import (
+    GUESS_SHARE,
+    NUM_HELD_OUT,
+    NUM_TRAIN,
+    Arithmetic,
+    demonstrate,
+    draw_problems,
+    is_held_out,
+)
 from gspo_cli.types import Problem
 
 
@@ -19,7 +28,7 @@ def test_splits_are_disjoint_and_fixed() -> None:
     assert not {p.id for p in train} & {p.id for p in held_out}
     assert len({p.id for p in train}) == NUM_TRAIN
     assert not any(is_held_out(p.id) for p in train) and all(is_held_out(p.id) for p in held_out)
-    assert train == Arithmetic().problems("train")
+    assert train == [*draw_problems.__wrapped__(held_out=False)]  # drawn again
     assert all(str(total(p.prompt)) == p.answer for p in train + held_out)
 
 
@@ -59,3 +68,19 @@ def test_a_demonstration_without_slips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gspo_cli.tasks.arithmetic.GUESS_SHARE", 0.0)
     monkeypatch.setattr("gspo_cli.tasks.arithmetic.SLIP_SHARE", 0.0)
     assert demonstrate("3+5+9+2=", random.Random(0)) == "8+9+2=17+2=19"
+
+
+def test_longer_rows_have_their_lengths_and_fit_the_longest_answer() -> None:
+    config = TaskConfig(terms=(8, 11))
+    task = Arithmetic(config.terms)
+    pairs = task.demonstrations(seed=0, size=400)
+    lengths = {prompt.count("+") + 1 for prompt, _ in pairs}
+    assert lengths == {8, 9, 10, 11}
+    worked = [(p, r) for p, r in pairs if "=" in r]
+    longest = max(len(r) + 1 for _, r in worked)  # with EOS
+    assert 80 < longest <= config.longest_working == 120
+    # a response slips as often as a usual one does: 0.02 in each of three steps
+    right = [int(r.rsplit("=", 1)[-1]) == total(p) for p, r in worked]
+    assert sum(right) / len(right) == pytest.approx(0.98**3, abs=0.05)
+    assert not {p.id for p in task.problems("train")} & {p.id for p in task.problems("held_out")}
+    assert Arithmetic().problems("train") == Arithmetic((3, 5)).problems("train")

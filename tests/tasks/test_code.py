@@ -86,7 +86,7 @@ def test_a_sandbox_that_does_not_start_gives_no_reward(tmp_path: Path, monkeypat
     def start(_self: object, _job: Job) -> None:
         raise OSError("no more processes")
 
-    monkeypatch.setattr("gspo_cli.sandbox.bwrap.Bubblewrap.start", start)
+    monkeypatch.setattr("gspo_cli.sandbox.bubblewrap.Bubblewrap.start", start)
     score = task.reward(double, fenced("print(2 * int(input()))"))
     assert (score.value, score.reason) == (None, "grader_error")
 

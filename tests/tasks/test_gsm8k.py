@@ -3,13 +3,14 @@
 import json
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.rewards.extract import extract
-from gspo_cli.rewards.numerals import number
+from gspo_cli.rewards.math.extract import extract
+from gspo_cli.rewards.math.normalize import number
 from gspo_cli.tasks import make_task
 from gspo_cli.types import Problem
 
@@ -91,3 +92,20 @@ def test_reward_of_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert task.reward(Problem("1+1=", "1+1=", "2"), "abc").value == -3.0
     with pytest.raises(GspoError, match="cannot load"):
         make_task(TaskConfig(name="no_such_module:Task"))
+
+
+def test_answers_that_are_no_numbers_are_said_or_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+
+    def task(*answers: str) -> Any:
+        data.write_text("".join(json.dumps({"question": "How many?", "answer": a}) + "\n" for a in answers))
+        return make_task(TaskConfig(name="gsm8k", path=str(data)))
+
+    some = task("#### 1", "yes", "2")
+    assert len(some.problems("train")) == 3 and some.notes == [
+        "no response can be scored where the answer is no number: rows [2]"
+    ]
+    with pytest.raises(GspoError, match=r"no answer of .*data\.jsonl is a number"):
+        task("yes", "no").problems("train")
+    with pytest.raises(GspoError, match=r"line 2: 'answer' is empty"):
+        task("1", " ").problems("train")

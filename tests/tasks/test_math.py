@@ -10,7 +10,7 @@ from program import Gspo, strict_lines
 
 from gspo_cli.config import TaskConfig, TinyModel
 from gspo_cli.models.tiny import build_tiny
-from gspo_cli.rewards import mathematics
+from gspo_cli.rewards.math import grade
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.math import reference
 
@@ -42,7 +42,7 @@ def test_the_reference_is_the_last_box() -> None:
 
 def test_what_the_grader_cannot_judge_has_no_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task(TaskConfig(name="math", path=write(tmp_path, [{"problem": "?", "answer": "x+1"}])))
-    monkeypatch.setattr(mathematics.VERIFIER, "compare", lambda _gold, _answer: "timeout")
+    monkeypatch.setattr(grade.VERIFIER, "compare", lambda _gold, _answer: "timeout")
     score = task.reward(task.problems("train")[0], r"\boxed{1+x}")
     assert (score.value, score.reason) == (None, "timeout")
 

@@ -1,14 +1,23 @@
 """Combinations that the mathematics forbids are refused with the reason; the algorithms' presets apply."""
 
+import ast
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+import gspo_cli
+from gspo_cli.algorithms import ALGORITHMS, grpo
 from gspo_cli.config import Recipe
+from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
-from gspo_cli.ranks import Ranks
-from gspo_cli.training.checks import check_ranks
-from gspo_cli.training.study import plan, resolve_arm
+from gspo_cli.moe.routers import Routing
+from gspo_cli.training.setup import check_credits, check_router_noise
+from gspo_cli.training.study.arms import plan_runs, resolve_arm
+from gspo_cli.training.study.checks import check_ranks
+from gspo_cli.types import Problem
 
 
 def recipe(algo: dict[str, Any] | None = None, **tables: Any) -> Recipe:
@@ -32,6 +41,24 @@ def test_forbidden(algo: dict[str, Any], reason: str) -> None:
     with pytest.raises(GspoError) as caught:
         resolve_arm(recipe(algo), algo["name"])
     assert reason in caught.value.why + caught.value.hint
+
+
+@pytest.mark.parametrize("algo", [{"name": "gspo", "replay": "r3"}, {"name": "gspo", "old_log_probs": "sampler"}])
+def test_router_noise_is_for_the_trainer_s_old_policy(algo: dict[str, Any]) -> None:
+    noise = {"experts": 0.1}
+    with pytest.raises(GspoError, match=r"noise\.experts") as caught:
+        resolve_arm(recipe(algo, noise=noise), "gspo")
+    assert "the engine samples without it" in caught.value.why
+    resolve_arm(recipe({"name": "gspo", "replay": "r2"}, noise=noise), "gspo")
+    with pytest.raises(GspoError, match="dense model"):
+        resolve_arm(recipe({"name": "gspo"}, noise=noise, model={"tiny": {"kind": "qwen3"}}), "gspo")
+
+
+def test_no_noise_exchanges_more_experts_than_chance() -> None:
+    routing = Routing((0,), (torch.nn.Identity(),), (torch.nn.Identity(),), num_experts=8, top_k=2)
+    check_router_noise(recipe(noise={"experts": 0.7}), routing)
+    with pytest.raises(GspoError, match="2 of 8 experts"):
+        check_router_noise(recipe(noise={"experts": 0.75}), routing)
 
 
 def test_allowed_neighbours_of_the_forbidden() -> None:
@@ -76,8 +103,39 @@ def test_dr_grpo_takes_the_generation_limit() -> None:
     assert resolve_arm(own, "dr_grpo")[2].max_length == 3000
 
 
+def test_an_algorithm_states_its_own_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(filled: Recipe, params: grpo.Params) -> None:
+        if filled.algo.lr == 1.0:
+            raise GspoError("too fast", f"lr = 1 with clip.high = {params.clip.high}", "lower it")
+
+    own = SimpleNamespace(**vars(grpo), check=check, run_defaults=lambda recipe: {"dual_clip": recipe.rollout.samples})
+    monkeypatch.setitem(ALGORITHMS, "own", own)
+    assert resolve_arm(recipe(rollout={"samples": 7}), "own")[2].dual_clip == 7
+    assert resolve_arm(recipe({"name": "own", "dual_clip": 3.0}), "own")[2].dual_clip == 3
+    with pytest.raises(GspoError, match="too fast"):
+        resolve_arm(recipe({"name": "own", "lr": 1.0}), "own")
+    monkeypatch.setattr(own, "HAS_RATIO", False, raising=False)
+    resolve_arm(recipe({"name": "own"}, rollout={"max_lag": 1}), "own")
+
+
+def test_training_names_no_single_algorithm() -> None:
+    names, package = set(ALGORITHMS) - {"gspo"}, Path(gspo_cli.__file__).parent  # which is the program's name, too
+    files = [
+        file for part in ("training", "moe", "plan", "models", "rollout") for file in (package / part).rglob("*.py")
+    ]
+    assert len(files) > 40
+    for file in files:
+        nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        assert not {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)} & names, file
+
+
 def test_a_plan_goes_seed_by_seed() -> None:
-    assert [r.name for r in plan(recipe(), ["grpo", "gspo"], [3, 4])] == ["grpo-s3", "gspo-s3", "grpo-s4", "gspo-s4"]
+    assert [r.name for r in plan_runs(recipe(), ["grpo", "gspo"], [3, 4])] == [
+        "grpo-s3",
+        "gspo-s3",
+        "grpo-s4",
+        "gspo-s4",
+    ]
 
 
 def test_arms_of_a_recipe() -> None:
@@ -95,17 +153,46 @@ def test_arms_of_a_recipe() -> None:
         ({"train": {"divide": "machine"}}, [2, 2, 2, 2], None),
         ({"train": {"divide": "machine"}}, [2, 2, 1], "unequal numbers of processes"),
         ({"model": {"tiny": {}, "lora": {}}}, [2, 2], None),
-        ({"model": {"tiny": {}, "lora": {}}, "rollout": {"engine": "scripted"}}, [2, 2], "lora.* with engine scripted"),
+        (
+            {"model": {"tiny": {}, "lora": {}}, "rollout": {"engine": "vllm-server", "vllm": {"url": "http://server"}}},
+            [2, 2],
+            "lora.* with engine vllm-server",
+        ),
     ],
 )
 def test_what_several_ranks_cannot_do_together(
     tables: dict[str, Any], machines: list[int], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Ranks, "everywhere", lambda *_: machines)
+    monkeypatch.setattr(Ranks, "all_gather", lambda *_: machines)
     for algo in ("gspo", "ppo"):
-        runs = plan(recipe({"name": algo}, **tables), [algo], [0])
+        runs = plan_runs(recipe({"name": algo}, **tables), [algo], [0])
         if reason is None:
-            check_ranks(runs, Ranks(0, len(machines), machines[0]))
+            check_ranks([run.recipe for run in runs], Ranks(0, len(machines), machines[0]))
         else:
             with pytest.raises(GspoError, match=reason):
-                check_ranks(runs, Ranks(0, len(machines), machines[0]))
+                check_ranks([run.recipe for run in runs], Ranks(0, len(machines), machines[0]))
+
+
+class Crediting:
+    def token_credits(self, _problem: Problem, tokens: list[str]) -> list[float]:
+        return [1.0] * len(tokens)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_factors_of_1_on_every_token_change_nothing_or_are_refused(name: str) -> None:
+    arm = recipe({"name": name})
+    if name in ("gspo", "gmpo", "ppo"):
+        with pytest.raises(GspoError, match="token_credits"):
+            check_credits(arm, Crediting())  # type: ignore[arg-type]
+        return
+    check_credits(arm, Crediting())  # type: ignore[arg-type]
+    algorithm, generator = ALGORITHMS[name], torch.Generator().manual_seed(0)
+    mask_BT = torch.arange(9)[None] < torch.tensor([9, 4, 7, 3])[:, None]
+    old_BT, advantages_B = -torch.rand(4, 9, generator=generator), torch.randn(4, generator=generator)
+    found = []
+    for advantages in (advantages_B, advantages_B[:, None].expand(4, 9)):
+        log_probs_BT = (old_BT + 1e-4).requires_grad_()
+        out = algorithm.loss(log_probs_BT, old_BT, advantages, mask_BT, algorithm.Params(), sampler_log_probs_BT=old_BT)
+        (gradient,) = torch.autograd.grad(out.loss_numerator, log_probs_BT)
+        found.append((out.loss_numerator.detach(), gradient))
+    torch.testing.assert_close(found[0], found[1])

@@ -11,7 +11,7 @@ import pytest
 from gspo_cli import recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.log import RunLog
-from gspo_cli.training.collapse_watch import CollapseWatch
+from gspo_cli.training.guards import CollapseWatch
 from gspo_cli.types import StepMetrics
 
 
@@ -26,39 +26,44 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def reward(mean: float) -> dict[str, float | None]:
+    """A batch of the quickstart's 32 prompts with 16 responses each: its standard error is 0.05."""
+    return {"reward/mean": mean, "reward/std": 0.4, "reward/group_std": 0.3}
+
+
 def test_a_collapse_is_an_event_with_its_step_and_told_once(tmp_path: Path) -> None:
     seen, said = watch(tmp_path)
-    # windows of 2 of 20 planned batches: best 0.6; (0.5 + 0.1) / 2 = 0.3 is not below half of it, 0.1 is
-    for step, reward in enumerate([0.6, 0.6, 0.5, 0.1, 0.1, 0.1, 0.7, 0.7, 0.0, 0.0], start=1):
-        seen.see(step, {"reward/mean": reward})
+    # windows of 2 of 20 planned batches: best 0.6; (0.5 + 0.4) / 2 lies 0.15 below it, 0.2 is half a deviation
+    for step, mean in enumerate([0.6, 0.6, 0.5, 0.4, 0.1, 0.1, 0.7, 0.7, 0.0, 0.0], start=1):
+        seen.observe(step, reward(mean))
     (event,) = events(tmp_path)
-    assert (event["event"], event["step"], event["reward"]) == ("collapsed", 5, pytest.approx(0.1))
+    assert (event["event"], event["step"], event["reward"]) == ("collapsed", 5, pytest.approx(0.25))
     assert len(said) == 1 and "collapsed" in said[0]
 
 
 def test_a_fall_of_less_than_the_rule_asks_is_none(tmp_path: Path) -> None:
     seen, said = watch(tmp_path)
-    for step, reward in enumerate([0.15, 0.15, 0.06, 0.06, 0.06], start=1):  # below half, but 0.09 lower only
-        seen.see(step, {"reward/mean": reward})
+    for step, mean in enumerate([0.25, 0.25, 0.06, 0.06, 0.06], start=1):  # less than half of 0.4 lower
+        seen.observe(step, reward(mean))
     assert events(tmp_path) == [] and said == []
 
 
 def test_stopping_is_a_guard(tmp_path: Path) -> None:
     seen, _ = watch(tmp_path, stop=True)
     for step in (1, 2, 3):
-        seen.see(step, {"reward/mean": 0.9})
-    seen.see(4, {"reward/mean": 0.0})  # (0.9 + 0) / 2 = 0.45 is not below half of 0.9
+        seen.observe(step, reward(0.9))
+    seen.observe(4, reward(0.6))  # (0.9 + 0.6) / 2 lies 0.15 below 0.9
     with pytest.raises(GspoError) as stopped:
-        seen.see(5, {"reward/mean": 0.0})
+        seen.observe(5, reward(0.6))
     assert stopped.value.code == ExitCode.GUARD and "rollout batch 5" in stopped.value.message
 
 
 def test_signs_are_warnings(tmp_path: Path) -> None:
     seen, said = watch(tmp_path, stop=True)
     for step in range(1, 8):
-        seen.see(step, {"reward/mean": 0.5, "entropy/mean": 1.0, "kl/sampler_trainer_k3": 1e-4, "grad/norm": 1.0})
-    seen.see(8, {"reward/mean": 0.5, "entropy/mean": 0.09, "kl/sampler_trainer_k3": 2e-3, "grad/norm": 11.0})
-    seen.see(9, {"reward/mean": 0.5, "entropy/mean": 0.01, "kl/sampler_trainer_k3": None, "grad/norm": 99.0})
+        seen.observe(step, {"reward/mean": 0.5, "entropy/mean": 1.0, "kl/sampler_trainer_k3": 1e-4, "grad/norm": 1.0})
+    seen.observe(8, {"reward/mean": 0.5, "entropy/mean": 0.09, "kl/sampler_trainer_k3": 2e-3, "grad/norm": 11.0})
+    seen.observe(9, {"reward/mean": 0.5, "entropy/mean": 0.01, "kl/sampler_trainer_k3": None, "grad/norm": 99.0})
     found = [(e["event"], e["metric"], e["step"]) for e in events(tmp_path)]
     assert found == [("sign_of_collapse", name, 8) for name in ("entropy/mean", "kl/sampler_trainer_k3", "grad/norm")]
     assert len(said) == 3
@@ -66,12 +71,12 @@ def test_signs_are_warnings(tmp_path: Path) -> None:
 
 def test_a_run_taken_up_again_remembers(tmp_path: Path) -> None:
     log = RunLog(tmp_path, "0")
-    for step, reward in enumerate([0.9, 0.9, 0.9, 0.0], start=1):
-        log.line("rollout", step, StepMetrics({"reward/mean": reward}))
+    for step, mean in enumerate([0.9, 0.9, 0.9, 0.6], start=1):
+        log.line("rollout", step, StepMetrics(reward(mean)))
         log.line("step", step, StepMetrics({"grad/norm": 1.0, "entropy/mean": 1.0}))
     log.flush()
     seen, said = watch(tmp_path)
-    seen.see(5, {"reward/mean": 0.0, "entropy/mean": 0.05, "grad/norm": 1.0})
+    seen.observe(5, reward(0.6) | {"entropy/mean": 0.05, "grad/norm": 1.0})
     assert [event["event"] for event in events(tmp_path)] == ["sign_of_collapse", "collapsed"] and len(said) == 2
     again, said = watch(tmp_path)
-    assert again.rewards == [0.9, 0.9, 0.9, 0.0] and said == []
+    assert again.history.last == pytest.approx(0.75) and said == []

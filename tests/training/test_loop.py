@@ -15,15 +15,16 @@ from transformers import PreTrainedModel
 from gspo_cli.config import Recipe
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.tiny import character_tokenizer
+from gspo_cli.rollout.builtin.engine import TransformersEngine
 from gspo_cli.rollout.collect import PromptStream
-from gspo_cli.rollout.transformers_engine import TransformersEngine
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.training import loop
-from gspo_cli.training.accumulate import Accumulator
-from gspo_cli.training.loop import Hooks, Session, train_batch
-from gspo_cli.training.parts import make_learner
-from gspo_cli.training.study import plan
-from gspo_cli.training.update import Learner
+from gspo_cli.training.loop import train_batch
+from gspo_cli.training.session import Hooks, Session
+from gspo_cli.training.setup import make_learner
+from gspo_cli.training.step.metrics import Accumulator
+from gspo_cli.training.step.update import Learner
+from gspo_cli.training.study.arms import plan_runs
 from gspo_cli.types import MiniBatch, Problem, Score, StepMetrics
 
 PROBLEMS = [Problem(str(i), f"{i}+{i}=", str(2 * i)) for i in range(8)]
@@ -50,7 +51,7 @@ def session(model: PreTrainedModel, folder: Path, algo: str) -> Session:
             "algo": {"name": algo},
         }
     )
-    (run,) = plan(recipe, [algo], [0])
+    (run,) = plan_runs(recipe, [algo], [0])
     policy = copy.deepcopy(model)
     hooks = Hooks(evaluate=StepMetrics, store=lambda _: None, on_step=lambda *_: None, on_preflight=lambda *_: None)
     engine = TransformersEngine(policy, (1,), 1.0, 600.0)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 from test_batches import CPU, learner, mini_batches, rollout_batch
-from test_step import WHOLE, whole_batch
+from test_update import WHOLE, whole_batch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -19,11 +19,11 @@ from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig, Kl, Lora, Recipe
 from gspo_cli.models.lora import add_lora
 from gspo_cli.moe.routers import find_routing
-from gspo_cli.training.batches import make_mini_batches, rewards_and_groups
-from gspo_cli.training.compute import active_parameters, batch_flops, real_positions
-from gspo_cli.training.parts import make_learner
-from gspo_cli.training.study import plan
-from gspo_cli.training.update import Learner, record_old_policy, scored, update
+from gspo_cli.training.record import active_parameters, batch_flops, num_unpadded_tokens
+from gspo_cli.training.setup import make_learner
+from gspo_cli.training.step.batches import make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.update import Learner, record_old_policy, scored, update
+from gspo_cli.training.study.arms import plan_runs
 
 EVERYWHERE = Lora(rank=4, experts=True)
 ONCE = 1e-12  # rounding of float64 at steps of size 0.01 to 1
@@ -109,7 +109,7 @@ def test_the_kl_reference_is_the_start_model(tiny_moe: PreTrainedModel) -> None:
 def run_learner(model: PreTrainedModel, algo: dict[str, object]) -> Learner:
     """The learner that a run with LoRA would have."""
     recipe = Recipe.model_validate({"name": "lora", "model": {"tiny": {}, "lora": {"rank": 4}}, "algo": algo})
-    (run,) = plan(recipe, [str(algo["name"])], [0])
+    (run,) = plan_runs(recipe, [str(algo["name"])], [0])
     return make_learner(run, model)
 
 
@@ -141,7 +141,7 @@ def test_frozen_weights_cost_no_gradient_of_their_own(tiny_moe: PreTrainedModel)
     assert active_parameters(lora.model, trained=True) == small
     assert active_parameters(lora.model) == active_parameters(full.model) + small
     parts, batch, cheap = mini_batches(budget=1000), rollout_batch(), AlgoConfig(old_log_probs="sampler")
-    passes = [real_positions(part.own) for part in parts]
+    passes = [num_unpadded_tokens(part.own) for part in parts]
     trained = sum(passes)
     sampled = sum(len(g.prompt.token_ids) + sum(len(s.token_ids) for s in g.samples) for g in batch.groups)
     more, fewer = (batch_flops(replace(who, algo=cheap), batch, passes) for who in (full, lora))

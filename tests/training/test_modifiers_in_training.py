@@ -11,15 +11,15 @@ from transformers import PreTrainedModel
 from gspo_cli.algorithms import ALGORITHMS, ppo
 from gspo_cli.algorithms.critic import gae, whiten
 from gspo_cli.config import AlgoConfig, Correction, Kl
-from gspo_cli.models.value import ValueModel
-from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
-from gspo_cli.training.critic import Critic
-from gspo_cli.training.sampling import has_spread
-from gspo_cli.training.update import Learner, record_old_policy, update
+from gspo_cli.models.trunk import ValueModel
+from gspo_cli.training.rollout_queue import has_spread
+from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.critic import Critic
+from gspo_cli.training.step.update import Learner, record_old_policy, update
 from gspo_cli.types import MiniBatch, RolloutBatch
 
 
-def minis(batch: RolloutBatch, plan: Cut, name: str = "grpo") -> list[MiniBatch]:
+def minis(batch: RolloutBatch, plan: Batching, name: str = "grpo") -> list[MiniBatch]:
     advantages = ALGORITHMS[name].advantage(*rewards_and_groups(batch), ALGORITHMS[name].Params())
     return make_mini_batches(batch, advantages, plan, CPU)
 
@@ -30,7 +30,7 @@ def test_kl_against_itself_changes_nothing_at_first_and_pulls_back_later(tiny_mo
         who = replace(who, algo=AlgoConfig(kl=Kl(coef=coef)), reference=copy.deepcopy(who.model))
         penalties = []
         for _ in range(3):
-            parts = minis(rollout_batch(), Cut(1, 10_000, keep_rows_without_advantage=True))
+            parts = minis(rollout_batch(), Batching(1, 10_000, keep_rows_without_advantage=True))
             record_old_policy(who, parts)
             penalties.append(update(who, parts[0], lr=0.002, first=True).result().values["kl/ref_k3"])
         return penalties
@@ -45,7 +45,7 @@ def test_correction_weighs_the_gradient(tiny_moe: PreTrainedModel) -> None:
         who = learner(tiny_moe, "grpo")
         correction = Correction.model_validate({"kind": kind, "low": 0.0, "high": 100.0})
         who = replace(who, algo=AlgoConfig(correction=correction))
-        (mini,) = minis(rollout_batch(), Cut(1, 10_000))
+        (mini,) = minis(rollout_batch(), Batching(1, 10_000))
         record_old_policy(who, [MiniBatch([], mini.mask_BT, 0), mini])
         for micro in mini.micro_batches:
             assert micro.old_log_probs_BT is not None
@@ -66,7 +66,7 @@ def test_truncated_responses_leave_numerator_and_denominator() -> None:
     first = batch.groups[0]
     cut_off = (replace(first.samples[0], finish="length"), *first.samples[1:])
     batch = replace(batch, groups=(replace(first, samples=cut_off), *batch.groups[1:]))
-    kept, masked = (minis(batch, Cut(1, 10_000, mask_truncated=m))[0] for m in (False, True))
+    kept, masked = (minis(batch, Batching(1, 10_000, mask_truncated=m))[0] for m in (False, True))
     assert len(masked.mask_BT) == len(kept.mask_BT) - 1
     assert len(masked.micro_batches[0].mask_BT) == len(kept.micro_batches[0].mask_BT) - 1
 
@@ -74,7 +74,7 @@ def test_truncated_responses_leave_numerator_and_denominator() -> None:
 def test_overlong_punishment() -> None:
     batch = replace(rollout_batch(), max_new_tokens=10)
     plain, _ = rewards_and_groups(batch)
-    punished, _ = rewards_and_groups(batch, overlong_from=0.5)
+    punished, _ = rewards_and_groups(batch, overlong_cache_frac=0.5)
     lengths = torch.tensor([len(s.token_ids) for g in batch.groups for s in g.samples]).double()
     # 0 up to 5 tokens, then a fifth of a reward for each further token
     torch.testing.assert_close(plain - punished, ((lengths - 5) / 5).clamp(min=0))
@@ -86,7 +86,7 @@ def test_credits_make_token_advantages() -> None:
     group = batch.groups[0]
     credits = tuple(tuple(float(t % 2) for t in range(len(s.token_ids))) for s in group.samples)
     batch = replace(batch, groups=(replace(group, credits=credits),))
-    (micro,) = minis(batch, Cut(1, 10_000))[0].micro_batches
+    (micro,) = minis(batch, Batching(1, 10_000))[0].micro_batches
     assert micro.advantages.shape == micro.mask_BT.shape
     for row in range(len(micro.mask_BT)):
         here = micro.advantages[row][micro.mask_BT[row]]
@@ -100,7 +100,7 @@ def test_has_spread() -> None:
 def critic_batch(model: PreTrainedModel, budget: int) -> tuple[Critic, list[MiniBatch]]:
     critic = Critic(ValueModel(copy.deepcopy(model.base_model)), lr=0.1, grad_clip=1e9)
     torch.nn.init.normal_(critic.model.head.weight, generator=torch.Generator().manual_seed(0))
-    parts = minis(rollout_batch(), Cut(2, budget, keep_rows_without_advantage=True), "ppo")
+    parts = minis(rollout_batch(), Batching(2, budget, keep_rows_without_advantage=True), "ppo")
     critic.set_advantages(ppo, ppo.Params(lam=0.9), parts)  # type: ignore[arg-type]
     return critic, parts
 
@@ -151,7 +151,7 @@ def test_gae_with_lambda_and_gamma_one_is_reward_minus_value() -> None:
 def test_sampler_log_probs_as_old_policy(tiny_moe: PreTrainedModel) -> None:
     who: Learner = learner(tiny_moe, "gspo")
     who = replace(who, algo=AlgoConfig(old_log_probs="sampler"))
-    (mini,) = minis(rollout_batch(), Cut(1, 10_000))
+    (mini,) = minis(rollout_batch(), Batching(1, 10_000))
     record_old_policy(who, [mini])
     values = update(who, mini, lr=0.0, first=True).result().values
     assert values["ratio/seq_max"] != 1.0  # the recorded engine log-probabilities are made up
@@ -164,7 +164,7 @@ def test_the_critic_rests_when_the_policy_does(tiny_dense: PreTrainedModel) -> N
     who = learner(tiny_dense, "ppo")
     critic = Critic(ValueModel(copy.deepcopy(who.model.base_model)), lr=0.1, grad_clip=1e9)
     who = replace(who, critic=critic)
-    (mini,) = minis(rollout_batch(), Cut(1, 10_000, keep_rows_without_advantage=True), "ppo")
+    (mini,) = minis(rollout_batch(), Batching(1, 10_000, keep_rows_without_advantage=True), "ppo")
     critic.set_advantages(ppo, ppo.Params(), [mini])  # type: ignore[arg-type]
     for micro in mini.micro_batches:
         micro.advantages = torch.full_like(micro.advantages, float("nan"))

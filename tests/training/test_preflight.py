@@ -10,15 +10,16 @@ from test_batches import CPU, learner, rollout_batch
 from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.cli.live import TrainView
-from gspo_cli.config import AlgoConfig
+from gspo_cli.cli.views.training import TrainView
+from gspo_cli.config import AlgoConfig, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.training import loop
-from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
-from gspo_cli.training.loop import BAND_BATCHES, Session, watch_band
-from gspo_cli.training.preflight import Findings, preflight
-from gspo_cli.training.study import resolve_arm
+from gspo_cli.training.loop import CLIP_RANGE_BATCHES, watch_clip_range
+from gspo_cli.training.session import Session
+from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.preflight import PreflightReport, preflight
+from gspo_cli.training.study.arms import resolve_arm
 from gspo_cli.types import RolloutBatch
 
 STOP = (1,)
@@ -32,7 +33,7 @@ def sound(num_parts: int = 2) -> tuple[RolloutBatch, list[Any]]:
     ]
     batch = replace(batch, groups=tuple(groups))
     advantages = ALGORITHMS["gspo"].advantage(*rewards_and_groups(batch), ALGORITHMS["gspo"].Params())
-    return batch, make_mini_batches(batch, advantages, Cut(num_parts, 10_000), CPU)
+    return batch, make_mini_batches(batch, advantages, Batching(num_parts, 10_000), CPU)
 
 
 def check(
@@ -41,7 +42,7 @@ def check(
     shift: float = 0.0,
     algo: AlgoConfig | None = None,
     name: str = "gspo",
-) -> Findings:
+) -> PreflightReport:
     """The preflight of a batch whose engine log-probabilities are the model's own at a temperature, shifted."""
     who = replace(learner(model, name), algo=algo or AlgoConfig(name=name))
     batch, parts = sound()
@@ -60,7 +61,39 @@ def test_a_sound_batch_raises_no_warning(tiny_moe: PreTrainedModel) -> None:
 
 
 def test_a_temperature_on_one_side_is_named(tiny_moe: PreTrainedModel) -> None:
-    assert any("temperature" in w for w in check(tiny_moe, sampled_at=0.6).warnings)
+    (warning,) = [w for w in check(tiny_moe, sampled_at=0.6).warnings if "per token" in w]
+    assert "engine sampled at temperature 0.6, while the trainer scores at 1" in warning
+
+
+def test_another_difference_is_not_blamed_on_the_temperature(tiny_moe: PreTrainedModel) -> None:
+    (warning,) = [w for w in check(tiny_moe, shift=0.3).warnings if "per token" in w]
+    assert "0.3 nats per token" in warning and "no temperature explains" in warning
+
+
+def test_mini_batches_without_a_row_are_skipped(tiny_moe: PreTrainedModel) -> None:
+    """The first mini-batches may have no signal; nothing is measured only if no response was scored."""
+    who = learner(tiny_moe, "gspo")
+    batch, parts = sound()
+    empty = replace(parts[0], micro_batches=[])
+    assert preflight(who, batch, [empty, *parts], STOP).values == preflight(who, batch, parts, STOP).values
+    nothing = preflight(who, batch, [empty], STOP)
+    assert nothing.values == {} and any("no response" in w for w in nothing.warnings)
+
+
+def test_a_batch_without_signal_is_checked_with_all_its_rows(tiny_moe: PreTrainedModel) -> None:
+    batch, _ = sound()
+    advantages = torch.zeros(sum(len(g.samples) for g in batch.groups), dtype=torch.float64)
+    reports: list[dict[str, float]] = []
+    recipe, algorithm, params = resolve_arm(Recipe.model_validate({"name": "t", "model": {"tiny": {}}}), "gspo")
+    session = Session(*[cast(Any, None)] * 8)
+    session.run, session.learner = loop.Run("gspo", recipe, algorithm, params), learner(tiny_moe, "gspo")
+    session.hooks = cast(Any, type("H", (), {"on_preflight": staticmethod(lambda values, _w: reports.append(values))}))
+    session.log = cast(Any, type("L", (), {"event": staticmethod(lambda *_, **__: None)}))
+    session.engine = cast(Any, type("E", (), {"info": type("I", (), {"stop_ids": STOP})}))
+    parts = make_mini_batches(batch, advantages, Batching(2, 10_000), CPU)
+    assert not any(part.micro_batches for part in parts)
+    loop.check_first_batch(session, batch, advantages, parts)
+    assert reports[0]["self_floor"] == 0.0
 
 
 def test_a_floor_near_the_band_is_named(tiny_moe: PreTrainedModel) -> None:
@@ -83,8 +116,11 @@ def test_what_was_measured_is_printed_beside_the_band(
     view.start_run("gspo-s0")
     view.preflight(check(tiny_moe, shift=1e-3).values, [])
     said = " ".join(capsys.readouterr().err.split())
-    assert "0.001 nats a response, 3.3 of the clip range (0.0003)" in said
-    assert "KL 0.001 (k1), 5e-07 (k3)" in said
+    # GSPO's nearer edge is 3e-4
+    assert "differ by 0.001 nats per response, 3.3 times the clip range's edge" in said
+    assert said.endswith("and 0.001 per token: more than float32 rounds; see the warnings")
+    view.preflight(check(tiny_moe, shift=1e-6).values, [])
+    assert "rounding, as it should be" in " ".join(capsys.readouterr().err.split())
     view.preflight({}, ["one"])
     assert capsys.readouterr().err == "warning: one\n"
 
@@ -117,8 +153,6 @@ def test_one_mini_batch_can_clip_nothing(tiny_moe: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize(("outside", "warned"), [(0.0, True), (0.1, False)])
 def test_a_band_that_is_never_reached_is_named_once(outside: float, warned: bool) -> None:
-    from gspo_cli.config import Recipe
-
     recipe, algorithm, params = resolve_arm(Recipe.model_validate({"name": "t", "model": {"tiny": {}}}), "gspo")
     said: list[str] = []
     events: list[str] = []
@@ -126,7 +160,7 @@ def test_a_band_that_is_never_reached_is_named_once(outside: float, warned: bool
     session.run = loop.Run("gspo", recipe, algorithm, params)
     session.hooks = cast(Any, type("H", (), {"on_preflight": staticmethod(lambda _v, w: said.extend(w))}))
     session.log = cast(Any, type("L", (), {"event": staticmethod(lambda name, **_: events.append(name))}))
-    for step in range(1, BAND_BATCHES + 5):
-        watch_band(session, step, {"ratio/outside_frac": outside, "ratio/seq_min": 0.99, "ratio/seq_max": 1.02})
+    for step in range(1, CLIP_RANGE_BATCHES + 5):
+        watch_clip_range(session, step, {"ratio/outside_frac": outside, "ratio/seq_min": 0.99, "ratio/seq_max": 1.02})
     assert (len(said), events) == ((1, ["clip_band_never_reached"]) if warned else (0, []))
     assert not warned or "0.02" in said[0]

@@ -19,16 +19,17 @@ from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.admission import admit, paths_of
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.models.packing import enable_packing, packs
+from gspo_cli.moe import replay as routing_replay
+from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.replay import before_last
 from gspo_cli.moe.routers import replayable
-from gspo_cli.moe.tap import tapped
-from gspo_cli.training import batches, routes
-from gspo_cli.training.batches import Cut, make_mini_batches, rewards_and_groups
 from gspo_cli.training.loop import stop_if_not_replayed
-from gspo_cli.training.update import Learner, record_old_policy, update
-from gspo_cli.types import Group, MiniBatch, RolloutBatch, StepMetrics
+from gspo_cli.training.step import batches
+from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.update import Learner, record_old_policy, update
+from gspo_cli.types import Group, MiniBatch, RolloutBatch, RouteNoise, StepMetrics
 
 LAYERS, EXPERTS, TOP_K = 2, 6, 2
 
@@ -38,8 +39,8 @@ def moe(tiny_moe: PreTrainedModel, request: pytest.FixtureRequest) -> PreTrained
     """The model, fed padded rows or packed ones."""
     model = copy.deepcopy(tiny_moe)
     if request.param == "packed":
-        enable_packing(model)
-    assert packs(model) == (request.param == "packed")
+        admit(model, "the model")
+    assert paths_of(model).packed == (request.param == "packed")
     return model
 
 
@@ -69,7 +70,9 @@ def random_routes(num_tokens: int) -> Any:
 def one_mini(who: Learner, batch: RolloutBatch | None = None, budget: int = 60) -> MiniBatch:
     batch = batch or rollout_batch()
     advantages_B = ALGORITHMS["grpo"].advantage(*rewards_and_groups(batch), ALGORITHMS["grpo"].Params())
-    (mini,) = make_mini_batches(batch, advantages_B, Cut(1, budget, routing=who.routing, packed=packs(who.model)), CPU)
+    (mini,) = make_mini_batches(
+        batch, advantages_B, Batching(1, budget, routing=who.routing, packed=paths_of(who.model).packed), CPU
+    )
     return mini
 
 
@@ -95,6 +98,35 @@ def trained(
     before = weights(who)
     values = update(who, mini, 1.0, first).result().values
     return weights(who) - before, values
+
+
+def noised(who: Learner, share: float) -> MiniBatch:
+    """The usual rows; the old policy's experts get noise."""
+    mini = one_mini(who)
+    for micro in mini.micro_batches:
+        micro.route_noise = RouteNoise(share, key=5)
+    return mini
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_replay_undoes_router_noise_exactly(moe: PreTrainedModel, first: bool) -> None:
+    who = replaying(moe, "r2")
+    _, values = trained(who, noised(who, 0.2), drifted=False, first=first)
+    assert values["ratio/token_log_absmax"] == 0 and values["replay/violations"] == 0
+    assert values["moe/noise_slot_churn"] == pytest.approx(0.2, abs=0.05)  # few tokens
+    assert values["replay/natural_agree_frac"] < 1
+
+
+def test_without_replay_ratios_spread_with_the_share_of_exchanged_experts(moe: PreTrainedModel) -> None:
+    spreads = []
+    for share in (0.05, 0.15, 0.4):
+        who = replaying(moe, "none")
+        mini = noised(who, share)
+        _, values = trained(who, mini, drifted=False, first=True)
+        assert values["moe/slot_churn"] == values["moe/noise_slot_churn"] == pytest.approx(share, abs=0.05)
+        spreads.append((values["ratio/token_log_std"], values["ratio/seq_log_std"]))
+    assert spreads[0][0] < spreads[1][0] < spreads[2][0]
+    assert all(sequence < token for token, sequence in spreads)
 
 
 def test_r2_at_unchanged_weights_is_no_replay_bit_for_bit(moe: PreTrainedModel) -> None:
@@ -130,7 +162,7 @@ def test_every_algorithm_replays_the_same_for_any_cut(moe: PreTrainedModel, algo
         found.append(trained(who, one_mini(who, sampled(random_routes), budget), drifted=True))
     assert float(found[0][0].norm()) > 1e-6
     # routers and norms round to float32, and a shared prompt's gradient is summed before they do
-    atol = 1e-5 * float(found[0][0].abs().max()) if packs(moe) else 1e-9
+    atol = 1e-5 * float(found[0][0].abs().max()) if paths_of(moe).packed else 1e-9
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-6, atol=atol)
     for name in ("replay/natural_agree_frac", "replay/violations", "moe/load_max_violation"):
         assert found[0][1][name] == pytest.approx(found[1][1][name])
@@ -152,7 +184,7 @@ def own_routes(who: Learner, mini: MiniBatch) -> list[Tensor]:
     for micro in mini.micro_batches:
         index_BT = torch.arange(micro.mask_BT.numel()).view(micro.mask_BT.shape)
         index_BT = index_BT if micro.packing is None else micro.packing.index_BT
-        chosen_LRK = torch.full((LAYERS, routes.fed(micro), TOP_K), EXPERTS)
+        chosen_LRK = torch.full((LAYERS, routing_replay.num_input_tokens(micro), TOP_K), EXPERTS)
         for ids, where, known in zip(micro.input_ids_BT, index_BT, before_last(micro.mask_BT), strict=True):
             length = int(known.sum())
             with torch.no_grad(), tapped(who.routing) as tap:
@@ -214,15 +246,15 @@ def test_engine_and_trainer_are_compared_before_any_update(moe: PreTrainedModel)
     who = learner(moe, "grpo")
     mini = one_mini(who, sampled(random_routes))
     record_old_policy(who, [NOTHING, mini])
-    metrics = routes.sampler_route_metrics([mini], EXPERTS)
+    metrics = routing_replay.sampler_route_metrics([mini], EXPERTS)
     # two random pairs of six experts share 2/3 of an expert, so two thirds of the slots differ
     churn = metrics["moe/sampler_slot_churn"]
     share = float(churn.total().numerator) / float(churn.total().denominator)  # type: ignore[union-attr]
     assert 0.5 < share < 0.8
     for micro in mini.micro_batches:
         micro.sampler_routes_LNK = micro.old_routes_LNK
-    assert float(routes.sampler_route_metrics([mini], EXPERTS)["moe/sampler_slot_churn"].total().numerator) == 0  # type: ignore[union-attr]
-    assert routes.sampler_route_metrics([NOTHING], EXPERTS) == {}
+    assert float(routing_replay.sampler_route_metrics([mini], EXPERTS)["moe/sampler_slot_churn"].total().numerator) == 0  # type: ignore[union-attr]
+    assert routing_replay.sampler_route_metrics([NOTHING], EXPERTS) == {}
 
 
 def shifted(place: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -243,7 +275,7 @@ def late(place: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def test_a_broken_replay_is_caught(
     moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, broken: Callable[..., Any], replay: str
 ) -> None:
-    monkeypatch.setattr(routes, "place", broken(routes.place))
+    monkeypatch.setattr(routing_replay, "place", broken(routing_replay.place))
     who = replaying(moe, replay)
     values = trained(who, one_mini(who, sampled(random_routes)), drifted=True)[1]
     assert values["replay/violations"] is not None and values["replay/violations"] > 10
@@ -272,7 +304,7 @@ def test_misaligned_positions_are_caught(
 
 
 def test_a_record_that_nobody_replays_is_caught(moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gspo_cli.moe.tap.RouterTap._replay", lambda *_: lambda *_: None)
+    monkeypatch.setattr("gspo_cli.moe.hooks.RouterTap._replay", lambda *_: lambda *_: None)
     who = replaying(moe, "r2")
     values = trained(who, one_mini(who), drifted=True)[1]
     assert values["replay/violations"] is not None and values["replay/violations"] > 10

@@ -8,9 +8,9 @@ import pytest
 import torch
 from test_batches import CPU, rollout_batch
 
-from gspo_cli.training.accumulate import Accumulator
-from gspo_cli.training.batches import Cut, make_mini_batches
-from gspo_cli.training.rollout_metrics import mismatch_metrics, rollout_metrics
+from gspo_cli.training.step.batches import Batching, make_mini_batches
+from gspo_cli.training.step.metrics import Accumulator
+from gspo_cli.training.step.rollout_metrics import mismatch_metrics, rollout_metrics
 from gspo_cli.types import RolloutBatch, Score
 
 
@@ -63,7 +63,7 @@ def test_the_engine_against_the_trainer() -> None:
     """m = o - 0.002 * (position in the response + 1), so a response of n tokens has the mean gap 0.001 * (n + 1)."""
     batch = rollout_batch()
     advantages = torch.ones(sum(len(g.samples) for g in batch.groups))
-    minis = make_mini_batches(batch, advantages, Cut(2, 10_000), CPU)
+    minis = make_mini_batches(batch, advantages, Batching(2, 10_000), CPU)
     gaps: list[list[float]] = []
     for micro in (m for mini in minis for m in mini.micro_batches):
         place_BT = micro.mask_BT.cumsum(-1)
@@ -86,3 +86,13 @@ def test_the_engine_against_the_trainer() -> None:
     }.items():
         assert found[name] == pytest.approx(expected, rel=1e-3), name
     assert 0 < (found["mismatch/outside_band_frac"] or 0) < 1
+
+
+def test_the_mean_reward_counts_the_groups_that_were_put_aside() -> None:
+    kept, aside = scored([[0, 1, 1, 0], [1, 0, None, 0]]), scored([[1, 1, 1, 1], [1, 1, None, 1], [0, 0, 0, 0]])
+    metrics = Accumulator()
+    metrics.add(rollout_metrics(replace(kept, dropped=aside.groups), torch.ones(8), dynamic_sampling=True))
+    line = metrics.result()
+    assert line.values["reward/mean"] == pytest.approx((3 + 7) / (7 + 11)) and line.counts["reward/mean"] == 18
+    assert line.values["reward/mean_kept"] == pytest.approx(3 / 7) and line.counts["reward/mean_kept"] == 7
+    assert "reward/mean_kept" not in rollout_metrics(kept, torch.ones(8))

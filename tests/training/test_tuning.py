@@ -10,8 +10,8 @@ from program import Gspo
 
 from gspo_cli import recipe
 from gspo_cli.errors import GspoError
-from gspo_cli.training.study import plan
-from gspo_cli.training.tuning import expand, parse_grid, with_tuning
+from gspo_cli.training.study.arms import plan_runs
+from gspo_cli.training.study.tuning import expand, parse_grid, with_tuning
 
 
 def test_every_arm_gets_every_point_of_the_grid() -> None:
@@ -19,7 +19,7 @@ def test_every_arm_gets_every_point_of_the_grid() -> None:
     assert grid == {"lr": [5e-5, 1e-4], "clip.high": [0.3, 0.4]}
     filled, labels, trials = expand(recipe.load("quickstart"), ["grpo", "gspo"], grid)
     assert labels == [f"{arm}.{n}" for arm in ("grpo", "gspo") for n in (1, 2, 3, 4)]
-    runs = {run.arm: run.recipe.algo for run in plan(filled, labels, [100])}
+    runs = {run.arm: run.recipe.algo for run in plan_runs(filled, labels, [100])}
     assert (runs["gspo.3"].name, runs["gspo.3"].lr, runs["gspo.3"].params["clip"]["high"]) == ("gspo", 1e-4, 0.3)
     assert runs["gspo.3"].params["clip"]["low"] == 3e-4  # what the grid does not name stays published
     assert trials["grpo.2"] == {"arm": "grpo", "chosen": {"lr": 5e-5, "clip.high": 0.4}}
@@ -27,7 +27,7 @@ def test_every_arm_gets_every_point_of_the_grid() -> None:
 
 @pytest.mark.parametrize("text", ["algo.lr=1e-4", "train.lr=1e-4,2e-4", "algo.lr", "algo.lr=,"])
 def test_what_is_no_grid(text: str) -> None:
-    with pytest.raises(GspoError, match="is no grid"):
+    with pytest.raises(GspoError, match="is not a grid"):
         parse_grid([text])
 
 
@@ -39,7 +39,7 @@ def test_what_chose_a_setting_cannot_test_it(tmp_path: Path) -> None:
         with_tuning(loaded, ["gspo"], [99, 100], tmp_path)
     with pytest.raises(GspoError, match="no arm 'grpo'"):
         with_tuning(loaded, ["gspo", "grpo"], [0], tmp_path)
-    (run,) = plan(with_tuning(loaded, ["gspo"], [0], tmp_path), ["gspo"], [0])
+    (run,) = plan_runs(with_tuning(loaded, ["gspo"], [0], tmp_path), ["gspo"], [0])
     assert run.recipe.algo.lr == 5e-5 and run.recipe.report.tuning["gspo"].trials == 2
 
 
@@ -80,7 +80,8 @@ def test_a_process_of_its_own_trains_the_same_bytes(gspo_here: Gspo, smoke: Path
 
 def test_a_run_that_collapses_stays_and_the_others_are_trained(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     """Any fall counts here: the first arm's reward is never above its best."""
-    rule = ["report.collapse.below=1.0", "report.collapse.least=0.0", "train.stop_on_collapse=true", "train.steps=6"]
+    rule = [*(f"report.collapse.{key}=0" for key in ("below", "least", "noise")), "train.stop_on_collapse=true"]
+    rule += ["train.steps=6"]
     sets = [part for key in (*rule, "eval.bench=[]") for part in ("--set", key)]
     done = gspo_here("train", smoke, "--algo", "grpo,gspo", "--out", tmp_path, "--name", "demo", *sets)
     assert done.code in (0, 4), done.err
@@ -91,3 +92,16 @@ def test_a_run_that_collapses_stays_and_the_others_are_trained(gspo_here: Gspo, 
         assert (ends[run] == "failed") == any(e["event"] == "collapsed" for e in events)
     assert (done.code == 4) == ("failed" in ends.values())
     assert "failed" in ends.values()
+
+
+@pytest.mark.slow
+def test_a_start_model_per_seed_is_trained_and_shared_by_the_arms(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
+    sets = [part for key in ("cold_start.per_seed=true", "train.steps=1", "eval.bench=[]") for part in ("--set", key)]
+    done = gspo_here(
+        "train", smoke, "--algo", "grpo,gspo", "--seeds", "0,1", "--out", tmp_path, "--name", "demo", *sets
+    )
+    assert done.code == 0, done.err
+    start = {
+        run.name: json.loads((run / "run.json").read_text())["model_sha256"] for run in (tmp_path / "demo").glob("*-s*")
+    }
+    assert start["grpo-s0"] == start["gspo-s0"] != start["grpo-s1"] == start["gspo-s1"]

@@ -1,22 +1,33 @@
-"""The tests of a programming problem, and why some cannot be graded against."""
+"""The tests of a programming problem: validated, and read from LiveCodeBench's packed form without unpickling."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import pickletools
+import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 MAX_DIGITS = 50_000  # of an integer in JSON, as the official evaluator allows
+MAX_UNPACKED = 256 << 20
+"""Bytes that one problem's tests may unpack to."""
+STRING_OPCODES = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
+FRAMING_OPCODES = {"PROTO", "FRAME", "MEMOIZE", "STOP"}
 
 
 class BadTests(Exception):
-    """Tests against which nothing can be graded; the problem is left out and named, it is never a pass."""
+    """Nothing can be graded against these tests. The problem is left out and named; it is never a pass.
+
+    The messages are keys of `excluded` in summaries.
+    """
 
 
 @dataclass(frozen=True)
 class CodeTests:
-    """Inputs with their expected outputs; stdin and stdout, or arguments (one JSON value a line) and result."""
+    """Inputs with their expected outputs: stdin and stdout, or arguments (one JSON value per line) and result."""
 
     inputs: tuple[str, ...] = field(repr=False)
     outputs: tuple[str, ...] = field(repr=False)
@@ -24,11 +35,11 @@ class CodeTests:
 
     @cached_property
     def expected(self) -> tuple[Any, ...]:
-        """The outputs as values, for functions."""
-        return tuple(map(parse, self.outputs))
+        """The outputs as values; for functions."""
+        return tuple(map(parse_json, self.outputs))
 
     def check(self) -> None:
-        """Errors: BadTests when there are none, their numbers differ, or a function's are no JSON."""
+        """Errors: BadTests without tests, for unequal numbers of inputs and outputs, or values that should be JSON."""
         if not self.inputs:
             raise BadTests("no tests")
         if len(self.inputs) != len(self.outputs):
@@ -38,26 +49,23 @@ class CodeTests:
         try:
             for text in self.inputs:
                 for line in text.split("\n"):
-                    parse(line)
+                    parse_json(line)
             self.expected  # noqa: B018
         except (ValueError, RecursionError) as error:
             raise BadTests("arguments or results are not JSON") from error
 
 
-def parse(text: str) -> Any:
-    """A JSON value, with integers of up to 50,000 digits.
-
-    Errors: ValueError, RecursionError.
-    """
+def parse_json(text: str) -> Any:
+    """A JSON value, with integers of up to 50,000 digits. Errors: ValueError, RecursionError."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         raise
-    except ValueError:  # an integer beyond the interpreter's own limit of digits
-        return json.loads(text, parse_int=_long)
+    except ValueError:  # an integer with more digits than the interpreter parses
+        return json.loads(text, parse_int=_long_integer)
 
 
-def _long(digits: str) -> int:
+def _long_integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise ValueError("an integer of more than 50,000 digits")
     sign, digits = (-1, digits[1:]) if digits.startswith("-") else (1, digits)
@@ -68,7 +76,7 @@ def _long(digits: str) -> int:
     return sign * value
 
 
-def tests_from(row: Any) -> CodeTests:
+def parse_tests(row: Any) -> CodeTests:
     """From `{"inputs": [...], "outputs": [...], "fn_name": name or null}`; a list as one input means its lines.
 
     Errors: BadTests for anything else.
@@ -82,3 +90,72 @@ def tests_from(row: Any) -> CodeTests:
     if name is not None and not isinstance(name, str):
         raise BadTests("fn_name is no text")
     return CodeTests(tuple(inputs), tuple(row["outputs"]), name)
+
+
+def unpack_tests(public: str, private: str, metadata: str, limit: int = MAX_UNPACKED) -> CodeTests:
+    """Public tests, then private ones; a `func_name` in the metadata makes the problem functional.
+
+    Errors: BadTests for tests that cannot be decoded, or against which nothing can be graded.
+    """
+    try:
+        name = (json.loads(metadata) if metadata else {}).get("func_name")
+        cases = [*json.loads(public or "[]"), *json.loads(private_json(private or "", limit) or "[]")]
+        inputs, outputs = (tuple(case[key] for case in cases) for key in ("input", "output"))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise BadTests(f"the tests cannot be decoded: {type(error).__name__}") from error
+    if not all(isinstance(text, str) for text in (*inputs, *outputs)):
+        raise BadTests("an input or output is no text")
+    tests = CodeTests(inputs, outputs, name)
+    tests.check()
+    return tests
+
+
+def private_json(field: str, limit: int = MAX_UNPACKED) -> str:
+    """The private tests as JSON text, from either encoding. Errors: BadTests."""
+    if field.lstrip().startswith("[") or not field.strip():
+        return field.strip()
+    try:
+        packed = base64.b64decode(field.strip(), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadTests("private tests are neither JSON nor base64") from error
+    return pickled_string(inflate(packed, limit))
+
+
+def inflate(packed: bytes, limit: int) -> bytes:
+    """Decompress zlib data to at most `limit` bytes.
+
+    Errors: BadTests for more than that, and for data that is cut off or followed by other data.
+    """
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(packed, limit)
+    except zlib.error as error:
+        raise BadTests("private tests are no zlib data") from error
+    if stream.unconsumed_tail:
+        raise BadTests(f"private tests unpack to more than {limit >> 20} MiB")
+    if not stream.eof or stream.unused_data:
+        raise BadTests("private tests are cut off or followed by other data")
+    return data
+
+
+def pickled_string(data: bytes) -> str:
+    """The string in a pickle of one string, read from the opcodes without unpickling.
+
+    Errors: BadTests for any other opcode, another number of strings, or bytes after the end.
+    """
+    strings: list[Any] = []
+    end = None
+    try:
+        for opcode, argument, position in pickletools.genops(data):
+            if opcode.name in STRING_OPCODES:
+                strings.append(argument)
+            elif opcode.name not in FRAMING_OPCODES:
+                raise BadTests(f"private tests are a pickle of more than text ({opcode.name})")
+            end = position if opcode.name == "STOP" else None
+    except (ValueError, UnicodeDecodeError, OverflowError) as error:
+        raise BadTests("private tests are no pickle") from error
+    if end is None or end + 1 != len(data):
+        raise BadTests("private tests are followed by other data")
+    if len(strings) != 1 or not isinstance(strings[0], str):
+        raise BadTests(f"private tests hold {len(strings)} strings, not one")
+    return strings[0]

@@ -1,7 +1,7 @@
-"""Many programs at once: a pool of threads, each of which starts one sandboxed process after another.
+"""Grade many programs at once: a pool of threads, each of which starts one sandboxed process after another.
 
-Threads, because every program is a process of its own anyway, and long-lived ones, because a sandbox ends with the
-thread that started it. Neither the order of the results nor the results depend on the number of workers.
+Threads suffice because every program is a process anyway. They are long-lived because a sandbox ends with the thread
+that started it. Neither the order of the results nor the results depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -11,23 +11,39 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gspo_cli.rewards.code.checked import grade_checked
 from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
 from gspo_cli.rewards.code.official import grade_official
-from gspo_cli.rewards.code.script import grade_script
-from gspo_cli.rewards.code.verdict import EXCLUDED, LATE, RUNNER, Verdict
+from gspo_cli.rewards.code.script import grade_checked, grade_script
+from gspo_cli.rewards.verdict import EXCLUDED, RUNNER_ERROR, TIME_LIMIT, ProgramVerdict
 from gspo_cli.sandbox.contract import Sandbox
 from gspo_cli.sandbox.machine import physical_cores
 
-GRADERS: dict[str, Callable[[Sandbox, str, CodeTests], Verdict]] = {
+PROGRAM_GRADERS: dict[str, Callable[[Sandbox, str, CodeTests], ProgramVerdict]] = {
     "official": grade_official,
     "script": grade_script,
 }
 CHECKED = "checked"
-ALL = GRADERS | {CHECKED: grade_checked}
-"""And one for problems that bring their own way to judge an output; it is nobody's choice."""
+"""The grader of problems that may bring a checker. Users cannot choose it."""
+ALL_GRADERS = PROGRAM_GRADERS | {CHECKED: grade_checked}
 BUSY_S = 0.5
-"""A program that was late and had waited less than this for a core would be late on an idle machine too."""
+"""A program that timed out after waiting less than this for a core would time out on an idle machine too."""
+
+
+def extract_program(response: str) -> tuple[str, str]:
+    """(program, how it was found), from what follows the last `</think>`: the text between the last two fences.
+
+    Fewer than two fences give the empty program, as does a thinking part that is never closed. An odd number of fences
+    (an answer that was cut off) picks the text between two blocks, as officially; that is named `odd_fences`.
+    """
+    visible = response.rsplit("</think>", 1)[-1]
+    if "<think>" in visible:
+        return "", "unclosed"
+    lines = visible.split("\n")
+    fences = [number for number, line in enumerate(lines) if "```" in line]
+    if len(fences) < 2:
+        return "", "no_fences"
+    program = "\n".join(lines[fences[-2] + 1 : fences[-1]])
+    return program, "odd_fences" if len(fences) % 2 else "fences"
 
 
 class SharedTests:
@@ -50,7 +66,7 @@ class SharedTests:
             return self._tests
 
     def check(self) -> None:
-        """Unpacks them once and drops them. Errors: BadTests when nothing can be graded against them."""
+        """Unpack them once and drop them. Errors: BadTests when nothing can be graded against them."""
         self._unpack().check()
 
     def done(self) -> None:
@@ -71,30 +87,34 @@ class Work:
 
 @dataclass(frozen=True)
 class Graded:
-    """What came out of a pool."""
+    """The result of `grade_all`."""
 
-    verdicts: list[dict[str, Verdict]]
+    verdicts: list[dict[str, ProgramVerdict]]
     """By grader, in the order of the work."""
     unconfirmed: int
-    """Time limits on a busy machine that a second run, with a core each, did not confirm; its verdict counts."""
+    """Timeouts on a busy machine that a second run, with one core per program, did not confirm. Its verdict counts."""
 
 
 def grade_all(sandbox: Sandbox, graders: Sequence[str], work: Sequence[Work], workers: int) -> Graded:
-    """Every program under every grader. An interrupt ends all programs that run."""
+    """Every program under every grader. An interrupt kills all programs that run."""
     for item in work:
         item.tests.uses += 1
     verdicts = _run(sandbox, [(graders, item) for item in work], workers)
-    again = [(i, g) for i, of in enumerate(verdicts) for g, v in of.items() if needs_second_run(v)]
-    seconds = _run(sandbox, [((grader,), work[i]) for i, grader in again], min(workers, physical_cores()))
-    changed = 0
-    for (index, grader), second in zip(again, seconds, strict=True):
-        changed += second[grader].verdict != verdicts[index][grader].verdict
-        verdicts[index] |= second
-    return Graded(verdicts, changed)
+    again = [(i, grader) for i, row in enumerate(verdicts) for grader, v in row.items() if needs_second_run(v)]
+    repeats = _run(sandbox, [((grader,), work[i]) for i, grader in again], min(workers, physical_cores()))
+    unconfirmed = 0
+    for (index, grader), repeat in zip(again, repeats, strict=True):
+        unconfirmed += repeat[grader].verdict != verdicts[index][grader].verdict
+        verdicts[index] |= repeat
+    return Graded(verdicts, unconfirmed)
 
 
-def _run(sandbox: Sandbox, jobs: Sequence[tuple[Sequence[str], Work]], workers: int) -> list[dict[str, Verdict]]:
-    """The verdicts of each job, in order."""
+def needs_second_run(verdict: ProgramVerdict) -> bool:
+    """Whether it timed out without a core to itself: the machine was busy, or stood still."""
+    return verdict.verdict in (TIME_LIMIT, RUNNER_ERROR) and verdict.cpu_wait_s >= BUSY_S
+
+
+def _run(sandbox: Sandbox, jobs: Sequence[tuple[Sequence[str], Work]], workers: int) -> list[dict[str, ProgramVerdict]]:
     with ThreadPoolExecutor(workers) as pool:
         futures = [pool.submit(_grade, sandbox, graders, item) for graders, item in jobs]
         try:
@@ -105,16 +125,11 @@ def _run(sandbox: Sandbox, jobs: Sequence[tuple[Sequence[str], Work]], workers: 
             raise
 
 
-def needs_second_run(verdict: Verdict) -> bool:
-    """Whether it was late without having had a core to itself: the machine was busy, or stood still."""
-    return verdict.verdict in (LATE, RUNNER) and verdict.waited_s >= BUSY_S
-
-
-def _grade(sandbox: Sandbox, graders: Sequence[str], item: Work) -> dict[str, Verdict]:
+def _grade(sandbox: Sandbox, graders: Sequence[str], item: Work) -> dict[str, ProgramVerdict]:
     try:
         tests = item.tests.get()
-        return {grader: ALL[grader](sandbox, item.program, tests) for grader in graders}
+        return {grader: ALL_GRADERS[grader](sandbox, item.program, tests) for grader in graders}
     except BadTests as error:
-        return {grader: Verdict(EXCLUDED, str(error)) for grader in graders}
+        return {grader: ProgramVerdict(EXCLUDED, str(error)) for grader in graders}
     finally:
         item.tests.done()

@@ -1,6 +1,6 @@
 """Calls one function once in an ordinary interpreter, for the `script` grader: no stand-ins, no state between tests.
 
-The prelude is kept, because programs for LeetCode count on it; the program is compiled by itself.
+The prelude is kept because programs for LeetCode rely on it; the program is compiled on its own. Runs as `start.py`.
 """
 
 import json
@@ -9,10 +9,10 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from gspo_cli.rewards.code.harness import prelude
-from gspo_cli.rewards.code.harness.channel import Channel, silence
-from gspo_cli.rewards.code.harness.values import Encoder
+from gspo_cli.rewards.code.harness import candidate
+from gspo_cli.rewards.code.harness.channel import Channel, Encoder, silence
 
+# Bound now: the program may replace what these modules hold.
 _dumps, _exit = json.dumps, os._exit
 
 
@@ -43,11 +43,15 @@ def load(program: str, name: str) -> Any:
     """The method of a new `Solution`, or the function, that `program` itself defines."""
     module = ModuleType("solution")
     sys.modules["solution"] = module
-    own = prelude.is_own(name, program)
-    exec(prelude.PRELUDE, module.__dict__)
+    own = candidate.defines(program, name)
+    exec(candidate.PRELUDE, module.__dict__)
     exec(compile(program, "<program>", "exec", dont_inherit=True), module.__dict__)
     if hasattr(module, "Solution"):
         return getattr(module.Solution(), name)
     if not own:
         raise AttributeError(name)
     return getattr(module, name)
+
+
+if __name__ == "__main__":
+    main()

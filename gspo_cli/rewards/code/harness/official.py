@@ -1,11 +1,13 @@
-"""Runs a program the way LiveCodeBench's evaluator does; says what came out, test by test, when asked for it.
+"""Runs a program as LiveCodeBench's evaluator does and reports the result of each test on request.
 
 The rules, oddities included, are those of that evaluator at 28fef95: one process and one module for all tests, a
-prelude before the program, SIGALRM as the clock of each test, standard streams replaced by objects.
+prelude before the program, SIGALRM as the clock of each test, objects in place of the standard streams. Runs as
+`start.py`.
 """  # no `from __future__` here: what `exec` compiles would inherit it
 
 import faulthandler
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -13,15 +15,15 @@ from io import StringIO
 from types import ModuleType
 from typing import Any
 
-from gspo_cli.rewards.code.harness import guard, prelude, stdin_program
-from gspo_cli.rewards.code.harness.channel import Channel, silence
-from gspo_cli.rewards.code.harness.values import Encoder
+from gspo_cli.rewards.code.harness import candidate
+from gspo_cli.rewards.code.harness.channel import Channel, Encoder, silence
 
-_dumps, _loads, _alarm = json.dumps, json.loads, signal.alarm
+# Bound now: the program may replace what these modules hold.
+_dumps, _loads, _alarm, _exit = json.dumps, json.loads, signal.alarm, os._exit
 
 
 class TimeoutException(Exception):
-    """The alarm of a test; its name is how the time limit is told from other errors."""
+    """The alarm of a test. Its name distinguishes the time limit from other errors (`_failure`)."""
 
 
 def _on_alarm(_signal: int, _frame: object) -> None:
@@ -38,24 +40,24 @@ def main() -> None:
     silence()
     signal.signal(signal.SIGALRM, _on_alarm)
     program, name, limit = source.decode("utf-8", "surrogatepass"), header["fn_name"], header["limit_s"]
-    guard.take_away(program)
+    candidate.disable_functions(program)
     sys.argv = [""]
     try:
         method = load(program, name, limit)
     except Exception as error:
-        channel.send({"status": "runtime_error", "error": str(error)[:200]})  # failing to say it: runner_error
+        channel.send({"status": "runtime_error", "error": str(error)[:200]})  # if this raises: runner_error
         return
     channel.send({"status": "loaded", "numpy": getattr(sys.modules.get("numpy"), "__version__", None)})
     run: Callable[..., tuple[dict[str, Any], bytes]] = run_stdin if name is None else run_function
     while True:
-        _, given = channel.receive()
+        _, text = channel.receive()
         try:
-            answer, data = run(method, given.decode("utf-8", "surrogatepass"), limit)
-        except Exception as error:  # around the test: a standard stream or a repr that the program has spoilt
-            answer, data = {"status": "runtime_error", "error": str(error)[:200]}, b""
+            reply, data = run(method, text.decode("utf-8", "surrogatepass"), limit)
+        except Exception as error:  # outside the test: a standard stream or a repr that the program has spoilt
+            reply, data = {"status": "runtime_error", "error": str(error)[:200]}, b""
         if len(data) > header["cap"]:
-            answer, data = {"status": "output_limit"}, b""
-        channel.send(answer, data)
+            reply, data = {"status": "output_limit"}, b""
+        channel.send(reply, data)
 
 
 def load(program: str, name: str | None, limit: int) -> Callable[..., Any]:
@@ -63,8 +65,8 @@ def load(program: str, name: str | None, limit: int) -> Callable[..., Any]:
 
     Errors: whatever the program raises while it is executed, its time limit included; AttributeError.
     """
-    source = stdin_program.as_function(program) if name is None else f"{prelude.PRELUDE}\n\n{program}"
-    is_own = name is None or "class Solution" in source or prelude.is_own(name, program)
+    source = candidate.as_function(program) if name is None else f"{candidate.PRELUDE}\n\n{program}"
+    is_own = name is None or "class Solution" in source or candidate.defines(program, name)
     module = ModuleType("tmp_sol", "")
     _alarm(limit)
     try:
@@ -74,13 +76,12 @@ def load(program: str, name: str | None, limit: int) -> Callable[..., Any]:
             owner = module.Solution()
     finally:
         _alarm(0)
-    wanted = name or stdin_program.FUNCTION
     if not is_own:
         raise AttributeError(f"the program does not define {name}")
-    found = getattr(owner, wanted)
-    if found is None:
-        raise AttributeError(wanted)
-    return found  # type: ignore[no-any-return]
+    method = getattr(owner, name or candidate.FUNCTION)
+    if method is None:
+        raise AttributeError(name or candidate.FUNCTION)
+    return method  # type: ignore[no-any-return]
 
 
 def run_stdin(function: Callable[[], Any], text: str, limit: int) -> tuple[dict[str, Any], bytes]:
@@ -91,7 +92,7 @@ def run_stdin(function: Callable[[], Any], text: str, limit: int) -> tuple[dict[
     captured.close = lambda _: None  # type: ignore[method-assign, misc, assignment]
     before, sys.stdout = sys.stdout, captured
     try:
-        stdin_program.call(function, text)
+        candidate.call_with_stdin(function, text)
         _alarm(0)
     except Exception as error:
         _alarm(0)
@@ -104,7 +105,7 @@ def run_stdin(function: Callable[[], Any], text: str, limit: int) -> tuple[dict[
 
 
 def run_function(method: Callable[..., Any], text: str, limit: int) -> tuple[dict[str, Any], bytes]:
-    """What the method returns for one argument a line, as typed JSON."""
+    """What the method returns for one argument per line, as typed JSON."""
     arguments = [_loads(line) for line in text.split("\n")]
     _alarm(limit)
     faulthandler.enable()
@@ -123,7 +124,7 @@ def run_function(method: Callable[..., Any], text: str, limit: int) -> tuple[dic
 
 
 def _failure(error: Exception) -> tuple[dict[str, Any], bytes]:
-    """Told apart by its repr, which the program may have made: where that fails, the failure is the error."""
+    """Time limit or other error, by the exception's repr. The program may define the repr; it may even raise."""
     text = repr(error)
     late = "timeoutexception" in text.lower()
     return {"status": "time_limit" if late else "runtime_error", "error": text[:200]}, b""
@@ -136,3 +137,10 @@ def _is_unprintable(value: Any) -> bool:
     except Exception:
         return True
     return False
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:  # whatever escapes, even with threads still running, ends the process at once
+        _exit(1)

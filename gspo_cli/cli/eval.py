@@ -1,0 +1,315 @@
+"""`gspo eval`: benchmarks, answers and programs to grade, Elo."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gspo_cli.cli import console, options
+from gspo_cli.cli.options import GraderPython, JsonLines, Out, SandboxKind, Set, TrustCode, UnsafeLocal, Workers
+from gspo_cli.errors import ExitCode, GspoError
+
+if TYPE_CHECKING:
+    from gspo_cli.evals.command import Request
+    from gspo_cli.evals.store import Mode
+
+app = typer.Typer(help="Evaluate models on benchmarks.", no_args_is_help=True)
+
+
+@app.command()
+@console.command
+def benchmarks(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL|RUN", help="A run, or a model's folder or hub name.", show_default="the newest run"
+        ),
+    ] = None,
+    bench: Annotated[
+        str, typer.Option(help="Benchmarks, comma-separated.", autocompletion=options.complete_benchmarks)
+    ] = "arithmetic",
+    samples: Annotated[int | None, typer.Option(help="Answers per problem: the k of avg@k.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only the first problems.")] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Decode greedily: temperature 0, one answer.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Override the benchmark's temperature.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Override top-p: sample from the likeliest tokens up to this mass.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Override top-k: sample from the k likeliest tokens.")] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Override min-p: drop tokens below this share of the likeliest one.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Override the longest answer, in tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed for the answers.", show_default="the run's, else 0")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="transformers, vllm or vllm-server.", show_default="the run's")
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option(help="NAME=PATH: problems from json, jsonl or parquet.")] = None,
+    revision: Annotated[list[str] | None, typer.Option(help="NAME=SHA: another commit of the published data.")] = None,
+    release: Annotated[list[str] | None, typer.Option(help="NAME=RELEASE, e.g. livecodebench=release_v6.")] = None,
+    window: Annotated[list[str] | None, typer.Option(help="NAME=FROM..TO: only problems from these dates.")] = None,
+    contests: Annotated[list[str] | None, typer.Option(help="NAME=PATH: contest standings, for codeforces.")] = None,
+    ratings: Annotated[list[str] | None, typer.Option(help="NAME=PATH: rating table, for percentiles.")] = None,
+    grader: Annotated[str, typer.Option(help="Grader of programs: both, official or script.")] = "both",
+    workers: Workers = None,
+    sandbox: SandboxKind = "auto",
+    unsafe_local: UnsafeLocal = False,
+    grader_python: GraderPython = None,
+    answers: Annotated[Path | None, typer.Option(help="Grade these stored answers without running a model.")] = None,
+    all_checkpoints: Annotated[
+        bool, typer.Option("--all-checkpoints", help="Evaluate every checkpoint of the run and plot the scores.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished evaluation.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier evaluation first.")] = False,
+    set_: Set = None,
+    trust_remote_code: TrustCode = None,
+    out: Out = Path("results"),
+    json_: JsonLines = False,
+) -> None:
+    """Evaluate a run or a model on benchmarks: avg@k with standard errors clustered by problem, and pass@k.
+
+    Examples:
+        gspo eval benchmarks
+        gspo eval benchmarks my-model --bench aime24,math500 --data aime24=aime24.jsonl --resume
+        gspo eval benchmarks results/my-study/gspo-s0 --all-checkpoints
+        gspo eval benchmarks my-model --engine vllm-server --set rollout.vllm.url=http://127.0.0.1:8000
+    """
+    from gspo_cli.evals.benchmark import DataChoice
+    from gspo_cli.evals.benchmarks import find_benchmark
+    from gspo_cli.evals.benchmarks.shared_code import grader_choice
+    from gspo_cli.evals.settings import Overrides
+    from gspo_cli.evals.targets import ProblemLoader, parse_data
+    from gspo_cli.sandbox.choose import SandboxChoice
+
+    chosen = [find_benchmark(name) for name in dict.fromkeys(n.strip() for n in bench.split(",")) if name]
+    if not chosen:
+        raise GspoError("--bench names no benchmark", "it is empty", "`gspo eval list` lists them")
+    if resume and overwrite:
+        raise GspoError("--resume and --overwrite together", "one keeps stored answers, one deletes them", "use one")
+    if greedy and temperature:
+        raise GspoError(f"--greedy and --temperature {temperature}", "greedy is temperature 0", "use one of them")
+    if answers is not None and (model is not None or len(chosen) != 1):
+        raise GspoError("--answers takes one --bench and no model", "the answers already exist", "leave out the rest")
+    named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests,
+             "ratings": ratings}  # fmt: skip
+    choices = parse_data({option: texts or [] for option, texts in named.items()}, chosen)
+    grading = grader_choice(grader, workers, SandboxChoice(sandbox, unsafe_local, grader_python))
+    if unsafe_local:
+        console.note("warning: --unsafe-local: programs run without any isolation, and the summary says so")
+    loading = ProblemLoader(choices, console.note)
+    if answers is None and len(chosen) == 1:  # with several, the others can still be evaluated
+        loading.problems(chosen[0])
+
+    from gspo_cli.evals.command import Request  # torch, only once the options are known to be valid
+    from gspo_cli.evals.runner import grade_stored
+    from gspo_cli.evals.targets import find_targets
+    from gspo_cli.models.remote_code import allow_code
+
+    if answers is not None:
+        folder = out / f"eval-{answers.stem}" / chosen[0].name
+        problems = chosen[0].load(choices.get(chosen[0].name, DataChoice()))
+        summary = grade_stored(chosen[0], problems, answers, folder, overwrite, grading) | {"folder": str(folder)}
+        return _finish([summary], [_report(summary, json_)], json_)
+    allow_code(trust_remote_code)
+    targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
+    if str(model) != targets[-1].name:
+        why = "; no name was given, so it is the newest run" if model is None else ""
+        console.note(f"model: {targets[-1].name}{why}")
+    overrides = Overrides(samples, 0.0 if greedy else temperature, top_p, top_k, min_p, max_tokens, limit)
+    mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
+    _evaluate(Request(chosen, targets, loading, overrides, seed, mode, grading), all_checkpoints, json_)
+
+
+def _evaluate(request: Request, all_checkpoints: bool, as_json: bool) -> None:
+    """Run every requested evaluation, even if another one fails; exits with the highest of their exit codes."""
+    from gspo_cli.cli.views.evaluation import EvalView
+    from gspo_cli.evals.command import evaluations
+
+    summaries, codes = [], [ExitCode.OK]
+    with closing(evaluations(request, console.note)) as planned:
+        for job in planned:
+            try:
+                with EvalView(f"{job.benchmark.name} {job.target.step or ''}".strip()) as view:
+                    summary = job.run(view.progress, view.drawing, console.note) | {"folder": str(job.folder)}
+                summaries.append(summary)
+                codes.append(_report(summary, as_json, request.loader.loaded[job.benchmark.name].warnings))
+            except KeyboardInterrupt:
+                console.note(f"answers so far are in {job.folder}; run the same command with --resume to continue")
+                raise
+            except Exception as error:
+                codes.append(console.report(error, as_json))
+    if all_checkpoints and summaries:
+        _plot_scores(request.targets[0].folder.parent)
+    _finish(summaries, codes, as_json)
+
+
+def _report(summary: dict[str, Any], as_json: bool, said: Sequence[str] = ()) -> ExitCode:
+    """Print what a reader must know of one evaluation but has not been told yet, and return its exit code."""
+    for warning in summary["warnings"]:
+        if warning not in said:
+            console.note(f"warning: {warning}")
+    if summary["incomplete"]:
+        console.note(
+            f"warning: {summary['benchmark']} is incomplete: the grader failed on {summary['grader_errors']} of "
+            f"{summary['num_answers']} answers"
+        )
+    console.note(f"answers and summary: {summary['folder']}")
+    if as_json:
+        console.print_json(summary)
+    return ExitCode.ENGINE if summary["incomplete"] else ExitCode.OK
+
+
+def _plot_scores(run: Path) -> None:
+    """Plot score against training step and generated tokens."""
+    from gspo_cli.report.figures.plots import plot_scores
+    from gspo_cli.report.runs.folders import find_study
+
+    report = plot_scores(find_study(str(run), run))
+    for line in [*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items())]:
+        console.note(line)
+    for path in (path for paths in report.files.values() for path in paths):
+        console.note(f"figure: {path}")
+
+
+def _finish(summaries: list[dict[str, Any]], codes: list[ExitCode], as_json: bool) -> None:
+    """Print all results, and exit with the highest exit code."""
+    from gspo_cli.cli.views.evaluation import rating_lines, result_table
+
+    if summaries and not as_json:
+        console.out.print(result_table(summaries))
+        for line in (line for summary in summaries for line in rating_lines(summary)):
+            console.out.print(line)
+    if max(codes):
+        raise typer.Exit(int(max(codes)))
+
+
+@app.command("list")
+@console.command
+def list_(json_: JsonLines = False) -> None:
+    """List the benchmarks with their usual settings.
+
+    Examples:
+        gspo eval list
+        gspo eval list --json
+    """
+    from dataclasses import asdict
+
+    from gspo_cli.cli.views.evaluation import list_table
+    from gspo_cli.evals.benchmarks import BENCHMARKS
+
+    if not json_:
+        console.out.print(list_table(list(BENCHMARKS.values())))
+        return
+    console.print_json(
+        {"name": b.name, "description": b.description, "samples": b.samples, "data": b.hub or "embedded"}
+        | asdict(b.sampling)
+        for b in BENCHMARKS.values()
+    )
+
+
+UNDECIDED = ("grader_error", "excluded")
+MAX_ERRORS = 0.01
+"""Share of programs that may fail to start; above it, the machine is at fault and the command fails."""
+
+
+@app.command()
+@console.command
+def grade(
+    file: Annotated[Path, typer.Argument(help="Answers, one JSON object per line.")],
+    grader: Annotated[str, typer.Option(help="Grader to use; an unknown name lists them all.")],
+    workers: Workers = None,
+    sandbox: SandboxKind = "auto",
+    unsafe_local: UnsafeLocal = False,
+    grader_python: GraderPython = None,
+    json_: JsonLines = False,
+) -> None:
+    """Grade stored answers again, without a model.
+
+    A row has `id`, and either `response` and `gold`, or for programs `kind`, `code` and `tests`.
+
+    Examples:
+        gspo eval grade answers.jsonl --grader math
+        gspo eval grade answers.jsonl --grader aime --json
+        gspo eval grade programs.jsonl --grader official --workers 2
+    """
+    from gspo_cli.rewards.graders import find_grader, grade_rows, read_rows
+    from gspo_cli.rewards.verdict import GRADER_ERROR
+    from gspo_cli.sandbox.choose import SandboxChoice
+
+    chosen = find_grader(grader)
+    choice = SandboxChoice(sandbox, unsafe_local, grader_python)
+    if choice != SandboxChoice() and not chosen.runs_programs:
+        raise GspoError(
+            f"a sandbox for --grader {grader}", "this grader runs no programs", "leave out the sandbox options"
+        )
+    rows = read_rows(file, chosen)
+    counts: Counter[tuple[str, str]] = Counter()
+    for row, graded in zip(rows, grade_rows(chosen, rows, workers, choice), strict=True):
+        counts[graded.verdict, graded.reason] += 1
+        if json_:
+            line = {"id": row["id"], "verdict": graded.verdict, "passed": graded.passed, "reason": graded.reason}
+            console.print_json(line)
+    if not json_:
+        table = console.table("verdict", "reason", "answers", "share")
+        for (verdict, reason), count in sorted(counts.items()):
+            table.add_row(verdict, reason, str(count), f"{count / len(rows):.1%}")
+        console.out.print(table)
+    if unsafe_local:
+        console.note("warning: --unsafe-local: these programs ran without any isolation")
+    failed = sum(n for (verdict, _), n in counts.items() if verdict == GRADER_ERROR)
+    broken = chosen.runs_programs and failed > len(rows) * MAX_ERRORS
+    if broken or all(verdict in UNDECIDED for verdict, _ in counts):
+        raise GspoError(
+            "no answer could be graded" if failed in (0, len(rows)) else f"{failed} answers could not be graded",
+            f"of {len(rows)} rows: {', '.join(sorted(reason for v, reason in counts if v in UNDECIDED))}",
+            "check what the rows are graded with: gold or tests, and whether programs start in the sandbox",
+            ExitCode.ENGINE,
+        )
+
+
+@app.command()
+@console.command
+def elo(
+    contests: Annotated[Path, typer.Option(help="Contest snapshot file, or a folder of them.")],
+    submissions: Annotated[Path, typer.Option(help="Verdicts of the attempts at each contest's problems.")],
+    ratings: Annotated[Path | None, typer.Option(help="Rating table, for percentiles.")] = None,
+    json_: JsonLines = False,
+) -> None:
+    """Rate submissions with CodeElo's formula, from local contest standings.
+
+    Examples:
+        gspo eval elo --contests contests.json --submissions submissions.json
+        gspo eval elo --contests contests/ --submissions submissions.json --ratings ratings.json --json
+    """
+    from gspo_cli.evals.benchmarks.elo import mean_rating, rate, read_contests, read_ratings, read_submissions
+
+    ratings_table = read_ratings(ratings) if ratings else None
+    entries = read_submissions(submissions, read_contests(contests))
+    results = [rate(entry.contest, entry.attempts) for entry in entries]
+    rows = []
+    for entry, result in zip(entries, results, strict=True):
+        rating = result.rating
+        percentile = ratings_table.percentile(rating) if ratings_table and rating is not None else None
+        rows.append(asdict(result) | {"contest": entry.label, "percentile": percentile})
+    if json_:
+        console.print_json(rows)
+        return
+    table = console.table("contest", "rating", "score", "penalty", "rank", "percentile", "note")
+    for row in rows:
+        note = "at the cap" if row["at_cap"] else row["reason"]
+        cells = (row[k] for k in ("contest", "rating", "score", "penalty", "rank", "percentile"))
+        table.add_row(*("n/a" if c is None else f"{c:g}" if isinstance(c, float) else str(c) for c in cells), note)
+    console.out.print(table)
+    mean = mean_rating(results)
+    if mean["elo"] is not None:
+        spread = "" if mean["sd"] is None else f", sd {mean['sd']:.0f}"
+        console.out.print(
+            f"mean of {mean['contests']} contests: {mean['elo']:.0f}{spread}; {mean['at_cap']} at the cap, "
+            f"{mean['skipped']} skipped" + (f"; percentiles: {ratings_table.source}" if ratings_table else "")
+        )

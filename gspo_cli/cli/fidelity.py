@@ -1,0 +1,127 @@
+"""`gspo report fidelity`: its options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gspo_cli.cli import console, options
+from gspo_cli.cli.options import Json, Model, RecipeArgument, Set, TrustCode, parse_seeds
+from gspo_cli.errors import GspoError
+
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="svg, png, pdf, or several, comma-separated.", show_default="svg,png; pdf for paper"),
+]
+Paper = Annotated[str | None, typer.Option("--paper", help="column (3.25 in) or page (7 in).")]
+Arms = Annotated[
+    str,
+    typer.Option(
+        help=r"Arms, comma-separated: algorithms, or labels from \[arms].", autocompletion=options.complete_algorithms
+    ),
+]
+
+
+@console.command
+def fidelity(
+    recipe: RecipeArgument = "quickstart",
+    algo: Arms = "grpo,gspo,reinforce,gmpo,sapo",
+    clip: Annotated[str | None, typer.Option(help="Further clip ranges of gspo: 0.0067,0.2.")] = None,
+    updates: Annotated[str, typer.Option(help="Optimizer steps between sampling and the gradient.")] = "0,1,4",
+    noise: Annotated[str, typer.Option(help="Synthetic noise on old log-probabilities, nats per token.")] = "0,0.3,1",
+    seeds: Annotated[str, typer.Option(help="Repetitions with their own batches and updates: 0-7.")] = "0-3",
+    batches: Annotated[int, typer.Option(help="Batches drawn before the updates, per seed.")] = 4,
+    reference: Annotated[int, typer.Option(help="Fresh on-policy batches of the reference.")] = 8,
+    updater: Annotated[
+        str | None, typer.Option(help="The arm that makes the updates.", show_default="report.baseline")
+    ] = None,
+    pool: Annotated[
+        list[Path] | None,
+        typer.Option("--pool", help="Measure nothing: pool measurements that differ in their seeds; repeat for each."),
+    ] = None,
+    model: Model = None,
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder for csv and figure.")] = Path("fidelity"),
+    format_: Format = None,
+    paper: Paper = None,
+    trust_remote_code: TrustCode = None,
+    json_: Json = False,
+) -> None:
+    """Measure how well each arm's gradient on older or noisy batches points where a fresh on-policy one points.
+
+    Examples:
+        gspo report fidelity
+        gspo report fidelity --set train.minibatches=16 --updates 1,4,16 --clip 0.0067,0.2 --seeds 0-7
+        gspo report fidelity --pool seeds-0-3 --pool seeds-4-7 --out all
+        gspo report fidelity gsm8k --model ./Qwen3-0.6B --updates 1 --noise 0 --seeds 0 --reference 4
+    """
+    if pool:
+        _pool(pool, out, format_, paper, json_)
+        return
+    from gspo_cli.recipe import load, use_model
+
+    loaded = load(recipe, use_model(model), set_ or [])
+
+    from gspo_cli.cli.views.training import ColdStartBar  # torch and all else only once the options are valid
+    from gspo_cli.instruments.fidelity.measure import Plan
+    from gspo_cli.instruments.fidelity.report import Request, check_request, report_fidelity
+    from gspo_cli.models.device import prepare_torch
+    from gspo_cli.models.remote_code import allow_code
+    from gspo_cli.report.figures.style import requested_images
+    from gspo_cli.training.cold_start import start_model
+
+    images = requested_images(format_, paper)
+    request = Request(
+        arms=tuple(dict.fromkeys(algo.split(","))),
+        clips=tuple(numbers("--clip", clip)) if clip else (),
+        updater=updater or loaded.report.baseline,
+        seeds=tuple(parse_seeds(None, seeds, 0)),
+        plan=Plan(
+            tuple(map(whole, numbers("--updates", updates))), tuple(numbers("--noise", noise)), batches, reference
+        ),
+    )
+    check_request(loaded, request)
+    allow_code(trust_remote_code)
+    prepare_torch(loaded.model.threads, loaded.model.float32_matmul)
+    start = start_model(loaded, ColdStartBar())
+    report = report_fidelity(loaded, start, request, out, console.note, images)
+    _show(report, json_)
+
+
+def _pool(files: list[Path], out: Path, format_: str | None, paper: str | None, as_json: bool) -> None:
+    from gspo_cli.instruments.fidelity.merge import merge_fidelity
+    from gspo_cli.report.figures.style import requested_images
+
+    _show(merge_fidelity(files, out, requested_images(format_, paper)), as_json)
+
+
+def _show(report: dict[str, Any], as_json: bool) -> None:
+    from gspo_cli.instruments.batch.report import TextTable
+    from gspo_cli.instruments.fidelity.report import COLUMNS, text_rows
+
+    if as_json:
+        console.print_json(report)
+        return
+    title = f"Gradient fidelity: {len(report['seeds'])} seeds, reference of {report['reference']} batches"
+    console.out.print("\n".join([*TextTable(title, COLUMNS, text_rows(report["rows"])).lines(), ""]))
+    for line in report["notes"]:
+        console.note(line)
+    for path in report["files"]:
+        console.out.print(path)
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """The numbers of a comma-separated list. Errors: GspoError for anything else."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise GspoError(f"{option} {text}", "it is not a list of numbers", f"e.g. {option} 0,1,4") from error
+
+
+def whole(value: float) -> int:
+    """A number of updates. Errors: GspoError for one that is not whole."""
+    if value != int(value):
+        raise GspoError(f"--updates {value:g}", "an optimizer step is made or not", "--updates 0,1,4")
+    return int(value)

@@ -1,0 +1,174 @@
+"""`gspo train`: its options, and the three ways they lead: torchrun's launcher, a new study, or a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gspo_cli.cli import console, options
+from gspo_cli.cli.options import JsonLines, Model, Out, RecipeArgument, Set, TrustCode
+from gspo_cli.errors import GspoError
+
+
+class Launcher(StrEnum):
+    """Where the runs of a study train."""
+
+    LOCAL = "local"
+    TORCHRUN = "torchrun"
+    RAY = "ray"
+
+
+Algo = Annotated[
+    str | None,
+    typer.Option(
+        help=r"Arms, comma-separated: algorithms, or labels from \[arms].", autocompletion=options.complete_algorithms
+    ),
+]
+Name = Annotated[str | None, typer.Option(help="Name of the study folder.", show_default="recipe and time")]
+Grid = Annotated[
+    list[str] | None,
+    typer.Option(help="Tune every arm over the same values: --grid algo.lr=5e-5,1e-4, on separate --seeds."),
+]
+Tuned = Annotated[Path | None, typer.Option(help="Train with the settings that this --grid study chose.")]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(help="One study per value of a recipe key, for one or two keys: --sweep rollout.max_lag=0,4."),
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs to train at once; they share the cores or GPUs.")]
+Where = Annotated[
+    Launcher, typer.Option(help="Train on this machine, with several processes per run, or on a Ray cluster.")
+]
+Processes = Annotated[int | None, typer.Option(min=1, help="With --launcher torchrun: processes per run.")]
+GpusPerRun = Annotated[
+    int | None, typer.Option(min=0, help="With --launcher ray: GPUs per run.", show_default="1 if the cluster has any")
+]
+ReportTo = Annotated[
+    str | None,
+    typer.Option(help="Trackers to keep up to date: tensorboard, wandb (offline), trackio (local), or several."),
+]
+ShowSamples = Annotated[
+    bool | None,
+    typer.Option(
+        "--show-samples/--hide-samples", help="Show sampled responses.", show_default="on a terminal with room"
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan, with memory per GPU and time per phase; write nothing.")
+]
+
+
+@console.command
+def train(
+    recipe: RecipeArgument = "quickstart",
+    algo: Algo = None,
+    seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-7 or 0,3,5.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of rollout batches.")] = None,
+    model: Model = None,
+    out: Out = Path("results"),
+    name: Name = None,
+    set_: Set = None,
+    grid: Grid = None,
+    tuned: Tuned = None,
+    sweep: Sweep = None,
+    jobs: Jobs = 1,
+    launcher: Where = Launcher.LOCAL,
+    nproc: Processes = None,
+    gpus_per_run: GpusPerRun = None,
+    dry_run: DryRun = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete runs of the same name first.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Resume a run or a study.")] = None,
+    allow_change: Annotated[list[str] | None, typer.Option(help="With --resume: a key that --set may change.")] = None,
+    show_samples: ShowSamples = None,
+    report_to: ReportTo = None,
+    trust_remote_code: TrustCode = None,
+    json_: JsonLines = False,
+) -> None:
+    """Train one or several algorithms from the same start model, on the same data in the same order.
+
+    Examples:
+        gspo train
+        gspo train --algo grpo,gspo --seeds 0-7 --jobs 2
+        gspo train --algo grpo,gspo --grid algo.lr=5e-5,1e-4 --seeds 100-102 --name tuning
+        gspo train --algo grpo,gspo --tuned results/tuning --seeds 0-7
+        gspo train --algo grpo,gspo --seeds 0-5 --sweep rollout.max_new_tokens=48,64 --sweep noise.token=0,0.3
+        gspo train --algo grpo,gspo --seeds 0-7 --launcher ray --gpus-per-run 1 --out /shared/results
+        gspo train --launcher torchrun --nproc 8 --model Qwen/Qwen3-4B
+        gspo train real/qwen3-30b-a3b-8xh200 --dry-run --set cluster.gpu=h100
+        gspo train --resume results/my-study --jobs 2
+        gspo train --algo grpo,gspo --report-to tensorboard
+    """
+    from gspo_cli.cli.train.new_study import StudyRequest, train_new_study
+    from gspo_cli.cli.train.resume import resume_at_once, resume_on_ray, resume_one_by_one
+    from gspo_cli.cli.train.sweep import train_sweep
+    from gspo_cli.exporters.mirror import check_all
+    from gspo_cli.launch.local import join_ranks, launch, launched_by_torchrun
+    from gspo_cli.launch.report_to import reporting
+    from gspo_cli.models.remote_code import allow_code
+
+    trackers = check_all(report_to)
+    on_ray = launcher is Launcher.RAY
+    check_launcher(launcher, jobs, nproc, gpus_per_run, launched_by_torchrun())
+    allow_code(trust_remote_code)
+    if launcher is Launcher.TORCHRUN and not launched_by_torchrun() and not dry_run:
+        raise typer.Exit(launch(nproc or 1))
+    ranks = join_ranks()
+    console.settings["quiet"] |= not ranks.is_main
+    trackers = trackers if ranks.is_main else []
+    if resume is None:
+        if allow_change:
+            raise GspoError("--allow-change without --resume", "it only applies to a resumed run", "add --resume PATH")
+        request = StudyRequest(recipe, algo, seed, seeds, steps, model, out, name, set_ or [], grid or [], tuned, jobs,
+                               on_ray, gpus_per_run, dry_run, overwrite, json_, show_samples, trackers,
+                               sweep or [])  # fmt: skip
+        return train_sweep(request, ranks) if sweep else train_new_study(request, ranks)
+
+    options = {"--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name,
+               "--overwrite": overwrite, "--dry-run": dry_run, "--sweep": sweep}  # fmt: skip
+    check_resume(options)
+    from gspo_cli.training.study.sweep import studies_of
+
+    for path in studies_of(resume):
+        study = path.parent if (path / "run.json").is_file() else path
+        with reporting(study, trackers, console.note):
+            if on_ray:
+                resume_on_ray(path, gpus_per_run, steps, set_ or [], allow_change or [], json_)
+            elif jobs > 1:
+                resume_at_once(path, jobs, steps, set_ or [], allow_change or [], json_)
+            else:
+                resume_one_by_one(path, steps, set_ or [], allow_change or [], json_, ranks, show_samples)
+
+
+def check_resume(options: Mapping[str, object]) -> None:
+    """Errors: GspoError for options, by their names, that a resumed run cannot take."""
+    if given := [option for option, value in options.items() if value is not None and value is not False]:
+        raise GspoError(
+            f"{given[0]} with --resume",
+            "a resumed run keeps its recipe, arm and seed",
+            f"remove {' and '.join(given)}, or start another study without --resume",
+        )
+
+
+def check_launcher(
+    launcher: Launcher, jobs: int, nproc: int | None, gpus_per_run: int | None, under_torchrun: bool
+) -> None:
+    """Errors: GspoError for options that belong to another launcher."""
+    for broken, message, why in (
+        (nproc is not None and launcher is not Launcher.TORCHRUN, "--nproc without --launcher torchrun",
+         "it sets how many processes torchrun starts on this machine"),
+        (gpus_per_run is not None and launcher is not Launcher.RAY, "--gpus-per-run without --launcher ray",
+         "without Ray, --jobs shares out this machine's GPUs"),
+        (jobs > 1 and launcher is Launcher.RAY, "--jobs with --launcher ray",
+         "Ray runs as many runs at once as the cluster has room for"),
+        (jobs > 1 and launcher is Launcher.TORCHRUN, "--jobs with --launcher torchrun",
+         "all processes work on one run after the other"),
+        (under_torchrun and jobs > 1, "--jobs under torchrun", "each of its processes would train all runs"),
+        (under_torchrun and launcher is Launcher.RAY, "--launcher ray under torchrun",
+         "each of its processes would place all runs"),
+    ):  # fmt: skip
+        if broken:
+            raise GspoError(message, why, "remove it")

@@ -1,0 +1,167 @@
+"""Train the runs of a study: one after another, several at once, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gspo_cli.cli import console
+from gspo_cli.cli.views.training import StudyView, TrainView
+from gspo_cli.errors import ExitCode, GspoError
+
+if TYPE_CHECKING:
+    from gspo_cli.distributed import Ranks
+    from gspo_cli.launch.local import TrainingJob
+    from gspo_cli.launch.ray_cluster import RayCluster
+    from gspo_cli.training.run import View
+    from gspo_cli.training.study.arms import Run
+    from gspo_cli.training.study.plans import StudyPlan
+
+OnEvent = Callable[[str, dict[str, Any]], None]
+Starts = dict[int, Path]
+"""Seed -> the start model of its runs."""
+
+
+def train_one_by_one(
+    runs: list[Run], plan: StudyPlan, starts: Starts, study: Path, as_json: bool, ranks: Ranks, view: TrainView
+) -> int:
+    """Train the runs in this process, and return how many a training guard stopped; a single one raises instead."""
+    from gspo_cli.training.run import execute
+
+    stopped = 0
+    with view:
+        for run in runs:
+            view.start_run(run.name)
+            try:
+                with report_run_folder(study / run.name):
+                    execute(run, starts[run.recipe.seed], study, plan, sys.argv, run_view(view), ranks)
+            except GspoError as error:
+                if error.code != ExitCode.GUARD or len(runs) == 1:
+                    raise
+                console.note(str(error))
+                stopped += 1
+                continue
+            report_run(view, study / run.name, run.arm, run.recipe.seed, as_json and ranks.is_main)
+    return stopped
+
+
+def run_view(view: TrainView) -> View:
+    """The live view as a run sees it."""
+    from gspo_cli.training.run import View
+
+    return View(view.step, view.preflight, console.note, view.batch, view.phase, view.sampling, view.signalled)
+
+
+def train_at_once(runs: list[Run], at_once: int, plan: StudyPlan, starts: Starts, study: Path, as_json: bool) -> int:
+    """Train the runs in worker processes, and return how many a training guard stopped.
+
+    Errors: GspoError of a run that failed for another reason.
+    """
+    from gspo_cli.launch.local import run_jobs
+
+    jobs = [as_job(run, plan, starts[run.recipe.seed], study) for run in runs]
+    with hint_to_resume(study, f" --jobs {at_once}"):
+        return with_study_view(
+            runs, plan.recipe.train.steps, study, as_json, lambda on_event: run_jobs(jobs, at_once, on_event)
+        )
+
+
+def train_on_ray(
+    cluster: RayCluster, runs: list[Run], plan: StudyPlan, starts: Starts, study: Path, as_json: bool
+) -> int:
+    """Train the runs on a cluster, and return how many a training guard stopped.
+
+    Errors: GspoError of a run that failed for another reason.
+    """
+    from gspo_cli.launch.ray_cluster import run_on_cluster
+    from gspo_cli.training.study.plans import record_plan
+
+    record_plan(study, plan)  # now, because a run may wait for hours
+    jobs = [as_job(run, plan, starts[run.recipe.seed], study, folder=str(Path.cwd())) for run in runs]
+    with closing_cluster(cluster, study):
+        return with_study_view(
+            runs, plan.recipe.train.steps, study, as_json, lambda on_event: run_on_cluster(jobs, cluster, on_event)
+        )
+
+
+def as_job(run: Run, plan: StudyPlan, start: Path, study: Path, **more: Any) -> TrainingJob:
+    """A run as the request that `gspo_cli.training.worker` reads."""
+    from gspo_cli.launch.local import TrainingJob
+    from gspo_cli.models.remote_code import allowed_code
+    from gspo_cli.runlog.provenance import PACKAGE, package_sha256
+
+    request = {
+        "package": {"path": str(PACKAGE), "sha256": package_sha256()},
+        
+        "plan": plan.as_table(), "start": str(start), "study": str(study), "argv": sys.argv,
+        "trust_remote_code": allowed_code(), "arm": run.arm, "seed": run.recipe.seed,
+    }  # fmt: skip
+    return TrainingJob(run.name, request | more)
+
+
+def with_study_view(
+    runs: list[Run], steps: int, study: Path, as_json: bool, train: Callable[[OnEvent], dict[str, int]]
+) -> int:
+    """Train while showing all runs, print the finished ones as JSON if asked, and return how many a guard stopped."""
+    with StudyView([run.name for run in runs], steps) as view:
+        codes = train(view.event)
+    if as_json:
+        for run in runs:
+            if codes[run.name] == ExitCode.OK:
+                console.print_json({"run": str(study / run.name), "arm": run.arm, "seed": run.recipe.seed})
+    return sum(code != ExitCode.OK for code in codes.values())
+
+
+@contextmanager
+def hint_to_resume(path: Path, options: str) -> Iterator[None]:
+    """If interrupted, print the command that resumes."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        console.note(f"the running runs were saved; to resume: gspo train --resume {path}{options}")
+        raise
+
+
+@contextmanager
+def closing_cluster(cluster: RayCluster, path: Path) -> Iterator[None]:
+    """Leave the cluster at the end. If interrupted, print the command that resumes."""
+    try:
+        with hint_to_resume(path, " --launcher ray"):
+            yield
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def report_run_folder(run: Path) -> Iterator[None]:
+    """Name the run's folder if its training stops early."""
+    try:
+        yield
+    except (KeyboardInterrupt, GspoError) as error:
+        word = "interrupted" if isinstance(error, KeyboardInterrupt) else "stopped"
+        refused = isinstance(error, GspoError) and error.code == ExitCode.USER_ERROR
+        if run.exists() and not refused:  # before anything was trained
+            console.note(f"{word}; the log up to the last complete rollout batch is in {run}")
+        raise
+
+
+def report_run(view: TrainView, run: Path, arm: str, seed: int, as_json: bool) -> None:
+    """Print a finished run's last line, and its JSON record if asked."""
+    last = view.rows[-1] if view.rows else ["nothing left to do:", "unchanged"]
+    view.end_run(f"run {run}: {last[0]} reward {last[1]}")
+    if as_json:
+        console.print_json({"run": str(run), "arm": arm, "seed": seed})
+
+
+def report_study(study: Path, stopped: int, as_json: bool) -> None:
+    """Print the study's folder. Exit code 4 if a training guard stopped some of its runs."""
+    if not as_json:
+        console.out.print(str(study))
+    if stopped:
+        console.note(f"a guard stopped {console.plural(stopped, 'run')}; stopped runs stay in the study and count")
+        raise typer.Exit(ExitCode.GUARD)

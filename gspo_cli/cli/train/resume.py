@@ -1,0 +1,131 @@
+"""`gspo train --resume`: finish the runs of a study, or one run. Complete runs are left alone."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gspo_cli.cli import console
+from gspo_cli.cli.views.training import TrainView
+
+if TYPE_CHECKING:
+    from gspo_cli.config import Recipe
+    from gspo_cli.distributed import Ranks
+    from gspo_cli.launch.local import TrainingJob
+
+
+def resume_one_by_one(
+    path: Path, steps: int | None, sets: list[str], allowed: list[str], as_json: bool, ranks: Ranks,
+    show_samples: bool | None = None,
+) -> None:  # fmt: skip
+    """Finish the runs in this process, one after another."""
+    from gspo_cli.cli.train.execute import report_run, report_run_folder, run_view
+    from gspo_cli.cli.views.training import ColdStartBar
+    from gspo_cli.models.device import prepare_torch
+    from gspo_cli.runlog.strict_json import read_object
+    from gspo_cli.tasks.scoring import show_slow_rewards
+    from gspo_cli.training import run as training
+    from gspo_cli.training.cold_start import start_model
+    from gspo_cli.training.state.resume import finish, has_begun, is_complete
+    from gspo_cli.training.state.run_config import overrides, read_config
+    from gspo_cli.training.study.plans import runs_to_resume
+
+    def state_of(run: Path) -> list[bool]:
+        return [has_begun(run), is_complete(run)]
+
+    def start_of(recipe: Recipe) -> Path:
+        return Path(ranks.broadcast(lambda: str(start_model(recipe, ColdStartBar()))))
+
+    show_slow_rewards(console.note)
+    changes = overrides(steps, sets)
+    planned = runs_to_resume(path)
+    with TrainView(0, len(planned), show_samples) as view:
+        for one in planned:
+            begun, complete = ranks.broadcast(partial(state_of, one.folder))
+            if begun and complete and not changes:
+                if ranks.is_main:
+                    finish(one.folder)
+                console.note(f"run {one.folder} is complete")
+                continue
+            recipe = read_config(one.folder) if begun or one.run is None else one.run.recipe
+            prepare_torch(recipe.model.threads, recipe.model.float32_matmul)
+            view.start_run(one.folder.name, changes.get("train", {}).get("steps", recipe.train.steps))
+            with report_run_folder(one.folder):
+                if begun or one.run is None or one.plan is None:
+                    training.resume(one.folder, start_of, changes, allowed, sys.argv, run_view(view), ranks)
+                else:
+                    console.note(f"{one.folder} had not reached its first checkpoint: it starts from the beginning")
+                    study, start = one.folder.parent, start_of(recipe)
+                    training.execute(one.run, start, study, one.plan, sys.argv, run_view(view), ranks)
+            arm = str(read_object(one.folder / "run.json")["arm"])
+            report_run(view, one.folder, arm, recipe.seed, as_json and ranks.is_main)
+    if not as_json and ranks.is_main:
+        console.out.print(str(path))
+
+
+def resume_at_once(
+    path: Path, at_once: int, steps: int | None, sets: list[str], allowed: list[str], as_json: bool
+) -> None:
+    """Finish the runs in worker processes, several at once.
+
+    Errors: GspoError for a folder without a study, and of a run that failed.
+    """
+    from gspo_cli.cli.train.execute import as_job, hint_to_resume, report_study, with_study_view
+    from gspo_cli.cli.views.training import ColdStartBar
+    from gspo_cli.launch.local import run_jobs
+    from gspo_cli.models.device import prepare_torch
+    from gspo_cli.training.cold_start import start_model
+    from gspo_cli.training.state.resume import finish, has_begun, is_complete
+    from gspo_cli.training.state.run_config import overrides
+    from gspo_cli.training.study.plans import runs_with_plans
+
+    changes, found = overrides(steps, sets), runs_with_plans(path)
+    resumed = {"go_on": True, "changes": changes, "allowed": allowed}
+    jobs, runs, longest = list["TrainingJob"](), [], 0
+    for one in found:
+        if has_begun(one.folder) and is_complete(one.folder) and not changes:
+            finish(one.folder)
+            console.note(f"run {one.folder} is complete")
+        elif one.run and one.plan:
+            prepare_torch(one.plan.recipe.model.threads, one.plan.recipe.model.float32_matmul)
+            start = start_model(one.run.recipe, ColdStartBar())
+            jobs.append(as_job(one.run, one.plan, start, one.folder.parent, **resumed))
+            runs.append(one.run)
+            longest = max(longest, changes.get("train", {}).get("steps") or one.plan.recipe.train.steps)
+    stopped = 0
+    if jobs:
+        study = found[0].folder.parent
+        with hint_to_resume(path, f" --jobs {at_once}"):
+            stopped = with_study_view(runs, longest, study, as_json, lambda on_event: run_jobs(jobs, at_once, on_event))
+    report_study(path, stopped, as_json)
+
+
+def resume_on_ray(
+    path: Path, gpus: int | None, steps: int | None, sets: list[str], allowed: list[str], as_json: bool
+) -> None:
+    """Finish the runs on a Ray cluster. Errors: GspoError for a folder without runs, and of a run that failed."""
+    from gspo_cli.cli.train.execute import as_job, closing_cluster, report_study, with_study_view
+    from gspo_cli.cli.views.training import ColdStartBar
+    from gspo_cli.launch.ray_cluster import connect, run_on_cluster
+    from gspo_cli.models.device import prepare_torch
+    from gspo_cli.training.cold_start import start_model
+    from gspo_cli.training.state.run_config import overrides
+    from gspo_cli.training.study.plans import runs_with_plans
+
+    changes, found = overrides(steps, sets), runs_with_plans(path)
+    planned, study = [(one.run, one.plan) for one in found if one.run and one.plan], found[0].folder.parent
+    cluster = connect(gpus, max(plan.recipe.model.threads or 1 for _, plan in planned))
+    resumed = {"folder": str(Path.cwd()), "go_on": True, "changes": changes, "allowed": allowed}
+    jobs: list[TrainingJob] = []
+    for run, plan in planned:
+        prepare_torch(plan.recipe.model.threads, plan.recipe.model.float32_matmul)
+        jobs.append(as_job(run, plan, start_model(run.recipe, ColdStartBar()), study, **resumed))
+    runs = [run for run, _ in planned]
+    longest = changes.get("train", {}).get("steps") or max(plan.recipe.train.steps for _, plan in planned)
+    with closing_cluster(cluster, path):
+        stopped = with_study_view(
+            runs, longest, study, as_json, lambda on_event: run_on_cluster(jobs, cluster, on_event)
+        )
+    report_study(path, stopped, as_json)

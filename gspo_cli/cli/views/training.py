@@ -1,0 +1,360 @@
+"""Live views of training: a table of steps for one run at a time, and a table of runs for several at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gspo_cli.cli import console
+from gspo_cli.cli.console import clock, err, is_live, note, number
+from gspo_cli.cli.views.activity import LINE_INTERVAL_S, PHASES, Activity, Drawing
+from gspo_cli.cli.views.samples import LINES_EVERY_S, ROOM, SampleView
+from gspo_cli.errors import ExitCode
+
+if TYPE_CHECKING:
+    from gspo_cli.rollout.engine import SamplingProgress
+    from gspo_cli.types import RolloutBatch
+
+
+class Bar:
+    """A progress bar that appears with the first step and disappears after the last."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.bar: Progress | None = None
+
+    def show(self, done: int, total: int, note: str = "") -> None:
+        """Show that `done` of `total` steps are done."""
+        if self.bar is None:
+            columns = (
+                TextColumn(self.name),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}  {task.fields[note]}"),
+            )
+            self.bar = Progress(*columns, TimeRemainingColumn(), console=err, transient=True)
+            self.bar.add_task(self.name, total=total, note="")
+            self.bar.start()
+        self.bar.update(self.bar.task_ids[0], completed=done, note=note)
+        if done == total:
+            self.bar.stop()
+            self.bar = None
+
+
+class ColdStartBar(Bar):
+    """The steps of a cold start; without a terminal, a line every hundred steps."""
+
+    def __init__(self) -> None:
+        super().__init__("cold start")
+
+    def __call__(self, done: int, total: int, loss: float) -> None:
+        if is_live():
+            self.show(done, total, f"loss {loss:.3f}")
+        elif done % 100 == 0 or done == total:
+            note(f"cold_start step={done}/{total} loss={loss:.3f}")
+
+
+class SamplingBar:
+    """How far a sampling is, from the first token on: a bar on a terminal, else a line every half minute."""
+
+    def __init__(self) -> None:
+        self.drawing, self.last_line = Drawing(), time.monotonic()
+        columns = (TextColumn("sampling"), BarColumn(), TextColumn("{task.fields[note]}"))
+        self.bar = Progress(*columns, console=err, transient=True) if is_live() else None
+        if self.bar:
+            self.bar.add_task("sampling", total=1.0, note="loading the model")
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def __call__(self, progress: SamplingProgress) -> None:
+        self.drawing.update(progress)
+        if self.bar:
+            self.bar.update(self.bar.task_ids[0], completed=progress.share, note=self.drawing.text())
+        elif time.monotonic() - self.last_line >= LINE_INTERVAL_S:
+            self.last_line = time.monotonic()
+            note(f"sampling: {self.drawing.text()}")
+
+
+ROWS = 12
+"""Rollout batches shown at a time."""
+MIN_ROWS = 10
+"""Lines that the table needs at least, its head and the line beneath it included."""
+STOPPING_TEXT = "stopping: the run saves and ends, after this batch's updates if they have begun; Ctrl-C again kills it"
+SIGNAL = "groups with signal"
+"""Not a metric: 1 - group/zero_std_frac, the share of groups whose rewards differ."""
+RUN_COLUMNS = {
+    "reward": ("reward/mean", ".3f"),
+    "signal": (SIGNAL, ".0%"),
+    "cut off": ("length/truncated_frac", ".0%"),
+    "length": ("length/mean", ".1f"),
+    "clip": ("clip/token_frac", ".4f"),
+    "entropy": ("entropy/mean", ".3f"),
+    "churn": ("moe/slot_churn_step", ".4f"),
+    "grad": ("grad/norm", ".2f"),
+}
+PRIORITY = ("reward", "signal", "cut off", "left", "clip", "tok/s", "length", "entropy", "churn", "grad")
+"""The columns in the order in which a narrow terminal keeps them."""
+STUDY_COLUMNS = {
+    "reward": ("reward/mean", ".3f"),
+    "signal": (SIGNAL, ".0%"),
+    "cut off": ("length/truncated_frac", ".0%"),
+    "clip": ("clip/token_frac", ".4f"),
+}
+
+
+class Counts(NamedTuple):
+    """A worker's `SamplingProgress`, read without loading the engines."""
+
+    done: int
+    wanted: int
+    tokens: int
+    share: float
+
+
+WAITING, TRAINING, STOPPING, DONE, STOPPED = "waiting", "training", "stopping", "done", "stopped"
+
+
+def with_signal(values: dict[str, float | None]) -> dict[str, float | None]:
+    """The values with the share of groups that carry a signal."""
+    flat = values.get("group/zero_std_frac")
+    return values | {SIGNAL: None if flat is None else 1 - flat}
+
+
+def preflight_text(values: dict[str, float]) -> str:
+    """What the first batch showed before any update: whether the engine that samples and the trainer agree."""
+    small = values["floor"] <= values["band"] / 10 if "band" in values else values["token_floor"] <= 0.1
+    band = f", {values['floor'] / values['band']:.2g} times the clip range's edge" if "band" in values else ""
+    verdict = "rounding, as it should be" if small else "more than float32 rounds; see the warnings"
+    return (
+        f"before any update, engine and trainer differ by {values['floor']:.2g} nats per response{band} and "
+        f"{values['token_floor']:.2g} per token: {verdict}"
+    )
+
+
+class TrainView:
+    """The runs of a study one after another: a live table of steps, or one line per step without a terminal."""
+
+    def __init__(self, steps: int, num_runs: int, show_samples: bool | None = None) -> None:
+        self.steps, self.num_runs = steps, num_runs
+        self.show_samples, self.samples = show_samples, SampleView()
+        self.run, self.runs_done = "", 0
+        self.started, self.steps_done = time.monotonic(), 0
+        self.rows: list[list[str]] = []
+        quiet = console.settings["quiet"]
+        self.activity = Activity()
+        self.live = (
+            Live(console=console.err, refresh_per_second=2, transient=True, get_renderable=self._screen)
+            if is_live()
+            else None
+        )
+        self.plain = not quiet and self.live is None
+
+    def __enter__(self) -> Self:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self.live:
+            self.live.stop()
+
+    def start_run(self, name: str, steps: int | None = None) -> None:
+        """Start showing a run; `steps` overrides the study's number of rollout batches."""
+        self.run, self.rows, self.samples = name, [], SampleView()
+        self.steps = self.steps if steps is None else steps
+        self.activity = Activity()
+
+    def end_run(self, summary: str) -> None:
+        """Print a run's last line, which stays on the screen."""
+        self.runs_done += 1
+        console.note(summary)
+
+    def preflight(self, values: dict[str, float], warnings: list[str]) -> None:
+        """Print what was measured before the first update."""
+        if "floor" in values:
+            console.note(f"{self.run}: {preflight_text(values)}", prose=True)
+        for warning in warnings:
+            console.note(f"warning: {warning}", prose=True)
+
+    def step(self, step: int, values: dict[str, float | None]) -> None:
+        """Show a finished rollout batch."""
+        self.steps_done += 1
+        tokens = (values["length/mean"] or 0) * (values["compute/responses"] or 0) / step
+        tokens_per_s = tokens / (values["batch_s"] or 1)
+        values = with_signal(values)
+        cells = {name: number(values.get(key), form) for name, (key, form) in RUN_COLUMNS.items()}
+        cells |= {"tok/s": f"{tokens_per_s:.0f}", "left": clock(self._left())}
+        if self.plain:
+            pairs = " ".join(f"{k.replace(' ', '_')}={v}" for k, v in cells.items())
+            console.note(f"run={self.run} step={step}/{self.steps} {pairs}")
+        self.rows = [*self.rows[-ROWS + 1 :], [f"{step}/{self.steps}", *cells.values()]]
+        self.activity.finish_batch(step, values)
+
+    def phase(self, name: str) -> None:
+        """Show what the run does now."""
+        self.activity.enter(name)
+
+    def signalled(self) -> None:
+        """Say at once that a signal was received. It comes within a signal handler, which may not print by `print`."""
+        self.activity.stopping = STOPPING_TEXT
+        if self.plain:
+            os.write(2, f"{STOPPING_TEXT}\n".encode())
+
+    def sampling(self, progress: SamplingProgress) -> None:
+        """Show how far the sampling of a batch is."""
+        self.activity.drawing.update(progress)
+        if self.plain and self.activity.line_is_due():
+            console.note(f"run={self.run} {self.activity.text()}")
+
+    def batch(self, batch: RolloutBatch) -> None:
+        """Show some responses of a scored batch: beneath the live table where there is room, or as lines if asked."""
+        if self.live and self._has_room():
+            self.samples.update(batch)
+        elif self.show_samples and self.samples.update(batch, LINES_EVERY_S):
+            for line in self.samples.lines():
+                console.note(line)
+
+    def _has_room(self) -> bool:
+        return self.show_samples is not False and console.err.height >= MIN_ROWS + ROOM
+
+    def _screen(self) -> RenderableType:
+        """The table, and responses beneath it where there is room."""
+        activity = self.activity
+        now = [line for line in (activity.text(), activity.last_batch, activity.stopping) if line]
+        if not self._has_room():
+            return Group(self._table(ROWS), *now)
+        rows = min(ROWS, console.err.height - ROOM - MIN_ROWS + 3)
+        return Group(self._table(rows), *now, self.samples.panel(console.err.width))
+
+    def _left(self) -> float:
+        planned = self.steps * self.num_runs
+        return (time.monotonic() - self.started) / max(self.steps_done, 1) * (planned - self.steps_done)
+
+    def _table(self, rows: int) -> Table:
+        """The last steps, with as many columns as fit."""
+        names = [*RUN_COLUMNS, "tok/s", "left"]
+        room = max(1, (console.err.width - 10) // 10)
+        shown = [name for name in names if name in PRIORITY[:room]]
+        title = f"{self.run}  (run {self.runs_done + 1} of {self.num_runs})"
+        table = console.table("step", *shown, title=title)
+        for column in table.columns:
+            column.justify, column.no_wrap = "right", True
+        for row in self.rows[-rows:]:
+            table.add_row(row[0], *(row[1 + names.index(name)] for name in shown))
+        return table
+
+
+class StudyView:
+    """Several runs at once: a live table with a row per run, or one line per run and step without a terminal."""
+
+    def __init__(self, names: list[str], steps: int) -> None:
+        self.steps, self.started = steps, time.monotonic()
+        self.state = dict.fromkeys(names, (WAITING, ""))
+        self.at = dict.fromkeys(names, 0)
+        self.activities = {name: Activity() for name in names}
+        self.notes = set[str]()
+        self.values: dict[str, dict[str, float | None]] = {name: {} for name in names}
+        self.lock = threading.Lock()
+        self.live = Live(console=console.err, refresh_per_second=4, transient=False) if is_live() else None
+
+    def __enter__(self) -> Self:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self.live:
+            self.live.update(self.table())
+            self.live.stop()
+
+    def event(self, name: str, event: dict[str, Any]) -> None:
+        """Handle an event of a run's worker process."""
+        with self.lock:
+            if "started" in event:
+                self.state[name] = (TRAINING, "")
+            elif "waiting" in event:
+                self.state[name] = (WAITING, "")
+            elif "stopping" in event:
+                self._show_stopping(name)
+            elif "phase" in event and self.state[name][0] == TRAINING:
+                self._show_phase(name, event)
+            elif "step" in event:
+                self.at[name], self.values[name] = event["step"], with_signal(event["values"])
+            elif "warnings" in event:
+                for warning in event["warnings"]:
+                    console.note(f"warning: {name}: {warning}")
+            elif "note" in event and event["note"] not in self.notes:
+                self.notes.add(event["note"])  # the runs of a study have much the same to say
+                console.note(f"{name}: {event['note']}")
+            elif "ended" in event:
+                ended = DONE if event["ended"] == ExitCode.OK else STOPPED
+                self.state[name] = (ended, event["reason"])
+            if self.live:
+                self.live.update(self.table())
+            elif not console.settings["quiet"]:
+                self._line(name, event)
+
+    def _show_stopping(self, name: str) -> None:
+        """A run was asked to save and end."""
+        if not any(state == STOPPING for state, _ in self.state.values()):
+            console.note("stopping: the running runs save and end; Ctrl-C again kills them")
+        self.state[name] = (STOPPING, "saving")
+
+    def _show_phase(self, name: str, event: dict[str, Any]) -> None:
+        """What a run does now, with the counts of its sampling."""
+        activity = self.activities[name]
+        if event["phase"] != activity.phase:
+            activity.enter(event["phase"])
+        if counts := event.get("sampling"):
+            activity.drawing.update(Counts(*counts))
+        doing = PHASES.get(activity.phase, activity.phase)
+        drawing = activity.drawing.text() if activity.phase == "rollout" else ""
+        self.state[name] = (TRAINING, f"{doing} {drawing}".strip())
+
+    def left(self) -> float | None:
+        """Seconds until all runs are done, at the pace so far; None before the first step."""
+        done = sum(self.at.values())
+        missing = sum(self.steps - at for name, at in self.at.items() if self.state[name][0] in (WAITING, TRAINING))
+        return (time.monotonic() - self.started) / done * missing if done else None
+
+    def table(self) -> Table:
+        """One row per run."""
+        left = self.left()
+        states = [state for state, _ in self.state.values()]
+        stopped = f", {states.count(STOPPED)} stopped" if STOPPED in states else ""
+        title = f"{states.count(DONE)} of {len(states)} runs done{stopped}" + (
+            "" if not left else f", {clock(left)} left"
+        )
+        table = console.table("run", "state", "step", *STUDY_COLUMNS, title=title)
+        for name, (state, reason) in self.state.items():
+            numbers = (number(self.values[name].get(key), form) for key, form in STUDY_COLUMNS.values())
+            what = f"{state}: {reason}" if reason else state
+            table.add_row(name, what, f"{self.at[name]}/{self.steps}", *numbers)
+        return table
+
+    def _line(self, name: str, event: dict[str, Any]) -> None:
+        if "step" in event:
+            left = self.left()
+            cells = {k: number(self.values[name].get(key), form) for k, (key, form) in STUDY_COLUMNS.items()}
+            pairs = " ".join(f"{k.replace(' ', '_')}={v}" for k, v in cells.items())
+            study = "" if left is None else f" left={clock(left)}"
+            console.note(f"run={name} step={event['step']}/{self.steps} {pairs}{study}")
+        elif "sampling" in event and self.activities[name].line_is_due():
+            console.note(f"run={name} batch {self.at[name] + 1}: {self.state[name][1]}")
+        elif "ended" in event:
+            state, reason = self.state[name]
+            console.note(f"run={name} {state}" + (f": {reason}" if reason else ""))

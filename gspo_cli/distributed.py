@@ -1,0 +1,177 @@
+"""Ranks of a distributed run: collectives on plain values, and restarts by the launcher."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gspo_cli.errors import ExitCode, GspoError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LAUNCHED_AT, RESTART_REASON = "GSPO_LAUNCHED", "GSPO_LAUNCHED_AGAIN"
+
+
+def launch_time() -> datetime:
+    """When the launcher started, the same in its second attempt; now, if there is no launcher."""
+    launched = os.environ.get(LAUNCHED_AT)
+    return datetime.fromisoformat(launched) if launched else datetime.now(UTC)
+
+
+def restart_reason() -> str:
+    """Why the first attempt of this command ended; empty in the first attempt."""
+    return os.environ.get(RESTART_REASON, "")
+
+
+def created_by_first_attempt(created: str) -> bool:
+    """Whether the first attempt of this command made something at that time (ISO; empty = not recorded yet)."""
+    return bool(restart_reason()) and (not created or datetime.fromisoformat(created) >= launch_time())
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place among the processes of its run."""
+
+    rank: int = 0
+    size: int = 1
+    local: int = 1
+    """Ranks on this machine, numbered consecutively as torchrun assigns them."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the only one that writes and prints."""
+        return self.rank == 0
+
+    def shard(self, items: list[T]) -> list[T]:
+        """This rank's shard: every `size`-th item, starting at `rank`."""
+        return items[self.rank :: self.size]
+
+    def all_gather(self, work: Callable[[], Any]) -> list[Any]:
+        """The results of `work` on every rank, in rank order; they travel as JSON.
+
+        Errors: GspoError with the failing rank's message, on all ranks; GspoError (exit code 5) if a rank is lost.
+        """
+        if self.size == 1:
+            return [work()]
+        try:
+            mine: dict[str, Any] = {"result": work()}
+        except GspoError as error:
+            mine = {"failed": [error.message, error.why, error.hint, int(error.code)]}
+        answers = [json.loads(text) for text in all_gather_bytes(json.dumps(mine).encode())]
+        for answer in answers:
+            if "failed" in answer:
+                message, why, hint, code = answer["failed"]
+                failed = GspoError(message, why, hint, ExitCode(code))
+                failed.shared = True
+                raise failed
+        return [answer["result"] for answer in answers]
+
+    def broadcast(self, work: Callable[[], Any]) -> Any:
+        """Run `work` on rank 0 alone and return its result on every rank. Errors: as `all_gather`."""
+        return self.all_gather(lambda: work() if self.is_main else None)[0]
+
+    def barrier(self) -> None:
+        """Wait until every rank gets here."""
+        self.all_gather(lambda: None)
+
+    def all_sum(self, numbers: list[float]) -> list[float]:
+        """The sum of each number over all ranks, bitwise equal on every rank."""
+        if self.size == 1:
+            return numbers
+        return [sum(column) for column in zip(*self.all_gather(lambda: numbers), strict=True)]
+
+
+SINGLE_PROCESS = Ranks()
+
+
+def interleave(shares: list[list[T]]) -> list[T]:
+    """Put the shards of `Ranks.shard`, or one result per item of them, back into the original order."""
+    whole: list[T | None] = [None] * sum(map(len, shares))
+    for rank, share in enumerate(shares):
+        whole[rank :: len(shares)] = share
+    return whole  # type: ignore[return-value]
+
+
+def all_gather_bytes(data: bytes) -> list[bytes]:
+    """Every rank's bytes, in rank order. Nothing is pickled.
+
+    Errors: GspoError (exit code 5) if a rank is lost or does not answer in time.
+    """
+    import torch
+    import torch.distributed as dist
+
+    size = dist.get_world_size()
+    try:
+        lengths = [torch.zeros(1, dtype=torch.long) for _ in range(size)]
+        dist.all_gather(lengths, torch.tensor([len(data)]))
+        longest = int(max(lengths))
+        mine = torch.zeros(longest, dtype=torch.uint8)
+        if data:
+            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        parts: list[Tensor] = [torch.empty(longest, dtype=torch.uint8) for _ in range(size)]
+        dist.all_gather(parts, mine)
+    except RuntimeError as error:
+        raise lost_rank_error(error) from error
+    return [part[: int(n)].numpy().tobytes() for part, n in zip(parts, lengths, strict=True)]
+
+
+def lost_rank_error(error: RuntimeError) -> GspoError:
+    """A failed collective as a user error."""
+    lost = GspoError(
+        "lost another rank of this run",
+        str(error).strip().splitlines()[0],
+        "see that rank's own message; gspo train --resume continues from the last checkpoint, on any number of ranks",
+        ExitCode.ENGINE,
+    )
+    lost.shared = True
+    return lost
+
+
+def join(timeout_s: float = 4 * 3600) -> Ranks:
+    """Join the other processes that `torchrun` started; a single rank if it started none.
+
+    A rank that dies is noticed at once. The timeout catches one that hangs, and must outlast the slowest sampling.
+    Errors: GspoError (exit code 5) if the others do not join.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return SINGLE_PROCESS
+    import torch
+    import torch.distributed as dist
+
+    faulthandler.enable(2)  # an aborted rank dies silently; this prints where its threads were
+    if not dist.is_initialized():
+        backend = "cpu:gloo"
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+            backend = "cpu:gloo,cuda:nccl"
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+        except (RuntimeError, ValueError) as error:
+            raise lost_rank_error(RuntimeError(str(error))) from error
+    return Ranks(dist.get_rank(), size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+
+
+def leave(ranks: Ranks) -> None:
+    """Leave the process group cleanly: its threads must not outlive it."""
+    if ranks.size > 1:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+
+
+def free_port() -> int:
+    """A port that is not in use."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return int(free.getsockname()[1])

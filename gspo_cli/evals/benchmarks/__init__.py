@@ -1,0 +1,61 @@
+"""The benchmarks, one file each. To add one, write a module with a `Benchmark` and name it below."""
+
+import difflib
+from dataclasses import replace
+
+from gspo_cli.errors import GspoError
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
+from gspo_cli.evals.benchmarks.codeforces import CODEFORCES
+from gspo_cli.evals.benchmarks.livecodebench import LIVECODEBENCH
+from gspo_cli.evals.benchmarks.math import AIME24, AIME25, ARITHMETIC, GSM8K, MATH500
+from gspo_cli.evals.benchmarks.minicode import MINICODE
+from gspo_cli.evals.benchmarks.sentences import COMPARISONS, STORIES, SUMS
+from gspo_cli.plugins import is_plugin, load_plugin, plugin_source
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "aime24": AIME24,
+    "aime25": AIME25,
+    "math500": MATH500,
+    "gsm8k": GSM8K,
+    "livecodebench": LIVECODEBENCH,
+    "codeforces": CODEFORCES,
+    "arithmetic": ARITHMETIC,
+    "minicode": MINICODE,
+    "sums": SUMS,
+    "comparisons": COMPARISONS,
+    "stories": STORIES,
+}
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """The benchmark of that name, or the user's own as `module:attribute`.
+
+    Errors: GspoError for an unknown name, with the nearest, and for an attribute that is not a new `Benchmark`.
+    """
+    if is_plugin(name):
+        return _plugin(name)
+    if name not in BENCHMARKS:
+        near = difflib.get_close_matches(name, BENCHMARKS, n=1)
+        raise GspoError(
+            f"no benchmark {name!r}",
+            f"the benchmarks are {', '.join(BENCHMARKS)}, or module:attribute for your own",
+            f"did you mean {near[0]!r}?" if near else "`gspo eval list` describes them",
+        )
+    return BENCHMARKS[name]
+
+
+def _plugin(name: str) -> Benchmark:
+    """The user's benchmark; the source of its problems names its file."""
+    benchmark = load_plugin(name, ())
+    if not isinstance(benchmark, Benchmark) or benchmark.name in BENCHMARKS:
+        raise GspoError(
+            f"{name!r} is not a usable benchmark",
+            "it must be a gspo_cli.evals.benchmark.Benchmark with a name that no built-in benchmark has",
+            "see docs/extending.md for a complete example",
+        )
+
+    def load(choice: DataChoice) -> ProblemSet:
+        problems = benchmark.load(choice)
+        return replace(problems, source={**problems.source, "plugin": name, **plugin_source(name)})
+
+    return replace(benchmark, load=load)

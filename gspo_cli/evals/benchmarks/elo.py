@@ -1,0 +1,285 @@
+"""CodeElo's rating (arXiv 2501.01257) of a model's submissions, and the files of contests that it is computed from."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from gspo_cli.errors import GspoError
+
+MAX_ATTEMPTS = 8
+MIN_PARTICIPANTS = 201
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The local snapshot of one contest."""
+
+    id: str
+    name: str
+    points: Mapping[str, float | None]
+    """By problem index (`A`, `F1`); None if the contest has no points."""
+    rows: Sequence[tuple[float, float, int]]
+    """(points, penalty, rating before) of the rated official participants, in standing order."""
+
+
+@dataclass(frozen=True)
+class ContestRating:
+    """The result of one contest."""
+
+    contest: str
+    rating: int | None
+    """None: the contest was skipped."""
+    score: float
+    penalty: float
+    rank: int
+    """Number of participants placed before this score: 0 is first."""
+    at_cap: bool
+    reason: str = ""
+
+
+def rate(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> ContestRating:
+    """The rating for one contest; `attempts`: by problem index, whether each attempt was accepted, in order."""
+    score, penalty = score_of(contest, attempts)
+    rank = rank_of(contest, score, penalty)
+    if len(contest.rows) < MIN_PARTICIPANTS:
+        reason = f"{len(contest.rows)} participants, at least {MIN_PARTICIPANTS} are needed"
+        return ContestRating(contest.id, None, score, penalty, rank, False, reason)
+    ratings = [rating for _, _, rating in contest.rows]
+    rating = rating_at(rank, ratings)
+    return ContestRating(contest.id, rating, score, penalty, rank, rating == max(ratings) + 99)
+
+
+def score_of(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> tuple[float, float]:
+    """(points, penalty) of the first accepted attempt at each problem.
+
+    Each failed attempt before it costs 50 points, or a penalty of 10 in a contest without points.
+    """
+    score = penalty = 0.0
+    for index, accepted in attempts.items():
+        num_failed = next((i for i, right in enumerate(accepted[:MAX_ATTEMPTS]) if right), None)
+        if num_failed is None:
+            continue
+        points = contest.points[index]
+        if points is None:
+            score += 1
+            penalty += 10 * num_failed
+        else:
+            score += max(0.0, points - 50 * num_failed)
+    return score, penalty
+
+
+def rank_of(contest: Contest, score: float, penalty: float) -> int:
+    """The number of participants placed before a score."""
+    for rank, (points, participant_penalty, _) in enumerate(contest.rows):
+        if points < score or (points == score and participant_penalty > penalty):
+            return rank
+    return len(contest.rows)
+
+
+def rating_at(rank: int, ratings: Sequence[int]) -> int:
+    """The rating whose expected place is `rank`, by bisection over whole numbers from 0 to the best plus 100."""
+    low, high = 0, max(ratings) + 100
+    while high - low > 1:
+        middle = (low + high) // 2
+        expected_place = 1 + sum(1 / (1 + 10 ** ((middle - r) / 400)) for r in ratings)
+        if expected_place < rank:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def mean_rating(results: Sequence[ContestRating]) -> dict[str, float | int | None]:
+    """The mean over contests, with their number, spread, and how many are at the cap."""
+    ratings = [r.rating for r in results if r.rating is not None]
+    return {
+        "elo": fmean(ratings) if ratings else None,
+        "contests": len(ratings),
+        "sd": stdev(ratings) if len(ratings) > 1 else None,
+        "at_cap": sum(r.at_cap for r in results),
+        "skipped": len(results) - len(ratings),
+    }
+
+
+@dataclass(frozen=True)
+class RatingTable:
+    """How many users have which rating."""
+
+    ratings: Sequence[int]
+    """Of every user, ascending."""
+    source: str
+
+    def percentile(self, rating: float) -> float:
+        """Percentage of users with a lower rating, to one decimal."""
+        return round(100 * bisect.bisect_left(self.ratings, rating) / len(self.ratings), 1)
+
+
+PRIOR_MEAN, PRIOR_SD = 1500.0, 500.0
+SLOPE = math.log(10) / 400
+
+
+@dataclass(frozen=True)
+class RatingEstimate:
+    """An ability on the scale of problem ratings."""
+
+    problem_rating: float
+    standard_error: float
+    problems: int
+    all_solved: bool
+    """The data then give only a lower bound, and the prior decides."""
+    none_solved: bool
+
+
+def estimate_rating(outcomes: Sequence[tuple[float, float]]) -> RatingEstimate:
+    """The most probable ability given (problem rating, share of samples that solved it); without outcomes the prior."""
+
+    def slope(theta: float) -> float:
+        gain = sum(share - solve_probability(theta, rating) for rating, share in outcomes)
+        return SLOPE * gain - (theta - PRIOR_MEAN) / PRIOR_SD**2
+
+    low, high = -20_000.0, 20_000.0  # the slope falls throughout, so bisection is certain to find its zero
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) > 0 else (low, middle)
+    probabilities = [solve_probability(low, rating) for rating, _ in outcomes]
+    information = SLOPE**2 * sum(p * (1 - p) for p in probabilities) + 1 / PRIOR_SD**2
+    shares = [share for _, share in outcomes]
+    return RatingEstimate(
+        problem_rating=low,
+        standard_error=1 / math.sqrt(information),
+        problems=len(outcomes),
+        all_solved=bool(shares) and min(shares) == 1,
+        none_solved=bool(shares) and max(shares) == 0,
+    )
+
+
+def solve_probability(theta: float, rating: float) -> float:
+    """The probability of solving a problem of that rating."""
+    return 1 / (1 + 10 ** min((rating - theta) / 400, 300.0))
+
+
+ACCEPTED = "AC"
+CONTEST_FORM = '{id: {"name": .., "problems": [{"index", "points"}], "rows": [[points, penalty, rating before], ..]}}'
+SUBMISSION_FORM = '[{"contest": 1350, "problem_status": {"1350A": ["WA", "AC"]}}, ..]'
+
+
+def read_contests(path: Path) -> dict[str, Contest]:
+    """The snapshots of a file or of every json file of a folder; plain, or under `contests`. Errors: GspoError."""
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    contests: dict[str, Contest] = {}
+    for file in files:
+        content = _read_json(file)
+        table = content.get("contests", content) if isinstance(content, dict) else None
+        if not isinstance(table, dict):
+            raise GspoError(f"{file} holds no contests", "it is not a JSON object", f"the form is {CONTEST_FORM}")
+        contests |= {str(key): _contest(str(key), value, file) for key, value in table.items()}
+    if not contests:
+        raise GspoError(f"no contests in {path}", "it is empty", f"the form is {CONTEST_FORM}")
+    return contests
+
+
+def _contest(key: str, value: Any, file: Path) -> Contest:
+    try:
+        points = {str(p["index"]): None if p["points"] is None else float(p["points"]) for p in value["problems"]}
+        rows = [(float(p), float(q), int(r)) for p, q, r in value["rows"]]
+        finite = all(math.isfinite(x) for row in rows for x in row)
+        if not rows or not points or not finite:
+            raise ValueError("it has no problems, no rows, or a number that is not finite")
+        return Contest(key, str(value["name"]), points, rows)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise GspoError(
+            f"contest {key} in {file} cannot be read", f"{type(error).__name__}: {error}", f"the form is {CONTEST_FORM}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The attempts of one participation."""
+
+    contest: Contest
+    label: int | str
+    """The contest's id as the file spells it."""
+    attempts: dict[str, list[bool]]
+    """By problem index, whether each attempt was accepted, in order."""
+
+
+def read_submissions(path: Path, contests: Mapping[str, Contest]) -> list[Submission]:
+    """The entries of a list, plain or under `cases`. Errors: GspoError."""
+    content = _read_json(path)
+    entries = content.get("cases") if isinstance(content, dict) else content
+    if not isinstance(entries, list) or not entries:
+        raise _bad_submissions(path, "it holds no list of entries")
+    submissions = []
+    for number, entry in enumerate(entries):
+        status = entry.get("problem_status") if isinstance(entry, dict) else None
+        if not isinstance(status, dict) or "contest" not in entry:
+            raise _bad_submissions(path, f"entry {number} lacks contest or problem_status")
+        if not all(isinstance(v, list) and all(isinstance(s, str) for s in v) for v in status.values()):
+            raise _bad_submissions(path, f"entry {number}: a problem's attempts are not a list of verdicts")
+        key = str(entry["contest"])
+        if key not in contests:
+            raise GspoError(
+                f"entry {number} of {path} names contest {key}",
+                f"the contests file has {', '.join(contests)}",
+                "give its snapshot with --contests",
+            )
+        submissions.append(Submission(contests[key], entry["contest"], _attempts(contests[key], status)))
+    return submissions
+
+
+def _attempts(contest: Contest, status: Mapping[str, Sequence[str]]) -> dict[str, list[bool]]:
+    """Attempts by problem index, from `{"1350A": ["WA", "AC"]}` (or `{"A": [..]}`).
+
+    Errors: GspoError for a problem that the contest does not have.
+    """
+    attempts = {}
+    for key, verdicts in status.items():
+        index = key.removeprefix(contest.id) if key.removeprefix(contest.id) in contest.points else key
+        if index not in contest.points:
+            raise GspoError(
+                f"contest {contest.id} has no problem {key!r}",
+                f"it has {', '.join(contest.id + i for i in contest.points)}",
+                "check the submissions",
+            )
+        attempts[index] = [verdict == ACCEPTED for verdict in verdicts]
+    return attempts
+
+
+def _bad_submissions(path: Path, why: str) -> GspoError:
+    return GspoError(f"{path} holds no submissions", why, f"the form is {SUBMISSION_FORM}, plain or under `cases`")
+
+
+MAX_USERS = 50_000_000
+"""In a rating table; CodeForces has two million."""
+
+
+def read_ratings(path: Path) -> RatingTable:
+    """A rating table: `{rating: users}` (plain or under `ratings`), or a list of users' ratings. Errors: GspoError."""
+    content = _read_json(path)
+    table = content.get("ratings", content) if isinstance(content, dict) else content
+    try:
+        pairs = table.items() if isinstance(table, dict) else [(rating, 1) for rating in table]
+        counts = sorted((int(rating), max(0, int(users))) for rating, users in pairs)
+        if sum(users for _, users in counts) > MAX_USERS:
+            raise ValueError(f"it has more than {MAX_USERS:,} users")
+        ratings = [rating for rating, users in counts for _ in range(users)]
+        if not ratings:
+            raise ValueError("it is empty")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise GspoError(f"{path} is not a rating table", str(error), "the form is {rating: number of users}") from error
+    return RatingTable(ratings, str(content.get("source", path.name)) if isinstance(content, dict) else path.name)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        why = str(error).splitlines()[0] or type(error).__name__
+        raise GspoError(f"cannot read {path}", why, "give a JSON file") from error

@@ -1,0 +1,179 @@
+"""Problems of published data sets: downloaded at a pinned commit, and read whatever their columns are called."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gspo_cli.errors import GspoError
+from gspo_cli.rewards.math.extract import boxes
+from gspo_cli.rows import DataFile, is_unicode
+from gspo_cli.types import Problem
+
+PROBE_S = 5.0
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class HubData:
+    """A data set on the hub."""
+
+    repo: str
+    revision: str
+    """The commit whose files were checked against the fingerprint."""
+    files: tuple[str, ...]
+
+
+def fingerprint(lines: Sequence[str]) -> str:
+    """The first 16 hex digits of sha256 over the lines: identifies a published set by its answers or ids."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def download(data: HubData, revision: str | None, benchmark: str) -> tuple[list[Path], str]:
+    """The files' local copies, and the commit they belong to. A commit that is in the cache needs no network.
+
+    Errors: GspoError that says how to get the data by hand.
+    """
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    wanted = revision or data.revision
+    is_commit = bool(COMMIT.fullmatch(wanted))
+
+    def get(local_files_only: bool) -> list[Path]:
+        how: dict[str, Any] = {"repo_type": "dataset", "revision": wanted, "local_files_only": local_files_only}
+        return [Path(huggingface_hub.hf_hub_download(data.repo, name, **how)) for name in data.files]
+
+    # the base of the client's network errors; which library it uses has changed and may again
+    transport_error: type[Exception] = next(c for c in HfHubHTTPError.__mro__ if c.__name__ == "HTTPError")
+    try:
+        try:
+            paths = get(local_files_only=is_commit)
+        except OSError:
+            if not is_commit:
+                raise
+            if not huggingface_hub.constants.HF_HUB_OFFLINE:
+                # the client itself tries for 23 s before it gives up
+                huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=PROBE_S)
+            paths = get(local_files_only=False)
+    except (OSError, ValueError, HfHubHTTPError, transport_error) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise GspoError(
+            f"cannot get the problems of {benchmark}",
+            f"{data.repo} at {wanted[:12]} is not in the cache, and the hub gave: {reason}",
+            f"where there is a network: hf download {data.repo} {' '.join(data.files)} --repo-type dataset "
+            f"--revision {wanted} --local-dir {benchmark}-data; then here: --data {benchmark}={benchmark}-data",
+        ) from error
+    commits = {p.parts[p.parts.index("snapshots") + 1] for p in paths}
+    return paths, commits.pop()
+
+
+LowerRow = dict[str, Any]
+"""A row with lower-case column names."""
+ID_COLUMNS = ("unique_id", "id", "problem_idx")
+
+
+def _own_id(row: LowerRow) -> Any:
+    return next((row[name] for name in ID_COLUMNS if row.get(name) is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSchema:
+    """One way to name columns; a row must have all of `columns`."""
+
+    columns: tuple[str, ...]
+    question: Callable[[LowerRow], Any]
+    answer: Callable[[LowerRow], Any]
+    id: Callable[[LowerRow], Any] = _own_id
+
+
+def _final_number(solution: Any) -> Any:
+    """GSM8K's reference: what follows the last `####`, without commas."""
+    return solution.rsplit("####", 1)[-1].strip().replace(",", "") if isinstance(solution, str) else solution
+
+
+def _last_box(solution: Any) -> Any:
+    r"""The content of the last closed `\boxed{...}`; None without one."""
+    closed = boxes(solution) if isinstance(solution, str) else []
+    return closed[-1].content if closed else None
+
+
+def _last_message(row: LowerRow) -> Any:
+    messages = row["prompt"]
+    return messages[-1].get("content") if isinstance(messages, list) and messages else messages
+
+
+def _nested(row: LowerRow, table: str, key: str) -> Any:
+    value = row.get(table)
+    return value.get(key) if isinstance(value, dict) else None
+
+
+SCHEMAS = (
+    ColumnSchema(("problem", "answer"), lambda row: row["problem"], lambda row: row["answer"]),
+    ColumnSchema(("question", "answer"), lambda row: row["question"], lambda row: _final_number(row["answer"])),
+    ColumnSchema(
+        ("prompt", "reward_model"),
+        _last_message,
+        lambda row: _nested(row, "reward_model", "ground_truth"),
+        lambda row: _nested(row, "extra_info", "index"),
+    ),
+    ColumnSchema(("problem", "solution"), lambda row: row["problem"], lambda row: _last_box(row["solution"])),
+)
+"""HuggingFaceH4/aime_2024, Maxwell-Jia/AIME_2024, MathArena/aime_*, HuggingFaceH4/MATH-500; openai/gsm8k; verl files
+and BytedTsinghua-SIA/AIME-2024; math-ai/aime24. The first that fits is used."""
+
+
+def raw_problems(files: list[DataFile], where: str) -> list[Problem]:
+    """The problems of all files, in order, with the plain question as the prompt; a row without an id gets its number.
+
+    If two files use the same ids (the two halves of a competition), the file's name is put before every id.
+    Errors: GspoError for columns that no schema knows, or a row without a question or an answer.
+    """
+    problems: list[tuple[str, Problem]] = []
+    for file in files:
+        rows = [{str(name).lower(): value for name, value in row.items()} for row in file.rows]
+        schema = _find_schema(rows[0], where)
+        for number, row in enumerate(rows):
+            problems.append((file.name, _raw_problem(schema, row, number, f"{where}, row {number + 1}")))
+    files_of_id: dict[str, set[str]] = {}
+    for name, problem in problems:
+        files_of_id.setdefault(problem.id, set()).add(name)
+    if all(len(names) == 1 for names in files_of_id.values()):
+        return [problem for _, problem in problems]
+    return [replace(problem, id=f"{name}/{problem.id}") for name, problem in problems]
+
+
+def _find_schema(row: LowerRow, where: str) -> ColumnSchema:
+    for schema in SCHEMAS:
+        if all(name in row for name in schema.columns):
+            return schema
+    accepted = " or ".join(" + ".join(schema.columns) for schema in SCHEMAS)
+    raise GspoError(
+        f"{where}: unknown column names",
+        f"the columns are {', '.join(row) or 'none'}; accepted are {accepted} (upper or lower case)",
+        "rename the columns of the question and the answer",
+    )
+
+
+def _raw_problem(schema: ColumnSchema, row: LowerRow, number: int, where: str) -> Problem:
+    try:
+        identity, question, answer = schema.id(row), schema.question(row), schema.answer(row)
+    except (KeyError, AttributeError) as error:
+        raise _incomplete(where, "lacks a column of the first row", row) from error
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    if not isinstance(question, str) or not question.strip():
+        raise _incomplete(where, "has no question", row)
+    if not is_unicode(identity, question, answer):
+        raise _incomplete(where, "has half of a surrogate pair in it", row)
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
+        raise _incomplete(where, "has no answer", row)
+    return Problem(str(number if identity is None else identity), question, str(answer))
+
+
+def _incomplete(where: str, fault: str, row: LowerRow) -> GspoError:
+    return GspoError(f"{where} {fault}", f"the columns are {', '.join(row)}", "correct or remove that row")

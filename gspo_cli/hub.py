@@ -1,0 +1,38 @@
+"""The Hugging Face hub: find out quickly whether it can be reached, so that nothing retries for a minute."""
+
+from __future__ import annotations
+
+from functools import cache
+
+TIMEOUT_S = 5.0
+
+
+def prepare_hub() -> None:
+    """Before a hub name is used: if the hub does not answer, only what is already in the cache is used.
+
+    The libraries retry each file for 30 to 50 s otherwise, with a warning each time. Any answer counts, and a proxy
+    is used as the libraries would.
+    """
+    from huggingface_hub import constants
+
+    if not constants.HF_HUB_OFFLINE and not _reachable(constants.ENDPOINT):
+        constants.HF_HUB_OFFLINE = True
+        _tell_datasets()
+
+
+def _tell_datasets() -> None:
+    """`datasets` keeps a copy of the setting."""
+    import datasets.config
+
+    datasets.config.HF_HUB_OFFLINE = True
+
+
+@cache
+def _reachable(endpoint: str) -> bool:
+    from huggingface_hub import get_session
+
+    try:
+        get_session().head(endpoint, timeout=TIMEOUT_S)
+    except Exception:  # the session's library and its errors differ between versions
+        return False
+    return True

@@ -1,0 +1,203 @@
+"""Ratio spread, clips, weights and gradient noise by response length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.metrics import within_variance
+from gspo_cli.algorithms.ops import saturate, sequence_log_ratio, token_log_ratio
+from gspo_cli.instruments.batch.data import StoredBatch
+from gspo_cli.instruments.batch.gradients import Sketch
+from gspo_cli.instruments.batch.losses import Loss, TokenScores, weight_quantiles
+from gspo_cli.instruments.batch.policy import Policy, forward
+from gspo_cli.stats.pareto import pareto_k
+
+MIN_RESPONSES = 5
+"""A bucket with fewer has no part in the slope."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatioSpread:
+    """How far importance ratios are spread over some responses, in nats; standard deviations with n - 1."""
+
+    responses: int
+    tokens: int
+    mean_length: float
+    token_log_std: float | None
+    """Of log w over tokens."""
+    seq_log_std: float | None
+    """Of log s over responses."""
+    independent_seq_log_std: float | None
+    """What it would be if token log-ratios were independent: token_log_std / sqrt(mean length)."""
+    within_seq_log_var: float
+    """Variance of log w within a response, mean over responses."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBucket:
+    """The responses of `low` to `high` tokens."""
+
+    low: int
+    high: int
+    spread: RatioSpread
+    algorithms: dict[str, dict[str, Any]]
+    """Of each: the share of clipped tokens (None without a clip), its part of the sum of |dJ/dl|, and quantiles of
+    |dJ/dl| over tokens with an advantage, in units of the algorithm's mean over the whole batch."""
+
+
+def spread(scores: TokenScores, rows_B: Tensor) -> RatioSpread:
+    """Over the responses that `rows_B` marks."""
+    mask_BT = scores.mask_BT[rows_B]
+    log_w_BT = token_log_ratio(scores.now_BT[rows_B], scores.old_BT[rows_B], mask_BT)
+    log_s_B = sequence_log_ratio(scores.now_BT[rows_B], scores.old_BT[rows_B], mask_BT)[:, 0]
+    token_std, mean_length = _std(log_w_BT[mask_BT]), float(mask_BT.sum()) / len(mask_BT)
+    return RatioSpread(
+        responses=len(mask_BT),
+        tokens=int(mask_BT.sum()),
+        mean_length=mean_length,
+        token_log_std=token_std,
+        seq_log_std=_std(log_s_B),
+        independent_seq_log_std=None if token_std is None else token_std / math.sqrt(mean_length),
+        within_seq_log_var=float(within_variance(log_w_BT, mask_BT).mean()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RatioTails:
+    """What the importance ratios of a batch allow."""
+
+    token_log_square: float
+    """Mean of (log w)^2 over tokens, nat^2."""
+    token_pareto_k: float | None
+    """Pareto k of the token ratios: see `stats.pareto.pareto_k`; None below 25 ratios, and where they have no tail."""
+    seq_pareto_k: float | None
+    """The same of the sequence ratios."""
+
+
+def tails(scores: TokenScores) -> RatioTails:
+    """Over all tokens and responses."""
+    log_w_BT = token_log_ratio(scores.now_BT, scores.old_BT, scores.mask_BT)
+    log_s_B = sequence_log_ratio(scores.now_BT, scores.old_BT, scores.mask_BT)[:, 0]
+    log_w_N = log_w_BT[scores.mask_BT]
+    return RatioTails(float(log_w_N.square().mean()), _pareto_k(log_w_N), _pareto_k(log_s_B))
+
+
+def _pareto_k(log_ratio_N: Tensor) -> float | None:
+    found = pareto_k(saturate(log_ratio_N).exp().numpy())
+    return found if found is not None and math.isfinite(found) else None
+
+
+def buckets(scores: TokenScores, found: Mapping[str, Loss]) -> list[LengthBucket]:
+    """One an octave of lengths (1, 2-3, 4-7, 8-15, ...) that has responses, shortest first."""
+    lengths_B = scores.mask_BT.sum(-1)
+    octaves = sorted({int(length).bit_length() - 1 for length in lengths_B})
+    parts = []
+    for octave in octaves:
+        low, high = 1 << octave, (2 << octave) - 1
+        rows_B = (lengths_B >= low) & (lengths_B <= high)
+        about = {name: _weights(loss, scores.mask_BT, rows_B) for name, loss in found.items()}
+        parts.append(LengthBucket(low, high, spread(scores, rows_B), about))
+    return parts
+
+
+def slope(parts: list[LengthBucket]) -> float | None:
+    """b of seq_log_std ~ length^b over the buckets: least squares of the logarithms, weighted by responses; -1/2 for
+    independent tokens. None below two buckets of `MIN_RESPONSES` responses, and where nothing is spread."""
+    points = [
+        (math.log(b.spread.mean_length), math.log(b.spread.seq_log_std), b.spread.responses)
+        for b in parts
+        if b.spread.seq_log_std and b.spread.responses >= MIN_RESPONSES
+    ]
+    return weighted_slope(points)
+
+
+def weighted_slope(points: list[tuple[float, float, int]]) -> float | None:
+    """b of y = a + b x by least squares over (x, y, weight); None below two points."""
+    if len(points) < 2:
+        return None
+    x, y, weight = torch.tensor(points, dtype=torch.float64).unbind(1)
+    x, y = x - (weight * x).sum() / weight.sum(), y - (weight * y).sum() / weight.sum()
+    return float((weight * x * y).sum() / (weight * x.square()).sum())
+
+
+def _weights(loss: Loss, mask_BT: Tensor, rows_B: Tensor) -> dict[str, Any]:
+    here_BT = mask_BT & rows_B[:, None]
+    absolute_BT = loss.weight_BT.abs()
+    total, clipped_BT = float(absolute_BT.sum()), loss.output.clipped_BT
+    return {
+        "clip_token_frac": None if clipped_BT is None else float((clipped_BT & here_BT).sum()) / int(here_BT.sum()),
+        "weight_share": float(absolute_BT[here_BT].sum()) / total if total else None,
+        "weight_quantiles": weight_quantiles(loss, mask_BT, here_BT),
+    }
+
+
+def _std(values_N: Tensor) -> float | None:
+    return float(values_N.std()) if len(values_N) > 1 else None
+
+
+COMPARED = ("grpo", "gspo", "reinforce")
+MIN_BUCKETS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LengthNoise:
+    """Of one batch."""
+
+    lengths: list[float]
+    """Mean length of each bucket (an octave) of at least `MIN_RESPONSES` responses that count, in tokens."""
+    responses: list[int]
+    noise: dict[str, list[float]]
+    """Algorithm -> trace of the covariance of a response's gradient, bucket by bucket."""
+    slopes: dict[str, float | None]
+    """Algorithm -> b of noise ~ length^b, least squares of the logarithms weighted by responses; None below
+    `MIN_BUCKETS` buckets, or where a bucket has no noise."""
+
+
+def length_noise(policy: Policy, batch: StoredBatch, losses: Mapping[str, Loss]) -> LengthNoise:
+    """The noise of the gradients of `COMPARED` at the policy's parameters, by response length.
+
+    A response's gradient is g_i = sum_t (dJ/dl_it) grad l_it, with advantage, ratio, clip and 1 / L_i in dJ/dl; noise
+    of a bucket of n responses = sum_i |g_i - mean|^2 / (n - 1). Responses without an advantage have no part.
+    Paper: arXiv 2507.18071, §1 and §4.2 hold that the noise of token ratios accumulates with length; `reinforce` has no
+    ratio, so that what lengths do by themselves (difficulty, reward) is in its slope as well.
+    Approximation: gradients as sketches (`batch_gradients.Sketch`).
+    """
+    counted_B = losses["reinforce"].advantages_B != 0
+    lengths_B = torch.tensor([len(r.token_ids) for r in batch.responses])
+    octaves_B = torch.tensor([int(n).bit_length() - 1 for n in lengths_B])
+    buckets = [rows for octave in octaves_B.unique() if
+               len(rows := ((octaves_B == octave) & counted_B).nonzero()[:, 0]) >= MIN_RESPONSES]  # fmt: skip
+    found: dict[str, list[float]] = {name: [] for name in COMPARED}
+    for rows in buckets:
+        for name, sketch_RK in _sketches(policy, batch, losses, rows.tolist()).items():
+            found[name].append(float((sketch_RK - sketch_RK.mean(0)).square().sum() / (len(rows) - 1)))
+    sizes, lengths = [len(rows) for rows in buckets], [float(lengths_B[rows].double().mean()) for rows in buckets]
+    return LengthNoise(lengths, sizes, found, {name: _slope(lengths, found[name], sizes) for name in COMPARED})
+
+
+def _slope(lengths: list[float], noise: list[float], sizes: list[int]) -> float | None:
+    if len(lengths) < MIN_BUCKETS or min(noise) <= 0:
+        return None
+    return weighted_slope([(math.log(x), math.log(y), n) for x, y, n in zip(lengths, noise, sizes, strict=True)])
+
+
+def _sketches(
+    policy: Policy, batch: StoredBatch, losses: Mapping[str, Loss], rows: list[int]
+) -> dict[str, Tensor]:  # fmt: skip
+    """Each response's gradient by algorithm: [R, K]."""
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    sketch = Sketch(sum(p.numel() for p in parameters), policy.model.device)
+    found: dict[str, list[Tensor]] = {name: [] for name in COMPARED}
+    for row in rows:  # alone: a backward pass costs what the whole forward pass held
+        log_probs_N = forward(policy.model, batch, [row])
+        for name in COMPARED:
+            weight_N = losses[name].weight_BT[row, : len(log_probs_N)].to(log_probs_N)
+            parts = torch.autograd.grad(log_probs_N, parameters, weight_N, retain_graph=True, materialize_grads=True)
+            found[name].append(sketch.of(parts))
+    return {name: torch.stack(rows_K) for name, rows_K in found.items()}

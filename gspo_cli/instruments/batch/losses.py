@@ -1,0 +1,164 @@
+"""Every algorithm's loss on the same rows, its token weights, and GSPO-token held against GSPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms import ALGORITHMS, Algorithm, LossOutput
+from gspo_cli.algorithms.metrics import weight_metrics, weight_variation
+from gspo_cli.algorithms.ops import group_advantage
+from gspo_cli.instruments.batch.data import StoredBatch
+from gspo_cli.types import Kish, Mean, Reduced
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """Log-probabilities of the response tokens, float64 [B, T], and which positions are tokens."""
+
+    now_BT: Tensor
+    """l: under the policy that is updated."""
+    old_BT: Tensor
+    """o: under the policy that sampled, recomputed by the trainer."""
+    sampler_BT: Tensor
+    """m: as the sampler stored them."""
+    mask_BT: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One algorithm on the batch."""
+
+    output: LossOutput
+    advantages_B: Tensor
+    shares_G: Tensor
+    """Each group's part of the denominator."""
+    at_one_BT: Tensor
+    """`output.gradient_weight_BT` where all ratios are 1."""
+
+    @property
+    def objective(self) -> float:
+        """J."""
+        return -float(self.output.loss_numerator / self.output.denominator)
+
+    @property
+    def weight_BT(self) -> Tensor:
+        """dJ/dl of each token: [B, T]."""
+        return self.output.gradient_weight_BT / self.output.denominator
+
+
+def losses(batch: StoredBatch, scores: TokenScores) -> dict[str, Loss]:
+    """Every algorithm with its published setting and advantage, on the whole batch as one mini-batch.
+
+    `ppo` has no critic here and takes the group advantage; `dr_grpo` takes the batch's generation limit.
+    """
+    rewards_B = torch.tensor(
+        [float("nan") if r.reward is None else r.reward for r in batch.responses], dtype=torch.float64
+    )
+    groups_B = torch.tensor([r.group for r in batch.responses])
+    mask_BT = scores.mask_BT & ~rewards_B.isnan()[:, None]  # as in training, an unscored response is in no mean
+    found = {}
+    for name, algorithm in ALGORITHMS.items():
+        params = published(algorithm, batch)
+        critic = getattr(algorithm, "CRITIC", False)
+        advantages_B = (
+            group_advantage(rewards_B, groups_B) if critic else algorithm.advantage(rewards_B, groups_B, params)
+        ).double()
+        output = algorithm.loss(
+            scores.now_BT, scores.old_BT, advantages_B, mask_BT, params, sampler_log_probs_BT=scores.sampler_BT
+        )
+        shares = [algorithm.denominator(mask_BT[groups_B == g], params) for g in range(batch.num_groups)]
+        at_one = algorithm.loss(
+            scores.now_BT, scores.now_BT, advantages_B, mask_BT, params, sampler_log_probs_BT=scores.now_BT
+        )
+        found[name] = Loss(output, advantages_B, torch.stack(shares).double(), at_one.gradient_weight_BT)
+    return found
+
+
+def published(algorithm: Algorithm, batch: StoredBatch) -> Any:
+    """The algorithm's default parameters, with the batch's generation limit where it has one."""
+    params = algorithm.Params()
+    has_limit = any(field.name == "max_length" for field in fields(params))
+    return replace(params, max_length=batch.max_length[0]) if has_limit else params
+
+
+def metrics(loss: Loss, mask_BT: Tensor) -> dict[str, float | None]:
+    """The algorithm's own metrics (clip/*, gate/*, ...) and the spread of weights within a response, by logged name."""
+    own: dict[str, Reduced] = {
+        **loss.output.metrics, "weight/within_seq_cv": weight_variation(loss.output.gradient_weight_BT, mask_BT),
+    }  # fmt: skip
+    return {name: mean(value) for name, value in own.items() if isinstance(value, Mean)}
+
+
+def mean(value: Mean) -> float | None:
+    """The quotient; None over nothing."""
+    return float(value.numerator) / float(value.denominator) if float(value.denominator) else None
+
+
+def weight_quantiles(loss: Loss, mask_BT: Tensor, here_BT: Tensor) -> dict[str, float] | None:
+    """Quantiles of |dJ/dl| over the tokens of `here_BT` that have an advantage, in units of the mean over all tokens
+    that have one; clipped tokens count as 0. None where all weights are 0."""
+    active_BT = (loss.advantages_B != 0)[:, None]
+    absolute_BT = loss.weight_BT.abs()
+    mean = absolute_BT[mask_BT & active_BT].mean()
+    chosen_N = absolute_BT[here_BT & active_BT]
+    if not len(chosen_N) or not float(mean):
+        return None
+    # not torch.quantile, which takes 16 million numbers at most
+    values = np.quantile(chosen_N.numpy() / float(mean), QUANTILES)
+    return {f"p{100 * q:02.0f}": float(v) for q, v in zip(QUANTILES, values, strict=True)}
+
+
+def effective_frac(loss: Loss) -> float | None:
+    """Effective share of the tokens that have an advantage, by weights over those at ratio 1; None without any."""
+    found = weight_metrics(loss.output.gradient_weight_BT, loss.at_one_BT)["weight/effective_frac"]
+    assert isinstance(found, Kish)
+    return float(found.total**2 / (found.num * found.squares)) if float(found.squares) else None
+
+
+def kish(weight: Tensor) -> float | None:
+    """Effective number of equal weights, (sum |w|)^2 / sum w^2 (Kish 1965, §11.7); None if all are 0."""
+    squares = float(weight.square().sum())
+    return float(weight.abs().sum()) ** 2 / squares if squares else None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenForm:
+    """Largest differences between `gspo` and `gspo_token`, float64."""
+
+    loss: float
+    gradient: float
+    """Of dJ/dl over tokens, by autograd, over the largest entry of GSPO's."""
+    masks_equal: bool
+    """Whether the same tokens are clipped."""
+
+
+def token_form(batch: StoredBatch, scores: TokenScores, gspo: Loss) -> TokenForm:
+    """Both losses at GSPO's published setting.   Paper: arXiv 2507.18071, §4.3, Eq. 13-17."""
+    (plain, plain_BT), (token, token_BT) = (_of(name, batch, scores, gspo) for name in ("gspo", "gspo_token"))
+    scale = float(plain_BT.abs().max())
+    apart = float((plain_BT - token_BT).abs().max())
+    assert plain.clipped_BT is not None and token.clipped_BT is not None
+    return TokenForm(
+        loss=abs(float((plain.loss_numerator / plain.denominator - token.loss_numerator / token.denominator).detach())),
+        gradient=apart / scale if scale else apart,
+        masks_equal=bool((plain.clipped_BT == token.clipped_BT).all()),
+    )
+
+
+def _of(name: str, batch: StoredBatch, scores: TokenScores, gspo: Loss) -> tuple[LossOutput, Tensor]:
+    """(the loss, its gradient for each token's log-probability [B, T])."""
+    now_BT = scores.now_BT.detach().clone().requires_grad_()
+    algorithm = ALGORITHMS[name]
+    scored_B = ~gspo.advantages_B.isnan()
+    output = algorithm.loss(
+        now_BT, scores.old_BT, gspo.advantages_B, scores.mask_BT & scored_B[:, None], published(algorithm, batch)
+    )
+    (gradient_BT,) = torch.autograd.grad(output.loss_numerator / output.denominator, now_BT)
+    return output, gradient_BT

@@ -1,0 +1,204 @@
+"""The gradients that training would compute on a rollout batch, for many arms and noises from shared forward passes.
+
+B = responses, T = token positions, D = numbers kept of a gradient
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.metrics import weight_metrics
+from gspo_cli.instruments.batch.gradients import Sketch
+from gspo_cli.models.admission import paths_of
+from gspo_cli.moe.hooks import tapped
+from gspo_cli.moe.replay import natural_routes, record_to_replay, routed
+from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.metrics import Accumulator
+from gspo_cli.training.step.noise import RecordedNoise
+from gspo_cli.training.step.update import Learner, at_ratio_one, global_denominator, objective, scored, skipped_rows
+from gspo_cli.training.study.arms import Run
+from gspo_cli.types import MicroBatch, MiniBatch, RolloutBatch
+
+EXACT = 1 << 19
+"""Parameters up to which gradients are kept whole; beyond, as sketches of `batch.gradients.SKETCH` numbers."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm of the recipe with its learner; all learners share one model."""
+
+    run: Run
+    learner: Learner
+
+    @property
+    def name(self) -> str:
+        return self.run.arm
+
+    @property
+    def passes(self) -> tuple[bool, str, str]:
+        """Arms with the same key lay out the same rows and make the same forward passes."""
+        algo = self.run.recipe.algo
+        return algo.truncation == "mask", algo.replay, algo.old_log_probs
+
+
+@dataclass
+class Prepared:
+    """A rollout batch as one mini-batch for each arm. Arms of one `Arm.passes` share rows and old policy."""
+
+    arms: list[Arm]
+    mini_batches: dict[str, MiniBatch]
+    """By arm; the old policy's values are filled in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One arm's gradient of a batch."""
+
+    gradient_D: Tensor
+    """dJ/dtheta, whole or as a sketch; float32 on the CPU."""
+    effective: float | None
+    """Effective share of the tokens that have an advantage (`weight/effective_frac`)."""
+    clipped: float | None
+    """Share of loss tokens that the clip leaves without a gradient; None without a hard clip."""
+
+
+class Compressor:
+    """Keeps gradients of small models whole and those of larger ones as sketches, which keep inner products."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        num = sum(p.numel() for p in self.parameters)
+        self.sketch = Sketch(num, self.parameters[0].device) if num > EXACT else None
+
+    def zero(self) -> Tensor:
+        """The gradient of nothing."""
+        return self.of([torch.zeros_like(p) for p in self.parameters])
+
+    def of(self, parts: Sequence[Tensor]) -> Tensor:
+        """A gradient given as one tensor a parameter."""
+        if self.sketch is not None:
+            return self.sketch.of(tuple(parts)).float()
+        return torch.cat([part.flatten() for part in parts]).float().cpu()
+
+
+def prepare(batch: RolloutBatch, arms: Sequence[Arm], noise: RecordedNoise | None) -> Prepared:
+    """Rows, advantages and the old policy's log-probabilities and routes: the model's present ones."""
+    mini_batches: dict[str, MiniBatch] = {}
+    first: dict[tuple[bool, str, str], MiniBatch] = {}
+    for arm in arms:
+        algo, learner = arm.run.recipe.algo, arm.learner
+        rewards_B, groups_B = rewards_and_groups(batch, algo.overlong_cache_frac)
+        advantages_B = arm.run.algorithm.advantage(rewards_B, groups_B, arm.run.params)
+        batching = Batching(
+            minibatches=1,
+            micro_batch_tokens=arm.run.recipe.train.micro_batch_tokens,
+            keep_rows_without_advantage=learner.reference is not None,
+            mask_truncated=algo.truncation == "mask",
+            routing=learner.routing if arm.run.recipe.records_routes else None,
+            packed=paths_of(learner.model).packed,
+            noise=noise,
+        )
+        (mini_batch,) = make_mini_batches(batch, advantages_B, batching, learner.model.device)
+        mini_batches[arm.name] = mini_batch
+        if arm.passes in first:
+            _copy_old_policy(first[arm.passes], mini_batch)
+        else:
+            first[arm.passes] = mini_batch
+            _record_old_policy(learner, mini_batch)
+    return Prepared(list(arms), mini_batches)
+
+
+@torch.no_grad()
+def _record_old_policy(learner: Learner, mini_batch: MiniBatch) -> None:
+    """As before a rollout batch's first update, for every micro-batch and without the noise."""
+    with tapped(learner.routing) as tap:
+        for micro in mini_batch.micro_batches:
+            with routed(tap, micro, record_to_replay(learner.algo, micro)):
+                micro.trainer_log_probs_BT = scored(learner.model, micro, learner.temperature).log_probs_BT
+            micro.old_routes_LNK = natural_routes(tap, micro)
+
+
+def _copy_old_policy(source: MiniBatch, target: MiniBatch) -> None:
+    for known, micro in zip(source.micro_batches, target.micro_batches, strict=True):
+        assert torch.equal(known.input_ids_BT, micro.input_ids_BT), "arms with the same passes lay out the same rows"
+        micro.trainer_log_probs_BT, micro.old_routes_LNK = known.trainer_log_probs_BT, known.old_routes_LNK
+
+
+def estimates(prepared: Prepared, noises: Sequence[float], compressor: Compressor) -> dict[tuple[str, float], Estimate]:
+    """The gradient of every arm at the model's present weights, by (arm, noise).
+
+    A noise of sigma adds sigma times the prepared noise to the old policy's log-probabilities.
+    Arms whose token weights agree share the backward pass.
+    """
+    groups: dict[tuple[bool, str, str], list[Arm]] = defaultdict(list)
+    for arm in prepared.arms:
+        groups[arm.passes].append(arm)
+    found: dict[tuple[str, float], Estimate] = {}
+    for arms in groups.values():
+        sums = {(arm.name, sigma): _Sum(arm) for arm in arms for sigma in noises}
+        for index in range(len(prepared.mini_batches[arms[0].name].micro_batches)):
+            _add_pass(prepared, index, sums, compressor)
+        found |= {key: value.result(prepared.mini_batches[key[0]], compressor) for key, value in sums.items()}
+    return found
+
+
+@dataclass
+class _Sum:
+    """What the passes over a batch have added up for one arm and noise."""
+
+    arm: Arm
+    gradient_D: Tensor | None = None
+    metrics: Accumulator = field(default_factory=Accumulator)
+
+    def result(self, mini_batch: MiniBatch, compressor: Compressor) -> Estimate:
+        denominator = global_denominator(self.arm.run.algorithm, mini_batch, self.arm.run.params)
+        self.metrics.add(skipped_rows(mini_batch, self.metrics))
+        values = self.metrics.result().values
+        gradient_D = compressor.zero() if self.gradient_D is None else self.gradient_D / denominator
+        return Estimate(gradient_D, values.get("weight/effective_frac"), values.get("clip/token_frac"))
+
+
+def _add_pass(prepared: Prepared, index: int, sums: dict[tuple[str, float], _Sum], compressor: Compressor) -> None:
+    """One forward pass, and a backward pass for each different set of token weights."""
+    arm = next(iter(sums.values())).arm
+    learner, shared = arm.learner, prepared.mini_batches[arm.name].micro_batches[index]
+    with tapped(learner.routing) as tap, routed(tap, shared, record_to_replay(learner.algo, shared)):
+        scores = scored(learner.model, shared, learner.temperature)
+        done: list[tuple[Tensor, Tensor]] = []
+        for (name, sigma), value in sums.items():
+            micro = with_noise(prepared.mini_batches[name].micro_batches[index], sigma, value.arm)
+            output, numerator = objective(value.arm.learner, micro, scores, value.metrics)
+            on_policy_BT = at_ratio_one(value.arm.learner, micro, scores.log_probs_BT)
+            value.metrics.add(weight_metrics(output.gradient_weight_BT, on_policy_BT))
+            found_D = None if micro.ref_log_probs_BT is not None else _same(output.gradient_weight_BT, done)
+            if found_D is None:
+                parts = torch.autograd.grad(
+                    -numerator, compressor.parameters, retain_graph=True, materialize_grads=True
+                )  # fmt: skip
+                found_D = compressor.of(parts)
+                done.append((output.gradient_weight_BT, found_D))
+            value.gradient_D = found_D if value.gradient_D is None else value.gradient_D + found_D
+
+
+def _same(weight_BT: Tensor, done: list[tuple[Tensor, Tensor]]) -> Tensor | None:
+    """The gradient of equal token weights, if there is one; rounding aside."""
+    for known_BT, gradient_D in done:
+        if torch.allclose(known_BT, weight_BT, rtol=1e-6, atol=0.0):
+            return gradient_D
+    return None
+
+
+def with_noise(micro: MicroBatch, sigma: float, arm: Arm) -> MicroBatch:
+    """The micro-batch with the old policy's log-probabilities that this arm's ratios are taken against."""
+    sampler = arm.run.recipe.algo.old_log_probs == "sampler"
+    old_BT = micro.sampler_log_probs_BT if sampler else micro.trainer_log_probs_BT
+    assert old_BT is not None
+    if sigma:
+        assert micro.noise_BT is not None
+        old_BT = old_BT + sigma * micro.noise_BT
+    return replace(micro, old_log_probs_BT=old_BT)

@@ -1,0 +1,159 @@
+"""One seed of `gspo report fidelity`: draw, update, and hold every arm's gradient against fresh on-policy ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from gspo_cli.instruments.fidelity.estimates import Fidelity, Signal, fidelity, signal
+from gspo_cli.instruments.fidelity.gradients import Arm, Compressor, estimates, prepare
+from gspo_cli.models.admission import paths_of
+from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.noise import RecordedNoise
+from gspo_cli.training.step.update import Learner, record_old_policy, update
+from gspo_cli.training.study.arms import Run
+from gspo_cli.types import RolloutBatch
+
+
+class Source(Protocol):
+    """Where rollout batches come from."""
+
+    def draw(self, number: int, version: int) -> RolloutBatch:
+        """Batch `number` (from 1) of this seed, sampled with the model's present weights, which have `version`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one seed measures."""
+
+    updates: tuple[int, ...]
+    """Numbers of optimizer steps between sampling and the gradient, ascending."""
+    noises: tuple[float, ...]
+    """Standard deviations in nats of the noise per token on the old log-probabilities."""
+    batches: int
+    """Batches drawn before the updates."""
+    reference: int
+    """Fresh batches of the reference, at each number of updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One arm at one number of updates and one noise, of one seed."""
+
+    arm: str
+    updates: int
+    noise: float
+    seed: int
+    fidelity: Fidelity
+    ceiling: float | None
+    """Cosine of a fresh on-policy batch of the same size to the same reference."""
+    on_policy_variance: float | None
+    """Variance of a fresh on-policy batch's gradient, over |mu|^2."""
+    resolved: bool
+    """Whether the reference tells the gradient from noise."""
+    effective: float | None
+    clipped: float | None
+
+
+Progress = Callable[[str], None]
+
+
+def measure_seed(
+    arms: Sequence[Arm], updater: Run, learner: Learner, source: Source, plan: Plan, progress: Progress
+) -> list[Cell]:
+    """All cells of one seed. The model starts and ends with its present weights.
+
+    `updater` and `learner` make the updates, on batches of their own, exactly as training would: each batch is split
+    into the recipe's mini-batches, and a new one is drawn from the updated policy when they are used up.
+    """
+    model, seed = learner.model, updater.recipe.seed
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    try:
+        numbers = iter(range(1, 1 << 30))
+        prepared = [
+            prepare(source.draw(number, 0), arms, unit_noise(updater, number))
+            for number in (next(numbers) for _ in range(plan.batches))
+        ]
+        fresh = [next(numbers) for _ in range(plan.reference)]  # the same prompts after every number of updates
+        steps, done = make_updates(updater, learner, source, numbers), 0
+        compressor, cells = Compressor(model), list[Cell]()
+        for count in plan.updates:
+            while done < count:
+                done = next(steps)
+            progress(f"seed {seed}, {count} updates: reference")
+            references = reference(arms, source, fresh, count, compressor)
+            progress(f"seed {seed}, {count} updates: {len(arms)} arms at {len(plan.noises)} noises")
+            found = [estimates(batch, plan.noises, compressor) for batch in prepared]
+            for arm in arms:
+                for sigma in plan.noises:
+                    mine = [one[arm.name, sigma] for one in found]
+                    known = references[arm.name]
+                    measured = fidelity(torch.stack([m.gradient_D for m in mine]), known)
+                    cells.append(
+                        Cell(
+                            arm.name, count, sigma, seed, measured, known.ceiling,
+                            known.variance / known.squared_norm if known.resolved else None, known.resolved,
+                            _mean([m.effective for m in mine]), _mean([m.clipped for m in mine]),
+                        )
+                    )  # fmt: skip
+        return cells
+    finally:
+        model.load_state_dict(start)
+
+
+def unit_noise(run: Run, number: int) -> RecordedNoise:
+    """Noise of one nat per token, to be scaled."""
+    return RecordedNoise(run.recipe.seed, number, token=1.0)
+
+
+def reference(
+    arms: Sequence[Arm], source: Source, numbers: Sequence[int], version: int, compressor: Compressor
+) -> dict[str, Signal]:
+    """Each arm's own on-policy gradient at the present weights: without updates and noise since the batch was drawn.
+
+    Arms whose objectives agree on policy have the same one; `dapo`, `dr_grpo`, `luspo` and others that weigh responses
+    otherwise have one of their own, so that what is measured is the data's age, not the objective.
+    """
+    found: dict[str, list[torch.Tensor]] = {arm.name: [] for arm in arms}
+    for number in numbers:
+        ready = prepare(source.draw(number, version), arms, None)
+        for (name, _), estimate in estimates(ready, (0.0,), compressor).items():
+            found[name].append(estimate.gradient_D)
+    known: list[tuple[list[torch.Tensor], Signal]] = []
+    signals: dict[str, Signal] = {}
+    for name, gradients in found.items():
+        same = next((s for other, s in known if all(map(torch.equal, other, gradients))), None)
+        if same is None:
+            same = signal(torch.stack(gradients))
+            known.append((gradients, same))
+        signals[name] = same
+    return signals
+
+
+def make_updates(run: Run, learner: Learner, source: Source, numbers: Iterator[int]) -> Iterator[int]:
+    """Makes one optimizer step at a time; yields how many are done."""
+    recipe, done = run.recipe, 0
+    lr = recipe.algo.lr or recipe.train.lr
+    while True:
+        batch = source.draw(next(numbers), done)
+        rewards_B, groups_B = rewards_and_groups(batch, recipe.algo.overlong_cache_frac)
+        advantages_B = run.algorithm.advantage(rewards_B, groups_B, run.params)
+        batching = Batching(
+            recipe.minibatches, recipe.train.micro_batch_tokens, learner.reference is not None,
+            recipe.algo.truncation == "mask", learner.routing if recipe.records_routes else None,
+            paths_of(learner.model).packed,
+        )  # fmt: skip
+        mini_batches = make_mini_batches(batch, advantages_B, batching, learner.model.device)
+        record_old_policy(learner, mini_batches)
+        for index, mini_batch in enumerate(mini_batches):
+            update(learner, mini_batch, lr, first=index == 0)
+            done += 1
+            yield done
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None

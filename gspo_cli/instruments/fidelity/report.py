@@ -1,0 +1,232 @@
+"""`gspo report fidelity`: how well each arm's off-policy gradient points where a large on-policy one points."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gspo_cli import __version__
+from gspo_cli.config import Recipe
+from gspo_cli.errors import GspoError
+from gspo_cli.instruments.fidelity.figure import TITLE, draw
+from gspo_cli.instruments.fidelity.gradients import EXACT, Arm
+from gspo_cli.instruments.fidelity.measure import Cell, Plan, measure_seed
+from gspo_cli.instruments.fidelity.pool import pooled, table
+from gspo_cli.report.figures.save import save
+from gspo_cli.report.figures.style import USUAL, Image
+from gspo_cli.rollout.collect import PromptStream, collect
+from gspo_cli.runlog.folder import make_writable
+from gspo_cli.runlog.fs import write_text
+from gspo_cli.seeds import derive_seed
+from gspo_cli.training.setup import Setup, load_setup, make_learner
+from gspo_cli.training.state.run_config import config_hash
+from gspo_cli.training.study.arms import Run, find_algorithm, plan_runs
+from gspo_cli.types import RolloutBatch, Sampling
+
+FILE = "fidelity"
+"""Name of the figure, its csv and its side file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for, besides the recipe."""
+
+    arms: tuple[str, ...]
+    clips: tuple[float, ...]
+    """Further clip ranges of GSPO, the same on both sides."""
+    updater: str
+    """The arm that makes the updates."""
+    seeds: tuple[int, ...]
+    plan: Plan
+
+
+def check_request(recipe: Recipe, request: Request) -> Recipe:
+    """The recipe with the arms that the request adds.
+
+    Errors: GspoError for a request that cannot be measured; nothing is loaded then.
+    """
+    plan = request.plan
+    for wrong, message, why, hint in (
+        (not request.seeds or not plan.updates or not plan.noises, "nothing to measure", "a list is empty",
+         "give --updates, --noise and --seeds at least one value"),
+        (min(plan.updates, default=0) < 0, "a negative number of updates", "updates are counted", "--updates 0,1,4"),
+        (not all(math.isfinite(s) and s >= 0 for s in plan.noises), "noise that is no standard deviation",
+         "it is a number of nats, 0 or more", "--noise 0,0.3,1"),
+        (plan.batches < 1, "no batch to measure", "--batches counts the batches drawn before the updates",
+         "--batches 4"),
+        (plan.reference < 2, "a reference of fewer than two batches",
+         "one batch cannot tell the gradient from its noise", "--reference 8 or more"),
+    ):  # fmt: skip
+        if wrong:
+            raise GspoError(message, why, hint)
+    arms = dict(recipe.arms)
+    for arm in request.arms:
+        algorithm = find_algorithm(str(arms.get(arm, {"name": arm}).get("name", recipe.algo.name)), list(arms))
+        if getattr(algorithm, "CRITIC", False):
+            raise GspoError(
+                f"arm {arm} has a critic",
+                "its advantages come from a critic that a start model does not have",
+                "leave it out",
+            )
+        if not getattr(algorithm, "HAS_RATIO", True):
+            arms[arm] = {"name": arm} | arms.get(arm, {}) | {"allow_stale": True}
+    for clip in request.clips:
+        arms[f"gspo-{clip:g}"] = {"name": "gspo", "clip": {"low": clip, "high": clip}}
+    return recipe.model_copy(update={"arms": arms})
+
+
+def names(request: Request) -> list[str]:
+    """All arms that are measured, in order."""
+    return list(dict.fromkeys([*request.arms, *(f"gspo-{clip:g}" for clip in request.clips)]))
+
+
+@dataclass
+class Sampled:
+    """Rollout batches of one seed, from a recipe's model and task."""
+
+    setup: Setup
+    recipe: Recipe
+
+    def draw(self, number: int, version: int) -> RolloutBatch:
+        """See `measure.Source`. Prompts of different numbers are different until an epoch ends."""
+        setup, rollout = self.setup, self.recipe.rollout
+        setup.engine.sync(setup.model, version)
+        stream = PromptStream(setup.stream.problems, rollout.prompts, derive_seed(self.recipe.seed, "fidelity"))
+        batch = collect(
+            setup.engine, setup.tokenizer, setup.task, stream.batch(number), rollout.samples,
+            Sampling(rollout.temperature, rollout.max_new_tokens), (self.recipe.seed, f"fidelity {version}", number),
+            version,
+        )  # fmt: skip
+        setup.engine.rest()
+        return batch
+
+
+def report_fidelity(
+    recipe: Recipe,
+    start: Path,
+    request: Request,
+    out: Path,
+    progress: Callable[[str], None],
+    images: Collection[Image] = USUAL,
+) -> dict[str, Any]:
+    """Measures, writes csv and figure into `out`, and returns everything as one object that JSON can hold.
+
+    Errors: GspoError for a request or recipe that cannot be measured, before anything is written.
+    """
+    recipe = check_request(recipe, request)
+    measured = names(request)
+    runs = plan_runs(recipe, list(dict.fromkeys([*measured, request.updater])), list(request.seeds))
+    make_writable(out)
+    setup = load_setup(runs[0].recipe, start)
+    cells: list[Cell] = []
+    try:
+        for seed in request.seeds:
+            mine = {run.arm: run for run in runs if run.recipe.seed == seed}
+            cells += _seed(mine, measured, request, setup, progress)
+    finally:
+        setup.engine.close()
+    algorithms = {run.arm: run.recipe.algo.name for run in runs if run.arm in measured}
+    baseline = recipe.report.baseline if recipe.report.baseline in measured else None
+    found = table(cells, {arm: algorithms[arm] for arm in measured}, baseline)
+    remarks = notes(found, recipe, request, baseline, setup)
+    side = {
+        "figure": FILE, "gspo": __version__, "model_sha256": setup.start_sha256, "recipe": recipe.name,
+        "config_sha256": {run.arm: config_hash(run.recipe) for run in runs if run.recipe.seed == request.seeds[0]},
+        "updates_by": request.updater, "seeds": list(request.seeds), "batches": request.plan.batches,
+        "reference": request.plan.reference, "responses": recipe.rollout.prompts * recipe.rollout.samples,
+        "notes": remarks,
+    }  # fmt: skip
+    files = save(out, FILE, TITLE, found, side, partial(draw, found, remarks), images).paths
+    result = side | {"baseline": baseline, "rows": records(found), "notes": remarks}
+    write_rows(out, result)
+    return result | {"files": [str(path) for path in files]}
+
+
+def _seed(
+    runs: dict[str, Run], measured: Sequence[str], request: Request, setup: Setup, progress: Callable[[str], None]
+) -> list[Cell]:
+    updater = runs[request.updater]
+    arms = [Arm(runs[name], make_learner(runs[name], setup.model, setup.sharded)) for name in measured]
+    learner = make_learner(updater, setup.model, setup.sharded)
+    source = Sampled(setup, updater.recipe)
+    plan = replace(request.plan, updates=tuple(sorted(set(request.plan.updates))))
+    return measure_seed(arms, updater, learner, source, plan, progress)
+
+
+def write_rows(out: Path, result: dict[str, Any]) -> None:
+    """The file from which measurements can be pooled and drawn again."""
+    write_text(out / f"{FILE}-rows.json", json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def records(found: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as JSON holds them: a gap is null."""
+    return [
+        {str(name): None if pd.isna(value) else value for name, value in row.items()}
+        for row in found.to_dict("records")
+    ]
+
+
+def notes(found: pd.DataFrame, recipe: Recipe, request: Request, baseline: str | None, setup: Setup) -> list[str]:
+    """What a reader must know beside the numbers, a sentence or two each."""
+    plan, size = request.plan, recipe.rollout.prompts * recipe.rollout.samples
+    many = len(request.seeds) > 1
+    lines = [
+        f"Recipe {recipe.name}, start model {setup.start_sha256[:12]}. {plan.batches} batches of {size} responses "
+        f"before the updates, {plan.reference} fresh ones ({plan.reference * size} responses) as the reference at each "
+        f"number of updates; updates by {request.updater}, {recipe.minibatches} to a batch, learning rate "
+        f"{recipe.train.lr:g}.",
+        "Cosine to the arm's own on-policy gradient, the reference's noise removed. Dotted: a fresh batch of the same "
+        "size, the most that any arm can reach.",
+        f"Intervals: 95 %, Student's t over {len(request.seeds)} seeds, each with its own updates, batches and "
+        "reference."
+        if many
+        else f"Intervals: 95 %, Student's t over the {plan.batches} batches of one seed; other updates and another "
+        "reference would add to them.",
+    ]
+    if any(plan.noises):
+        lines.append("Noise is synthetic: independent normal numbers added to the recorded old log-probabilities.")
+    if baseline is not None:
+        lines.append(f"gap = cosine minus that of {baseline} on the same batches.")
+    unresolved = pooled(found)
+    if count := int(unresolved["cosine"].isna().sum()):
+        lines.append(
+            f"{count} of {len(unresolved)} cells are empty: the reference does not tell the gradient from noise. "
+            "A larger --reference resolves them."
+        )
+    if sum(p.numel() for p in setup.model.parameters() if p.requires_grad) > EXACT:
+        lines.append("Gradients are compared as random sketches (about 1 % error of a cosine).")
+    return lines
+
+
+def text_rows(found: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The means over seeds as texts, a row a cell."""
+    return [
+        (
+            str(row["updates"]), f"{row['noise']:g}", row["arm"], _interval(row, "cosine", "low", "high"),
+            _number(row["ceiling"]), _interval(row, "gap", "gap_low", "gap_high"), _number(row["projection"]),
+            _number(row["direction"]), _number(row["snr"]), _number(row["effective"]), _number(row["clipped"]),
+        )
+        for row in found
+        if row["seed"] is None
+    ]  # fmt: skip
+
+
+COLUMNS = ("updates", "noise", "arm", "cosine", "ceiling", "gap", "projection", "direction", "snr", "n_eff", "clipped")
+
+
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2f}"
+
+
+def _interval(row: dict[str, Any], name: str, low: str, high: str) -> str:
+    if row[name] is None:
+        return "n/a"
+    ends = "" if row[low] is None else f" [{row[low]:.2f}, {row[high]:.2f}]"
+    return f"{row[name]:.2f}{ends}"

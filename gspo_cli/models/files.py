@@ -1,0 +1,186 @@
+"""The files of a model folder, checked before a library opens any of them: nothing is missing, cut off or damaged, no
+link leads out of the folder, and weights are data, not code. Python code is another matter (`remote_code.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from gspo_cli.errors import GspoError
+from gspo_cli.hub import prepare_hub
+from gspo_cli.models.remote_code import code_arguments, code_hint
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+MAX_TOKEN_ID = 1 << 24
+MAX_HEADER = 100_000_000
+"""Bytes; the library refuses a longer one too."""
+
+
+def check_source(source: str) -> None:
+    """Errors: GspoError for a path without a model in it, or with a weight file that is damaged. A hub name passes."""
+    folder = Path(source)
+    if (looks_local(source) or folder.is_dir()) and not (folder / "config.json").is_file():
+        absent = "it is a file" if folder.is_file() else "the folder does not exist"
+        raise GspoError(
+            f"no model in {source or 'an empty name'}",
+            absent if source == "" or not folder.is_dir() else "it has no config.json",
+            "give a Hugging Face model folder, or a hub name such as Qwen/Qwen3-0.6B",
+        )
+    if folder.is_dir():
+        check_model_folder(folder)
+        check_weights(folder)
+    else:
+        prepare_hub()
+
+
+def read_config(source: str, revision: str | None) -> PreTrainedConfig:
+    """The model's configuration. Errors: GspoError when it cannot be read."""
+    try:
+        return AutoConfig.from_pretrained(source, revision=revision, **code_arguments(source))  # type: ignore[no-any-return]
+    except (OSError, ValueError) as error:
+        raise load_error(f"cannot load the model {source}", source, error) from error
+
+
+def check_model_folder(folder: Path) -> None:
+    """Errors: GspoError when a file is a link that leads out of the folder, when an index names a file elsewhere, when
+    a safetensors file is damaged, or when the only weights are pickled."""
+    files = sorted(_files(folder))
+    for path in files:
+        if path.is_symlink() and not _may_link_to(path.resolve(), folder):
+            raise GspoError(
+                f"{path} is a symbolic link to {path.resolve()}",
+                "a model folder whose files lie elsewhere could have any file of this machine read, and copied into "
+                "checkpoints",
+                "copy the file into the folder if it belongs there, or name the folder that holds it",
+            )
+        if path.name.endswith(".safetensors.index.json"):
+            _check_index(path)
+        if path.suffix == ".safetensors":
+            check_safetensors(path)
+    weights = [path for path in files if path.suffix == ".safetensors"]
+    pickled = [path for path in files if path.suffix in PICKLED and path.parent == folder]
+    if pickled and not weights:
+        raise GspoError(
+            f"the weights in {folder} are pickled",
+            f"{pickled[0].name} could run code as it is read",
+            "give a folder with model.safetensors; transformers' save_pretrained(FOLDER) writes it",
+        )
+
+
+def check_vocabulary(folder: Path) -> None:
+    """Errors: GspoError when tokenizer.json numbers a token beyond any vocabulary: the tokenizer would reserve memory
+    for every number below it. A file of another form is left to the tokenizer's own reader."""
+    try:
+        table = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        vocabulary = table["model"]["vocab"]
+        ids = [
+            *(vocabulary.values() if isinstance(vocabulary, dict) else ()),
+            *(t["id"] for t in table["added_tokens"]),
+        ]
+        largest = max((i for i in ids if isinstance(i, int)), default=0)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return
+    if largest > MAX_TOKEN_ID:
+        raise GspoError(
+            f"{folder / 'tokenizer.json'} numbers a token {largest:,}",
+            f"a vocabulary has at most {MAX_TOKEN_ID:,} tokens",
+            "download the tokenizer again, or save it again with save_pretrained",
+        )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every file, and every link, of the folder; links are not followed."""
+    for parent, folders, names in os.walk(folder):
+        here = Path(parent)
+        yield from (here / name for name in names)
+        yield from (here / name for name in folders if (here / name).is_symlink())
+
+
+def _may_link_to(target: Path, folder: Path) -> bool:
+    """Within the folder; or, in the hub's cache (`models--x/snapshots/COMMIT`), in the blobs of the same model."""
+    real = folder.resolve()
+    allowed = [real, real.parents[1] / "blobs"] if real.parent.name == "snapshots" else [real]
+    return any(target.is_relative_to(place) for place in allowed)
+
+
+def _check_index(path: Path) -> None:
+    """A damaged index is left to `check_weights`."""
+    try:
+        names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+        wrong = sorted(repr(name) for name in names if Path(name).name != name or "\\" in name)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return
+    if wrong:
+        raise GspoError(
+            f"{path} names weights that are not in its folder", f"the file {wrong[0]}", "copy them into the folder"
+        )
+
+
+def check_weights(folder: Path) -> None:
+    """Reads the headers of a folder's safetensors files, and compares them with the files' sizes.
+
+    Errors: GspoError that names the file, for one that the index names but is not there, is cut off, or is none.
+    """
+    names = [SINGLE]
+    if (folder / INDEX).is_file():
+        try:
+            names = sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
+        except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+            raise _damaged(folder / INDEX, f"it is not an index of weights: {error}") from error
+    elif not (folder / SINGLE).is_file():
+        return  # transformers' own message names the files that it looked for
+    for name in names:
+        if not (folder / name).is_file():
+            raise GspoError(
+                f"cannot load the model {folder}: no file {name}",
+                f"{INDEX} says that some of the weights are in it",
+                "copy or download it again",
+            )
+        check_safetensors(folder / name)
+
+
+def check_safetensors(path: Path) -> None:
+    """Errors: GspoError for a file whose length is not the one that its header gives, or that has no header."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, MAX_HEADER):
+            raise _damaged(path, f"it has {size} bytes, too few for its own header, or it is not a safetensors file")
+        try:
+            header: dict[str, Any] = json.loads(file.read(length))
+            end = 8 + length + max((v["data_offsets"][1] for k, v in header.items() if k != "__metadata__"), default=0)
+        except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+            raise _damaged(path, f"its header cannot be read: {error}") from error
+    if size != end:
+        raise _damaged(path, f"it has {size} bytes, and by its header {end}")
+
+
+def _damaged(path: Path, why: str) -> GspoError:
+    return GspoError(f"{path} is damaged", why, "copy or download it again")
+
+
+def looks_local(source: str) -> bool:
+    """Whether a name can only be a path: a hub name is `owner/name`, with no local folder `owner`."""
+    return source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(Path(source).parts[0]).is_dir()
+
+
+def load_error(message: str, source: str, error: BaseException) -> GspoError:
+    """The error for a model or tokenizer that cannot be loaded, or that needs code which was not allowed."""
+    if hint := code_hint(source, error):
+        return GspoError(message, "it comes with its own Python code, which runs only if allowed; none was run", hint)
+    local = Path(source).is_dir()
+    hint = "check the files in the folder" if local else "check the name and the network, or give a local folder"
+    text = str(error).strip()
+    if "ignore_mismatched_sizes" in text:  # the library points to a report that it has not printed
+        why = "its weights have other shapes than its config.json says"
+        return GspoError(message, why, "take config.json and the weights from the same model")
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    why = " ".join(lines[: 2 if lines[0].endswith(":") else 1])  # a heading alone says nothing
+    return GspoError(message, why, hint)

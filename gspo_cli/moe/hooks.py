@@ -1,0 +1,109 @@
+"""Hooks on the routers: they read what is chosen, and make the model use recorded choices.
+
+L = MoE layers, R = rows of the routers (flattened responses x positions), K = experts per token, E = experts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gspo_cli.moe.routers import Routing
+
+
+class RouterTap:
+    """What the routers did in the last forward pass.
+
+    Everything is stored by layer, so the recomputation of a checkpointed layer in backward changes nothing.
+    """
+
+    def __init__(self, routing: Routing) -> None:
+        self.routing = routing
+        nothing = torch.empty(0)
+        self.outputs = [(nothing, nothing, nothing)] * len(routing.gates)
+        self.used = [nothing] * len(routing.gates)
+
+    @property
+    def natural_LRK(self) -> Tensor:
+        """The experts that the routers' own logits chose, int64; under replay too."""
+        return torch.stack([index for _, _, index in self.outputs])
+
+    @property
+    def gates_LRK(self) -> Tensor:
+        """The weights of these experts."""
+        return torch.stack([gates for _, gates, _ in self.outputs])
+
+    @property
+    def logits_LRE(self) -> Tensor:
+        """The routers' logits."""
+        return torch.stack([logits for logits, _, _ in self.outputs])
+
+    @property
+    def used_LRK(self) -> Tensor:
+        """The experts that were really called; known within `replaying` only."""
+        return torch.stack(self.used)
+
+    @contextmanager
+    def replaying(self, record_LRK: Tensor) -> Iterator[None]:
+        """Within the context, forward and backward use the recorded experts; where the record has `routing.missing`,
+        the natural choice.
+
+        Gate weights come from the current logits, so the routers keep their gradient. The record stays in use until the
+        context ends, as backward may recompute the pass.
+        """
+        handles = []
+        for layer, (gate, experts) in enumerate(zip(self.routing.gates, self.routing.experts, strict=True)):
+            handles.append(gate.register_forward_hook(self._replay(record_LRK[layer])))
+            handles.append(experts.register_forward_pre_hook(self._note_used(layer), with_kwargs=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def read(self, layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        """The hook that reads one router."""
+
+        def hook(_gate: nn.Module, _args: Any, output: Any) -> None:
+            logits, gates, index = output
+            self.outputs[layer] = (logits.detach(), gates.detach(), index.detach())
+
+        return hook
+
+    def _replay(self, record_RK: Tensor) -> Callable[[nn.Module, Any, Any], Any]:
+        rule, missing = self.routing.rule, self.routing.missing
+        assert rule is not None
+
+        def hook(gate: nn.Module, _args: Any, output: Any) -> Any:
+            logits, gates, natural_RK = output
+            index_RK = torch.where(record_RK == missing, natural_RK, record_RK)
+            return logits, rule(gate, logits, index_RK).to(gates.dtype), index_RK
+
+        return hook
+
+    def _note_used(self, layer: int) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_experts: nn.Module, args: Any, kwargs: Any) -> None:
+            tensors = (a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
+            (index,) = (tensor for tensor in tensors if not tensor.is_floating_point())
+            self.used[layer] = index.detach()
+
+        return hook
+
+
+@contextmanager
+def tapped(routing: Routing | None) -> Iterator[RouterTap | None]:
+    """Within the context, the tap holds what the routers did in the last forward pass; None for a dense model."""
+    if routing is None:
+        yield None
+        return
+    tap = RouterTap(routing)
+    handles = [gate.register_forward_hook(tap.read(layer)) for layer, gate in enumerate(routing.gates)]
+    try:
+        yield tap
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,295 @@
+"""What must hold before two arms are compared. All checks run; all failures are reported."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gspo_cli.report.compare.meaning import MOST_UNSCORED, changed_meanings, covers_kept_only, unscored_share
+from gspo_cli.report.runs.curves import QUERIES
+from gspo_cli.report.runs.facts import command_for, flatten
+from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec
+from gspo_cli.report.runs.pairs import Pair, RunRecord
+
+ABSENT = "not recorded"
+"""A fact that every run should record; it equals nothing, not even another gap."""
+BUDGET = ("train.steps", "train.minibatches", "rollout.prompts", "rollout.samples", "rollout.max_new_tokens")
+PER_RUN = ("seed", "name", "cold_start.seed")
+"""Keys of the configuration, besides those of `[algo]`, that differ between runs of one study."""
+WAIVABLE = ("code", "hardware", "versions")
+"""What `--allow` accepts: differences whose importance the reader may judge."""
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One precondition that does not hold."""
+
+    check: str
+    what: str
+    baseline: str
+    """What one side has, and where."""
+    treatment: str
+    """What the other side has."""
+    do: str
+
+
+Check = Callable[[Pair, MetricSpec], Iterable[Failure]]
+
+
+def failures(pair: Pair, spec: MetricSpec) -> list[Failure]:
+    """Every precondition that fails, in the order of `CHECKS`; empty if the two arms may be compared."""
+    return [failure for check in CHECKS for failure in check(pair, spec)]
+
+
+def unknown_seeds(pair: Pair, requested: Iterable[int]) -> list[Failure]:
+    """The requested seeds that neither arm has."""
+    missing = sorted(set(requested) - pair.left.keys() - pair.right.keys())
+    text = ", ".join(map(str, missing))
+    return [Failure("pairs", f"seed {text}", "no run", "no run", "take seeds that the study has")] if missing else []
+
+
+def _recorded(record: RunRecord, *keys: str) -> Table:
+    """Keys of `run.json` that every run must record."""
+    run_json = record.facts.run_json
+    return {key: ABSENT if run_json.get(key) is None else run_json[key] for key in keys}
+
+
+def _start(record: RunRecord, _: MetricSpec) -> Table:
+    return _recorded(record, "model_sha256", "tokenizer_sha256")
+
+
+def _budget(record: RunRecord, spec: MetricSpec) -> Table:
+    """What a run may spend. At equal tokens or seconds the curves are cut to a common length, so neither the steps nor
+    the updates per step need to agree."""
+    config = record.facts.config_flat
+    keys = BUDGET if spec.budget == "steps" else BUDGET[2:]
+    own = config.get("algo.minibatches")
+    override = {"train.minibatches": own} if own is not None and spec.budget == "steps" else {}
+    return {key: config.get(key, ABSENT) for key in keys} | override
+
+
+def _config(record: RunRecord, _: MetricSpec) -> Table:
+    config = record.facts.config_flat
+    skipped = {*BUDGET, *PER_RUN, *(config.get("report.tuned") or ()), "report.checkpoint"}
+    return {key: value for key, value in config.items() if key not in skipped and not key.startswith("algo.")}
+
+
+def _checkpoint(record: RunRecord, _: MetricSpec) -> Table:
+    return {"report.checkpoint": record.facts.config_flat.get("report.checkpoint", ABSENT)}
+
+
+def _eval(record: RunRecord, _: MetricSpec) -> Table:
+    return dict(flatten(record.answers.protocol)) if record.answers else {}
+
+
+def _code(record: RunRecord, _: MetricSpec) -> Table:
+    run_json, config = record.facts.run_json, record.facts.config_flat
+    code = run_json["code"] if isinstance(run_json.get("code"), dict) else {"commit": ABSENT}
+    rewards = config.get("task.rewards") or ()
+    task = {config.get("task.name"), config.get("task.reward"), *(reward.get("name") for reward in rewards)}
+    plugins = {name: sha for name, sha in (run_json.get("plugins") or {}).items() if name in task}
+    return _recorded(record, "gspo") | {k: str(v) for k, v in code.items()} | dict(flatten(plugins))
+
+
+def _hardware(record: RunRecord, _: MetricSpec) -> Table:
+    return _recorded(record, "cpu", "device", "threads")
+
+
+def _versions(record: RunRecord, _: MetricSpec) -> Table:
+    run_json, keys = record.facts.run_json, ("packages", "engine", "determinism")
+    missing = {key: ABSENT for key in keys if not isinstance(run_json.get(key), dict)}
+    found = dict(flatten({key: run_json[key] for key in keys if key not in missing}))
+    found.pop("engine.routes", None)  # follows from algo.replay
+    return _recorded(record, "python") | missing | found
+
+
+FACTS: dict[str, tuple[Callable[[RunRecord, MetricSpec], Table], str]] = {
+    "start": (_start, "train both arms in one study, or from one --model folder"),
+    "data": (lambda r, _: _recorded(r, "data_sha256"), "train both arms on the same rows"),
+    "budget": (_budget, "train both arms with one recipe"),
+    "eval": (_eval, "evaluate all runs with the same settings"),
+    "config": (_config, "train both arms with one recipe; `report.tuned` names keys that may differ"),
+    "checkpoint": (_checkpoint, 'report.checkpoint = "last": any other rule chooses by the number that is tested'),
+    "code": (_code, "train both arms with one version of the code, or --allow code"),
+    "hardware": (_hardware, "train both arms on one kind of machine, or --allow hardware"),
+    "versions": (_versions, "train both arms in one environment, or --allow versions"),
+}
+"""Check -> the facts that must be equal, and what to do where they are not."""
+
+
+def _equal(check: str) -> Check:
+    """The check that recorded facts are equal: all runs' to the first one's, or (if waivable) each pair's. The start
+    may differ from pair to pair where the recipe planned it so: runs with one seed of the cold start have one start."""
+
+    def run(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
+        facts, do = FACTS[check]
+        by_seed = [[pair.left[seed], pair.right[seed]] for seed in pair.seeds]
+        groups = by_seed if check in WAIVABLE else [pair.records]
+        if check == "start":
+            planned: dict[object, list[RunRecord]] = {}
+            for record in pair.records:
+                planned.setdefault(record.facts.config_flat.get("cold_start.seed"), []).append(record)
+            groups = [*planned.values(), *by_seed] if len(planned) > 1 else [pair.records]
+        for what, left, right in _unequal(groups, lambda record: facts(record, spec)):
+            yield Failure(check, what, left, right, do)
+
+    return run
+
+
+def _unequal(groups: Iterable[list[RunRecord]], facts: Callable[[RunRecord], Table]) -> Iterator[tuple[str, str, str]]:
+    """(key, value of a group's first run, another value) wherever they differ; runs with the same value are named
+    together. Runs without any fact are left out."""
+    found: dict[tuple[str, str, str], tuple[str, list[str]]] = {}
+    for group in groups:
+        tables = [(record.name, table) for record in group if (table := facts(record))]
+        for key in sorted({key for _, table in tables for key in table}):
+            values = [(name, str(table.get(key, "absent"))) for name, table in tables]
+            first_name, first = values[0]
+            for name, value in values[1:]:
+                if value != first or value == ABSENT:
+                    found.setdefault((key, first, value), (first_name, []))[1].append(name)
+    for (key, one, other), (name, names) in found.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield key, f"{_short(one)} in {name}", f"{_short(other)} in {', '.join(names[:3])}{more}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 48 else f"{text[:16]}..."
+
+
+def _sides(pair: Pair, record: RunRecord, text: str) -> tuple[str, str]:
+    """(baseline, treatment), the text on the side of the run."""
+    return (text, "") if record.run.arm == pair.baseline else ("", text)
+
+
+def _pairs(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
+    if not pair.left and not pair.right:
+        yield Failure("pairs", "runs that count", "none", "none", "train the study, or take other --seeds")
+    for arm, side, other in ((pair.baseline, pair.left, pair.right), (pair.treatment, pair.right, pair.left)):
+        if missing := sorted(other.keys() - side.keys()):
+            lacks = f"no {', '.join(f'{arm}-s{seed}' for seed in missing)}"
+            sides = (lacks, "present") if arm == pair.baseline else ("present", lacks)
+            do = f"train what is missing: {command_for(next(iter(other.values())).facts, arm, missing)}"
+            yield Failure("pairs", f"seed {', '.join(map(str, missing))}", *sides, do)
+
+
+def _queries(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
+    """Dynamic sampling consumes more prompts per step than the recipe says, so equal steps are not equal queries."""
+    if spec.budget != "steps":
+        return
+    for records in ((pair.left[seed], pair.right[seed]) for seed in pair.seeds):
+        left, right = (None if r.curves is None else r.curves.values[QUERIES] for r in records)
+        if left is None or right is None:
+            continue
+        common = left.index.intersection(right.index)
+        if len(common) and left[common[-1]] != right[common[-1]]:
+            sides = [f"{q[common[-1]]:.0f} in {r.name}" for q, r in zip((left, right), records, strict=True)]
+            do = "compare at equal tokens: --metric METRIC:area@tokens"
+            yield Failure("budget", f"prompts consumed by step {common[-1]}", sides[0], sides[1], do)
+
+
+def _meaning(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
+    """The metric must be the same quantity in both arms, whatever their settings."""
+    for what, left, right, do in changed_meanings(pair, spec):
+        yield Failure("meaning", what, left, right, do)
+    if isinstance(spec, BenchmarkMetric) or spec.metric != REWARD:
+        return
+    if old := [r for r in pair.records if covers_kept_only(r)]:
+        what = f"what {REWARD} means: logged before it counted the groups that dynamic sampling put aside"
+        left, right = (", ".join(r.name for r in old if r.run.arm == arm) for arm in (pair.baseline, pair.treatment))
+        yield Failure("meaning", what, left, right, "train these runs again, or judge by a benchmark")
+    for record in pair.records:
+        if (share := unscored_share(record)) is not None and share > MOST_UNSCORED:
+            sides = _sides(pair, record, f"{share:.1%} of the responses of {record.name}")
+            do = f"mend the reward; a mean over scored responses may leave out {MOST_UNSCORED:.0%} at most"
+            yield Failure("meaning", "responses without a reward", *sides, do)
+
+
+def _problems(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
+    hashes = [(r.name, r.answers.problems_hash) for r in pair.records if r.answers]
+    for name, digest in hashes:
+        first_name, first = hashes[0]
+        if digest != first:
+            do = "evaluate both on the same problems"
+            yield Failure("eval", "the problems' ids", f"{first} in {first_name}", f"{digest} in {name}", do)
+
+
+def _status(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
+    for record in pair.records:
+        facts, run = record.facts, record.run
+        if facts.status not in ("completed", "failed"):
+            sides = _sides(pair, record, f"{record.name}: {facts.status} ({facts.reason})")
+            do = f"let it finish, or resume it: gspo train --resume {shlex.quote(str(run.folder))}"
+            yield Failure("status", "how the run ended", *sides, do)
+
+
+def _cells(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
+    stored = any(r.answers for r in pair.records)
+    for record in pair.records:
+        if gap := _gap(record, spec, stored):
+            do = "complete it; a part of a run is not compared"
+            if isinstance(spec, BenchmarkMetric) and stored:
+                do = f"gspo eval benchmarks {record.run.folder} --bench {spec.bench}"
+                if record.answers and record.answers.num_ungraded:
+                    do = "grade them again, or --grader-errors wrong counts them in both arms"
+            yield Failure("cells", f"{spec.text} of {record.name}", *_sides(pair, record, gap), do)
+
+
+def _gap(record: RunRecord, spec: MetricSpec, stored: bool) -> str | None:
+    """What a run's number lacks; None if it is complete."""
+    planned, completed = record.facts.planned_steps, record.facts.status == "completed"
+    if isinstance(spec, BenchmarkMetric) and stored:
+        if record.answers is None:
+            return "not evaluated"
+        last = f"step-{planned:06d}"
+        if completed and record.answers.step != last:
+            return f"evaluated at {record.answers.step}, not at its last checkpoint {last}"
+        return record.answers.why_unusable(spec)
+    if record.curves is None:
+        return "no metrics.jsonl"
+    if completed and record.curves.num_steps != planned:
+        return f"the log ends at step {record.curves.num_steps} of {planned}"
+    if isinstance(spec, BenchmarkMetric):
+        values = record.curves.values[spec.metric]
+        if spec.kind != "avg" or not len(values):
+            return "neither stored answers nor a value in the log"
+        if completed and values.index[-1] != planned:
+            return f"last evaluated at step {values.index[-1]} of {planned}"
+        return None
+    return None if record.curves.xy(spec.metric, spec.budget) else "no value: it does not apply or was not logged"
+
+
+def _copies(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
+    for what, hashes in (
+        ("the same metrics.jsonl", [(r.name, r.curves.sha256) for r in pair.records if r.curves]),
+        ("the same answers", [(r.name, r.answers.sha256) for r in pair.records if r.answers]),
+    ):
+        first: dict[str, str] = {}
+        for name, digest in hashes:
+            if (twin := first.setdefault(digest, name)) != name:
+                yield Failure("copies", what, twin, name, "remove the copy; train that seed instead")
+
+
+def _one_setting(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
+    """All runs of an arm have its one `[algo]` table: a sentence names one value of each key."""
+    for side in (pair.left, pair.right):
+        for key, one, other in _unequal([list(side.values())], _algo):
+            sides = _sides(pair, next(iter(side.values())), f"{one}; {other}")
+            yield Failure("config", f"{key}, within one arm", *sides, "train its other seeds again, or leave them "
+                          "out with --seeds")  # fmt: skip
+
+
+def _algo(record: RunRecord) -> Table:
+    return {key: value for key, value in record.facts.config_flat.items() if key.startswith("algo.")}
+
+
+CHECKS: tuple[Check, ...] = (
+    _pairs, _equal("start"), _equal("data"), _equal("budget"), _queries, _meaning, _equal("eval"), _problems,
+    _equal("config"), _one_setting, _equal("checkpoint"), _status, _cells, _copies, _equal("code"), _equal("hardware"),
+    _equal("versions"),
+)  # fmt: skip
+"""To add a check, write a function that yields its failures and add it here."""

@@ -1,0 +1,219 @@
+"""The runs of a csv of scores compared by the rules of a study, with the tables that the field expects.
+
+S = seeds, J = tasks; a_SJ = one run's scores. The unit is the seed: one trained model answers all tasks, so tasks are
+never resampled apart from their seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gspo_cli.errors import GspoError
+from gspo_cli.report.compare.comparison import collapse_counts, evidence_of, numbers
+from gspo_cli.report.compare.learning_curves import learning_curve
+from gspo_cli.report.compare.score_file import ScoreFile
+from gspo_cli.report.compare.scores import Collapses, DifferenceStats, Scores, difference_stats
+from gspo_cli.report.compare.verdict import Wording, judge, sentence
+from gspo_cli.stats import problems, robust
+from gspo_cli.stats.paired import holm, is_flat, mcnemar, paired_t
+from gspo_cli.stats.problems import Array
+from gspo_cli.stats.robust import Summary
+
+UNKNOWN = "Start, data, budget and tuning are not in the file, so no run is called better."
+NO_COLUMN = "the file does not say which runs collapsed (column collapsed: 0 or 1), and unseen ones could turn the sign"
+"""Without it, 45 % of studies whose means over all runs agree would be told apart (5 % of runs collapse, 12 seeds)."""
+PROFILE_POINTS = 11
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoresRequest:
+    """What to compare in a file; None = the first run of the file with all others, over all seeds."""
+
+    baseline: str | None = None
+    treatment: str | None = None
+    margin: float | None = None
+    """In the unit of the file."""
+    seeds: Sequence[int] | None = None
+
+
+def compare_scores(file: ScoreFile, request: ScoresRequest, form: str) -> Result:
+    """Every run against the baseline: the same tests and sentences as for a study, all comparisons one Holm family;
+    then each run's summaries and the performance profiles. Ready for JSON.
+
+    Errors: GspoError for a run that the file lacks, or fewer than two.
+    """
+    baseline, treatments = _choose(file, request)
+    pairs = {name: _paired(file, baseline, name, request.seeds) for name in treatments}
+    fallen = {name: _collapses(file, baseline, name, seeds) for name, (seeds, _, _) in pairs.items()}
+    stats = {
+        name: _statistics(a_SJ, b_SJ, request.margin, None if fell is None else fell.among(seeds))
+        for (name, (seeds, a_SJ, b_SJ)), fell in zip(pairs.items(), fallen.values(), strict=True)
+    }
+    p_t, p_equal = (_family({name: p(one) for name, one in stats.items()}) for p in (_p_t, _p_equal))
+    number = "value" if form == "last" else f"value:{form}"
+    number += f", mean of {len(file.tasks)} tasks" if len(file.tasks) > 1 else ""
+    rows = []
+    for name, (seeds, a_SJ, b_SJ) in pairs.items():
+        fell = fallen[name]
+        counts = None if fell is None else collapse_counts(fell, len(seeds))
+        evidence = evidence_of(stats[name], p_t.get(name), counts)
+        if fell is None:
+            evidence = replace(evidence, collapses_unknown=True, unequal=NO_COLUMN)
+        if name in p_equal:
+            evidence = replace(evidence, p_equal=p_equal[name])
+        wording = Wording(
+            baseline, name, number, "", "", False, "units", "neither", problem="task",
+            conditions=_conditions(file, baseline, name, seeds), why_exploratory=_left_out(file, baseline, name, seeds),
+        )  # fmt: skip
+        verdict = judge(evidence, "neither")
+        means = zip(seeds, a_SJ.mean(axis=1).tolist(), b_SJ.mean(axis=1).tolist(), strict=True)
+        rows.append({
+            "verdict": verdict, "sentence": sentence(verdict, evidence, wording), "metric": number,
+            "baseline": baseline, "treatment": name, "points": False, "unit": "units",
+            **numbers(stats[name], evidence, seeds),
+            "p_holm": p_t.get(name) if len(pairs) > 1 else None,
+            "p_equal_holm": p_equal.get(name) if len(pairs) > 1 else None,
+            "apart_from_step": None,
+            "per_seed": [{"seed": s, "baseline": a, "treatment": b, "difference": b - a} for s, a, b in means],
+            "per_task": _by_task(file.tasks, a_SJ, b_SJ), "improvement_tasks": _improvement(a_SJ, b_SJ),
+        })  # fmt: skip
+    shown = {run: np.stack(list(by_seed.values())) for run, by_seed in file.scores.items() if run in (baseline, *pairs)}
+    return {
+        "file": file.path.name, "sha256": file.sha256, "tasks": len(file.tasks), "form": form, "comparisons": rows,
+        "runs": [_summary(run, scores_SJ) for run, scores_SJ in shown.items()], "profile": profile(shown),
+        "learning_curves": [learning_curve(run, file.curves[run]) for run in shown if run in file.curves],
+    }  # fmt: skip
+
+
+def _choose(file: ScoreFile, request: ScoresRequest) -> tuple[str, list[str]]:
+    runs = list(file.scores)
+    for option, run in (("--baseline", request.baseline), ("--treatment", request.treatment)):
+        if run is not None and run not in runs:
+            raise GspoError(
+                f"no run {run!r} in {file.path}", f"it has {', '.join(runs)}", f"{option} takes one of them"
+            )
+    baseline = request.baseline or next((run for run in runs if run != request.treatment), runs[0])
+    treatments = [request.treatment] if request.treatment else [run for run in runs if run != baseline]
+    if not treatments or treatments == [baseline]:
+        raise GspoError(
+            f"nothing to compare in {file.path}",
+            f"it has {', '.join(runs)}",
+            "two runs with different names are needed",
+        )
+    return baseline, treatments
+
+
+def _paired(
+    file: ScoreFile, baseline: str, treatment: str, seeds: Sequence[int] | None
+) -> tuple[list[int], Array, Array]:
+    """(seeds of both runs, their scores [S, J] each)."""
+    left, right = file.scores[baseline], file.scores[treatment]
+    both = sorted(left.keys() & right.keys() & (set(seeds) if seeds is not None else left.keys()))
+    single = sorted((left.keys() ^ right.keys()) & (set(seeds) if seeds is not None else left.keys() | right.keys()))
+    if single or not both:
+        raise GspoError(
+            f"{file.path}: {baseline} and {treatment} do not have the same seeds",
+            f"only one of them has seed {', '.join(map(str, single))}" if single else "they have none in common",
+            "complete the pairs, or name the seeds that both have with --seeds",
+        )
+    return both, np.stack([left[s] for s in both]), np.stack([right[s] for s in both])
+
+
+def _left_out(file: ScoreFile, baseline: str, treatment: str, seeds: list[int]) -> str:
+    """The complete pairs that --seeds leaves out."""
+    left = sorted((file.scores[baseline].keys() & file.scores[treatment].keys()) - set(seeds))
+    return f"seeds {', '.join(map(str, left))} left out" if left else ""
+
+
+def _conditions(file: ScoreFile, baseline: str, treatment: str, seeds: list[int]) -> str:
+    """What a file cannot show, and steps that it shows to differ within a pair."""
+    last = {run: file.last_steps[run] for run in (baseline, treatment)}
+    if all(last[baseline][seed] == last[treatment][seed] for seed in seeds):
+        return UNKNOWN
+    ends = {run: sorted({steps[seed] for seed in seeds}) for run, steps in last.items()}
+    texts = [f"{run} {found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "") for run, found in ends.items()]
+    return f"The runs of a pair end at different steps ({', '.join(texts)}). {UNKNOWN}"
+
+
+def _collapses(file: ScoreFile, baseline: str, treatment: str, seeds: list[int]) -> Collapses | None:
+    """The collapsed runs of the pairs, as the file says; None if it does not."""
+    if file.collapsed is None:
+        return None
+    a, b = (sorted(file.collapsed.get(run, set()) & set(seeds)) for run in (baseline, treatment))
+    return Collapses(a, b, mcnemar(len(set(a) - set(b)), len(set(b) - set(a))))
+
+
+def _statistics(a_SJ: Array, b_SJ: Array, margin: float | None, collapsed_S: Array | None) -> DifferenceStats:
+    cube = (a_SJ, b_SJ) if a_SJ.shape[1] > 1 else None
+    return difference_stats(Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), cube), margin, collapsed_S)
+
+
+def _p_t(stats: DifferenceStats) -> float | None:
+    return None if stats.t is None else stats.t.p_mean
+
+
+def _p_equal(stats: DifferenceStats) -> float | None:
+    return stats.p_equal
+
+
+def _family(p: dict[str, float | None]) -> dict[str, float]:
+    """Adjusted by Holm, those that have no p left out."""
+    known = {name: value for name, value in p.items() if value is not None}
+    return dict(zip(known, holm(list(known.values())), strict=True))
+
+
+def _by_task(tasks: list[str], a_SJ: Array, b_SJ: Array) -> list[Result]:
+    """The mean difference on each task with its interval over seeds; not adjusted for the number of tasks."""
+    d_SJ = b_SJ - a_SJ
+    return [
+        {"task": task, "difference": float(d_S.mean()), "ci": None if is_flat(d_S) else list(paired_t(d_S).ci)}
+        for task, d_S in zip(tasks, d_SJ.T, strict=True)
+    ]
+
+
+def _improvement(a_SJ: Array, b_SJ: Array) -> Result:
+    """The probability that the treatment is above the baseline on a task, the mean over tasks (ties count half).
+
+    With its interval over seeds; with a single seed over tasks.
+    """
+    wins_SJ = (b_SJ > a_SJ) + (b_SJ == a_SJ) / 2
+    shares = wins_SJ.mean(axis=1) if len(wins_SJ) > 1 else wins_SJ[0]
+    return {"value": float(wins_SJ.mean()), "ci": _bounded(shares)}
+
+
+def _bounded(shares: Array) -> list[float] | None:
+    """The 95 % interval of a mean of shares, within [0, 1]."""
+    ends = problems.interval(float(shares.mean()), problems.clustered_error(shares.tolist()), len(shares))
+    return ends and list(ends)
+
+
+def _summary(run: str, scores_SJ: Array) -> Result:
+    """One run's mean, median and interquartile mean over seeds, of the mean over tasks."""
+    score_S = scores_SJ.mean(axis=1)
+    ci = None if is_flat(score_S) else paired_t(score_S).ci
+    mean = Summary(float(score_S.mean()), ci)
+    found = {"mean": mean, "median": robust.median(score_S), "iqm": robust.interquartile_mean(score_S)}
+    return {"run": run, "n": len(score_S)} | {name: asdict(one) for name, one in found.items()}
+
+
+def profile(scores: dict[str, Array]) -> list[Result]:
+    """Performance profiles: the share of tasks on which a run's score is above tau, the mean over seeds.
+
+    tau runs over the deciles of all scores. The interval is over seeds and stays within [0, 1]; with a single seed it
+    is over tasks. It is pointwise.
+    """
+    taus = np.unique(
+        np.quantile(np.concatenate([s.ravel() for s in scores.values()]), np.linspace(0, 1, PROFILE_POINTS))
+    )
+    found = []
+    for tau in taus.tolist():
+        for run, scores_SJ in scores.items():
+            above_SJ = (scores_SJ > tau).astype(float)
+            shares = above_SJ.mean(axis=1) if len(above_SJ) > 1 else above_SJ[0]
+            found.append({"tau": tau, "run": run, "share": float(shares.mean()), "ci": _bounded(shares)})
+    return found

@@ -1,0 +1,287 @@
+"""One score per run, the statistics of two arms' scores, collapsed runs, and the best of several tuning trials.
+
+S = seeds, J = problems, T = steps
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gspo_cli.config import CollapseRule
+from gspo_cli.report.runs.curves import GROUP_SPREAD, SPREAD
+from gspo_cli.report.runs.folders import Study
+from gspo_cli.report.runs.metric_spec import (
+    REWARD,
+    BenchmarkMetric,
+    CurveMetric,
+    MetricSpec,
+    better_of,
+    parse_metric,
+    unit_of,
+)  # fmt: skip
+from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, load_records
+from gspo_cli.runlog.collapse import batch_reward, collapse_window, has_collapsed
+from gspo_cli.stats import paired, problems, robust
+from gspo_cli.stats.curves import apart_from, area_mean, last_mean, max_t
+from gspo_cli.stats.paired import FEWEST, PairedT, SignFlip, mcnemar
+from gspo_cli.stats.power import rule_mde, rule_seeds_needed
+from gspo_cli.stats.problems import Array, NoiseSplit, TwoWay
+from gspo_cli.stats.robust import Summary
+
+DEFAULT_MARGIN = 2.0
+"""Points, for metrics within [0, 1]; no other unit has a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of a pair of arms."""
+
+    baseline_S: Array
+    treatment_S: Array
+    cube: tuple[Array, Array] | None = None
+    """Also by problem, both [S, J], where answers are stored."""
+    k: int | None = None
+    """Samples per problem of an avg@k."""
+    points: bool = False
+    """Whether differences are reported in points: fixed by schema and recipe, never by the values."""
+    contests_J: Array | None = None
+    """The problems' contests, where they come from contests."""
+    unit_known: bool = True
+    """False for a reward of the user's own without `report.unit`: its margin has no unit either."""
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceStats:
+    """The statistics of the differences, treatment minus baseline.
+
+    All but `D_S`, `kept_S`, `median` and `improvement` are of the pairs in which neither run collapsed: no test about
+    the overall mean holds at six seeds if one run in six may collapse.
+    """
+
+    scores: Scores
+    D_S: Array
+    """Of all pairs."""
+    kept_S: Array
+    """Which pairs have no collapsed run: bool."""
+    t: PairedT | None
+    """None with one seed or equal differences; so are the next four."""
+    flip: SignFlip | None
+    p_equal: float | None
+    """Also None without a margin."""
+    mde: float | None
+    seeds_needed: int | None
+    two_way: TwoWay | None
+    noise: NoiseSplit | None
+    over_problems: tuple[float, float] | None
+    """With one seed."""
+    correlation: float | None
+    """Of the two arms over seeds: the higher above 0, the more pairing gains."""
+    margin: float | None
+    median: Summary
+    """Of all pairs."""
+    iqm: Summary
+    """Of the pairs without a collapse: trimming removes collapses only up to a quarter of all pairs."""
+    improvement: Summary
+    """Of all pairs."""
+    looks: int = 1
+    """Planned looks at the study; each has its share of the 5 %."""
+
+    @property
+    def effect(self) -> float:
+        """The mean difference of the pairs without a collapse; of all pairs if there is none."""
+        return float((self.D_S[self.kept_S] if self.kept_S.any() else self.D_S).mean())
+
+
+def scores(pair: Pair, spec: MetricSpec) -> Scores:
+    """The scores of a pair whose preconditions hold."""
+    left, right = [pair.left[s] for s in pair.seeds], [pair.right[s] for s in pair.seeds]
+    if isinstance(spec, BenchmarkMetric) and spec.kind == "elo":
+        a_S, b_S = (np.array([r.answers.elo for r in side if r.answers], np.float64) for side in (left, right))
+        return Scores(a_S, b_S)
+    if isinstance(spec, BenchmarkMetric) and all(r.answers for r in (*left, *right)):
+        a_SJ, b_SJ = (np.stack([r.answers.by_problem(spec) for r in side if r.answers]) for side in (left, right))
+        k = spec.k if spec.kind == "avg" else None
+        names = left[0].answers.contests if left[0].answers else None
+        contests_J = None if names is None else np.array(names)
+        return Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), (a_SJ, b_SJ), k, True, contests_J)
+    if isinstance(spec, BenchmarkMetric):
+        a_S, b_S = (np.array([last_value(r, spec.metric) for r in side]) for side in (left, right))
+    else:
+        ends = axis_range([*left, *right], spec)
+        a_S, b_S = (np.array([curve_score(r, spec, ends) for r in side]) for side in (left, right))
+    points = in_points(spec, pair.records[0].facts.config_flat)
+    return Scores(a_S, b_S, points=bool(points), unit_known=points is not None)
+
+
+def in_points(spec: MetricSpec, config: dict[str, Any]) -> bool | None:
+    """Whether differences of a metric are reported in points; None where neither schema nor recipe says so.
+
+    A guess from the values would change the unit, and with it the meaning of the margin, with a single run.
+    """
+    if unit_of(spec) != "reward":
+        return unit_of(spec) == "frac"
+    if config.get("report.unit") is not None:
+        return bool(config["report.unit"] == "points")
+    own = ":" in str(config.get("task.name")) or config.get("task.reward") is not None or config.get("task.rewards")
+    return None if own else True  # built-in rewards are 0 or 1
+
+
+def last_value(record: RunRecord, metric: str) -> float:
+    """The last logged value of a metric."""
+    assert record.curves is not None
+    return float(record.curves.values[metric].iloc[-1])
+
+
+def curve_score(record: RunRecord, spec: CurveMetric, ends: tuple[float, float]) -> float:
+    """One run's score; a failed run keeps its last value to the end of the plan or the range."""
+    assert record.curves is not None
+    xy = record.curves.xy(spec.metric, spec.budget)
+    assert xy is not None, record.name
+    if spec.axis is None:
+        return last_mean(*xy, record.facts.planned_steps)
+    return area_mean(*xy, *ends)
+
+
+def axis_range(records: list[RunRecord], spec: CurveMetric) -> tuple[float, float]:
+    """From the largest first to the smallest last position of the runs that reached their budget (of all runs, if none
+    did), so that all scores are areas over the same range."""
+    curves = [(r, r.curves.xy(spec.metric, spec.budget)) for r in records if r.curves]
+    found = [(r, xy[0]) for r, xy in curves if xy is not None]
+    whole = [x for r, x in found if r.facts.status == "completed"] or [x for _, x in found]
+    return max(float(x[0]) for x in whole), min(float(x[-1]) for x in whole)
+
+
+def difference_stats(
+    scores: Scores, margin: float | None, collapsed_S: Array | None = None, looks: int = 1
+) -> DifferenceStats:
+    """All tests on the differences; `margin` as declared, in points where differences are reported in points.
+
+    `collapsed_S` = the pairs with a collapsed run, which the tests leave out.
+    """
+    all_S = scores.treatment_S - scores.baseline_S
+    kept_S = np.ones(len(all_S), dtype=bool) if collapsed_S is None or len(all_S) == 1 else ~collapsed_S
+    D_S = all_S[kept_S]
+    if not scores.unit_known:
+        margin = None
+    elif scores.points:
+        margin = (DEFAULT_MARGIN if margin is None else margin) / 100
+    t = None if paired.is_flat(D_S) else paired.paired_t(D_S, looks)
+    cube = None if scores.cube is None else (scores.cube[0][kept_S], scores.cube[1][kept_S])
+    sides = (scores.baseline_S[kept_S], scores.treatment_S[kept_S])
+    constant = len(D_S) < 3 or any(paired.is_flat(side) for side in sides)
+    return DifferenceStats(
+        scores=scores,
+        D_S=all_S,
+        kept_S=kept_S,
+        t=t,
+        flip=paired.sign_flip(D_S) if t else None,
+        p_equal=paired.p_equal(D_S, margin) if t and margin else None,
+        mde=rule_mde(t.sd, t.n) if t and looks == 1 else None,
+        seeds_needed=rule_seeds_needed(t.sd, margin) if t and margin and looks == 1 else None,
+        two_way=problems.two_way(cube[1] - cube[0], scores.contests_J) if cube and t else None,
+        noise=problems.noise_split(*cube, scores.k) if cube and scores.k and len(D_S) else None,
+        over_problems=problems.over_problems((cube[1] - cube[0])[0]) if cube and len(D_S) == 1 else None,
+        correlation=None if constant else float(np.corrcoef(*sides)[0, 1]),
+        margin=margin,
+        median=robust.median(all_S),
+        iqm=robust.interquartile_mean(D_S if len(D_S) else all_S),
+        improvement=robust.improvement(all_S),
+        looks=looks,
+    )
+
+
+def curves_apart_from(pair: Pair, spec: MetricSpec) -> int | None:
+    """The step from which the two arms' curves differ, at 5 % for all steps at once; None if there is none, for a
+    benchmark, and with fewer seeds than an exact test needs."""
+    if isinstance(spec, BenchmarkMetric) or len(pair.seeds) < FEWEST:
+        return None
+    both = [[r.curves.values[spec.metric] for s in pair.seeds if (r := side[s]).curves] for side in
+            (pair.left, pair.right)]  # fmt: skip
+    steps = reduce(pd.Index.intersection, [curve.index for side in both for curve in side]).sort_values()
+    if not len(steps):
+        return None
+    a_ST, b_ST = (np.stack([curve.loc[steps].to_numpy(np.float64) for curve in side]) for side in both)
+    return apart_from(steps.to_numpy(), max_t(b_ST - a_ST))
+
+
+@dataclass(frozen=True, slots=True)
+class Collapses:
+    """Collapsed runs of a pair of arms."""
+
+    baseline: list[int]
+    """Their seeds."""
+    treatment: list[int]
+    p: float
+    """Exact McNemar test over the seeds where only one arm collapsed."""
+
+    def among(self, seeds: list[int]) -> Array:
+        """Which of these pairs have a collapsed run: bool [S]."""
+        return np.array([seed in self.baseline or seed in self.treatment for seed in seeds], dtype=bool)
+
+
+def collapses(pair: Pair, rule: CollapseRule) -> Collapses:
+    """The collapsed runs among the paired seeds."""
+    left, right = ([s for s in pair.seeds if _has_collapsed(side[s], rule)] for side in (pair.left, pair.right))
+    only_left, only_right = len(set(left) - set(right)), len(set(right) - set(left))
+    return Collapses(left, right, mcnemar(only_left, only_right))
+
+
+def _has_collapsed(record: RunRecord, rule: CollapseRule) -> bool:
+    """Whether training stopped on values that are not finite, or the reward fell by the rule."""
+    if record.facts.not_finite:
+        return True
+    if record.curves is None:
+        return False
+    mean, config = record.curves.values[REWARD], record.facts.config_flat
+    spreads = (record.curves.values[name].reindex(mean.index) for name in (SPREAD, GROUP_SPREAD))
+    columns = (mean.tolist(), *([None if x != x else x for x in column.tolist()] for column in spreads))
+    prompts, samples = config.get("rollout.prompts"), config.get("rollout.samples")
+    batches = (batch_reward(m, std, group_std, prompts, samples) for m, std, group_std in zip(*columns, strict=True))
+    return has_collapsed(batches, collapse_window(record.facts.planned_steps), rule)
+
+
+def choose(study: Study, metric: str, trials: dict[str, Any]) -> dict[str, Any]:
+    """Arm -> its best tuning trial by the mean of `metric` over the seeds, with number of trials, seeds and cost.
+
+    A failed run keeps its last value, as in a comparison; a trial without a value ranks last.
+    """
+    spec = parse_metric(metric)
+    records = load_records(study, spec)
+    logged = [r for label in trials for r in records.get(label, {}).values() if r.curves]
+    ends = axis_range(logged, spec) if isinstance(spec, CurveMetric) else (0.0, 0.0)
+
+    def score(record: RunRecord) -> float:
+        if isinstance(spec, CurveMetric):
+            has_value = record.curves and record.curves.xy(spec.metric, spec.budget)
+            return curve_score(record, spec, ends) if has_value else np.nan
+        return last_value(record, spec.metric)
+
+    sign = -1.0 if better_of(spec) == "lower" else 1.0
+    by_arm: dict[str, dict[str, float]] = {}
+    for label, trial in trials.items():
+        values = [score(r) for r in records.get(label, {}).values()]
+        by_arm.setdefault(trial["arm"], {})[label] = float(np.mean(values)) if values else np.nan
+    return {arm: _chosen(by_trial, sign, trials, records) for arm, by_trial in by_arm.items()}
+
+
+def _chosen(by_trial: dict[str, float], sign: float, trials: dict[str, Any], records: Records) -> dict[str, Any]:
+    ranked = sorted(by_trial, key=lambda label: (np.isnan(by_trial[label]), -sign * by_trial[label], label))
+    runs = [r for label in by_trial for r in records.get(label, {}).values()]
+    cost = {axis: sum(r.curves.total(axis) or 0.0 for r in runs if r.curves) for axis in ("tokens", "seconds")}
+    return {
+        "trials": len(by_trial),
+        "seeds": sorted({seed for label in by_trial for seed in records.get(label, {})}),
+        "chosen": trials[ranked[0]]["chosen"],
+        "gen_tokens": cost["tokens"],
+        "seconds": round(cost["seconds"], 3),
+        "study": runs[0].run.folder.resolve().parent.name if runs else None,
+        "scores": [
+            {"trial": label, **trials[label]["chosen"], "score": None if np.isnan(by_trial[label]) else by_trial[label]}
+            for label in ranked
+        ],
+    }

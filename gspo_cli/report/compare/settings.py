@@ -1,0 +1,161 @@
+"""The arms' settings and tuning: what a comparison is conditional on, and whether both arms had an equal chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gspo_cli.config import AlgoConfig, ReportConfig, Tuning
+from gspo_cli.report.runs.facts import command_for, flatten
+from gspo_cli.report.runs.pairs import Pair
+from gspo_cli.report.runs.synthetic import synthetic_settings
+
+TUNABLE = ("lr", "minibatches", "kl.coef")
+"""General keys whose best value depends on the algorithm; a difference that no tuning chose is an unequal chance."""
+FROM_TRAIN = {"lr": "train.lr", "minibatches": "train.minibatches"}
+"""Keys of `[algo]` that override another table's."""
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the two arms of a pair were run with."""
+
+    differences: list[Table]
+    """`key`, `baseline`, `treatment` of every `[algo]` key in which the arms differ; null = the arm has no such key."""
+    unequal: str
+    """Why the arms did not have an equal chance; empty if they had."""
+    edges: list[Table]
+    """`arm`, `key`, `value`, `grid` of every choice at the edge of its grid."""
+    tuning: str
+    """How both arms were tuned, as a sentence."""
+    wider: list[str]
+    """Commands that tune over a wider grid."""
+    starts: int | None = None
+    """How many start models the seeds share; None where each seed has its own, or there is one seed."""
+    synthetic: str = ""
+    """Synthetic noise and row lengths of both arms, as sentences."""
+
+
+def settings_of(pair: Pair, config: ReportConfig) -> Settings:
+    """The settings of two arms, from their first runs and the recipe's `report.tuning`."""
+    left, right = (next(iter(side.values())).facts for side in (pair.left, pair.right))
+    tables = [_algo(facts.config_flat) for facts in (left, right)]
+    keys = [key for key in dict.fromkeys([*tables[0], *tables[1]]) if tables[0].get(key) != tables[1].get(key)]
+    differ = [{"key": k, "baseline": tables[0].get(k), "treatment": tables[1].get(k)} for k in keys if k != "name"]
+    arms = (pair.baseline, pair.treatment)
+    tuning = {arm: t if (t := config.tuning.get(arm)) and t.trials else None for arm in arms}
+    edges = [edge for arm, own in tuning.items() if own for edge in _edges(arm, own)]
+    by_arm = dict(zip(arms, tables, strict=True))
+    one_algorithm = tables[0].get("name") == tables[1].get("name")
+    facts_of = {pair.baseline: left, pair.treatment: right}
+    wider = [
+        f"{command_for(facts_of[e['arm']], e['arm'], list((tuning[e['arm']] or Tuning(trials=0)).seeds))} "
+        f"--grid algo.{e['key']}={_wider(e)}"
+        for e in edges
+    ]  # fmt: skip
+    starts = {record.facts.run_json.get("model_sha256") for record in pair.records}
+    shared = len(starts) if len(pair.seeds) > len(starts) else None
+    unequal = _unequal(by_arm, tuning, differ, one_algorithm)
+    synthetic = synthetic_settings(left.config)
+    return Settings(differ, unequal, edges, _tuning(tuning), wider, shared, synthetic)
+
+
+def _algo(config: Table) -> Table:
+    """An arm's `[algo]` table by dotted key, with what it takes over from `[train]`; keys that are not set left out."""
+    table = {key.removeprefix("algo."): value for key, value in config.items() if key.startswith("algo.")}
+    for key, other in FROM_TRAIN.items():
+        table[key] = table.get(key) if table.get(key) is not None else config.get(other)
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def _unequal(by_arm: dict[str, Table], tuning: dict[str, Tuning | None], differ: list[Table], one: bool) -> str:
+    """Why the arms did not have an equal chance. Arms of one algorithm differ in what is compared, and need no tuning
+    as long as neither had any."""
+    if len(tuning) == 1:
+        return ""  # one arm against a fixed value
+    (a, first), (b, second) = tuning.items()
+    if first is None and second is None:
+        return "" if one else "neither arm was tuned"
+    if first is None or second is None:
+        return f"only {a if second is None else b} was tuned"
+    if first.trials != second.trials:
+        return f"{a} had {first.trials} tuning trials, {b} {second.trials}"
+    if len(first.seeds) != len(second.seeds):
+        return f"{a} was tuned on {len(first.seeds)} seeds, {b} on {len(second.seeds)}"
+    if set(first.chosen) != set(second.chosen) or first.grid != second.grid:
+        return "the arms were tuned over different grids"
+    for arm, own in tuning.items():
+        for key, value in flatten(own.chosen if own else {}):
+            if by_arm[arm].get(key, value) != value:
+                return f"{arm} ran with {key} = {_number(by_arm[arm][key])}, its tuning chose {_number(value)}"
+    missed = [d["key"] for d in differ if d["key"] in TUNABLE and d["key"] not in dict(flatten(first.chosen))]
+    return "" if one or not missed else f"{missed[0]} differs, and no tuning chose it"
+
+
+def _edges(arm: str, own: Tuning) -> list[Table]:
+    """The numeric choices that are the smallest or largest value tried."""
+    rows = []
+    for key, values in (own.grid or {}).items():
+        chosen = dict(flatten(own.chosen)).get(key)
+        numbers = sorted(v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
+        if numbers and len(numbers) == len(values) and chosen in (numbers[0], numbers[-1]):
+            rows.append({"arm": arm, "key": key, "value": chosen, "grid": numbers})
+    return rows
+
+
+def _wider(edge: Table) -> str:
+    """A grid of three values that continues beyond the edge, by the grid's own factor."""
+    grid = edge["grid"]
+    factor = grid[1] / grid[0] if len(grid) > 1 and grid[0] else 2.0
+    step = factor if edge["value"] == grid[-1] else 1 / factor
+    return ",".join(f"{edge['value'] * step**i:.6g}" for i in range(3))
+
+
+def _tuning(tuning: dict[str, Tuning | None]) -> str:
+    if not any(tuning.values()):
+        return "Neither arm was tuned."
+    texts = []
+    for arm, own in sorted(tuning.items()):
+        grid = "; ".join(
+            f"{key} in {', '.join(map(_number, values))}" for key, values in ((own and own.grid) or {}).items()
+        )
+        over = f" over {grid}" if grid else f" of {', '.join(own.chosen)}" if own and own.chosen else ""
+        texts.append(f"{arm} {own.trials} trials{over} on {len(own.seeds)} seeds" if own else f"{arm} not at all")
+    first, second = texts[0], texts[-1]
+    alike = first.partition(" ")[2] == second.partition(" ")[2]
+    return f"Tuned: both arms {first.partition(' ')[2]}." if alike else f"Tuned: {first}; {second}."
+
+
+def conditions(settings: Settings, names: dict[str, str]) -> str:
+    """The settings in which the arms differ and their tuning, as sentences; `names` = arm -> its name in a sentence."""
+    parts = []
+    if settings.differences:
+        baseline, treatment = names.values()
+        sides = ("baseline", "treatment") if baseline <= treatment else ("treatment", "baseline")
+        shown = "; ".join(
+            f"{d['key']} {' and '.join(_number(d[side]) for side in sides)}"
+            for d in settings.differences if _is_condition(d)
+        )  # fmt: skip
+        parts.append(f"Settings of {' and '.join(sorted((baseline, treatment)))}: {shown}." if shown else "")
+    parts += [settings.tuning, settings.synthetic]
+    for edge in settings.edges:
+        parts.append(
+            f"{names.get(edge['arm'], edge['arm'])}'s {edge['key']} {_number(edge['value'])} is at the edge of its "
+            "grid: widen it."
+        )
+    if settings.starts is not None:
+        one = settings.starts == 1
+        which = "this start model, which all" if one else f"these {settings.starts} start models, which the"
+        parts.append(f"For {which} seeds share.")
+    return " ".join(part for part in parts if part)
+
+
+def _is_condition(difference: Table) -> bool:
+    """Whether a difference belongs into a sentence: general keys, and those of their own that both arms have."""
+    general = difference["key"].partition(".")[0] in AlgoConfig.model_fields
+    return general or None not in (difference["baseline"], difference["treatment"])
+
+
+def _number(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

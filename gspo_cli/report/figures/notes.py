@@ -1,0 +1,84 @@
+"""What is printed under a figure and kept in its side file: definitions, what was left out, how to read it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from gspo_cli.report.figures.axes import bands_are_cut
+from gspo_cli.report.figures.curves import MIN_SEEDS, TOKENS, Curve, Panel
+from gspo_cli.report.runs.folders import StoredRun, Study
+from gspo_cli.report.runs.log import Log
+from gspo_cli.runlog import schema
+
+NO_LOG = "no metrics.jsonl"
+KEPT_GROUPS = "its reward/mean covers only the groups that dynamic sampling kept (logged by an earlier version)"
+CLIP = "clip/token_frac"
+
+
+def captions(table: pd.DataFrame, panels: Sequence[Panel]) -> list[str]:
+    """What the reader must know to read the figure."""
+    lines = [f"{name}: {schema.metric(name).definition}." for name in dict.fromkeys(p.metric for p in panels)]
+    rows = [(panel, table[table["panel"] == panel.name]) for panel in panels]
+    if any(panel.log and (r["y"] == 0).any() for panel, r in rows):
+        lines.append("A logarithmic axis has no 0: values that are exactly 0 are the marks in the grey strip.")
+    if any(panel.kind == "eval" for panel in panels):
+        lines.append("Dots are evaluations, lines only join them.")
+    first = [r.loc[r["x"] == 1, "y"].dropna() for panel, r in rows if panel.metric == CLIP and panel.x == "mini_batch"]
+    if any(len(y) and (y == 0).all() for y in first):
+        lines.append("Mini-batch 1 is 0 by construction: the policy has not been updated since it sampled.")
+    if any(bands_are_cut(panel, r) for panel, r in rows):
+        lines.append("Bands that reach beyond an axis are cut there; the csv has their ends.")
+    means = table[table["series"] == "mean"]
+    if few := sorted(set(means.loc[means["n"] < MIN_SEEDS, "arm"])):
+        lines.append(f"No band with two seeds: {', '.join(few)}.")
+    if not len(means):
+        return [*lines, "No smoothing."]
+    return [*lines, "No smoothing. A mean and its band stand only where all seeds of the arm have a value."]
+
+
+def differences(baseline: str) -> str:
+    """What a panel of paired differences shows."""
+    return f"Differences: each arm minus {baseline}, seed by seed, mean and band; pairs with a collapsed run included."
+
+
+def without_log(study: Study, logs: Sequence[Log]) -> list[dict[str, Any]]:
+    """The runs that have no log yet, as entries of the side file's `excluded`."""
+    read = {log.run.folder for log in logs}
+    return [entry(run, None, NO_LOG) for run in study.runs if run.folder not in read]
+
+
+def without_values(panel: Panel, logs: Sequence[Log], found: Sequence[tuple[Log, Curve]]) -> list[dict[str, Any]]:
+    """The runs that show nothing in a panel, likewise."""
+    names = f"{panel.metric} or {TOKENS}" if panel.x == "tokens" else panel.metric
+    shown = {log.run.folder for log, _ in found}
+    why = f"{names} is null or absent: it does not apply, or was not logged"
+    return [entry(log.run, panel.name, why) for log in logs if log.run.folder not in shown]
+
+
+def entry(run: StoredRun, panel: str | None, why: str) -> dict[str, Any]:
+    """A run that a figure, or one panel of it, does not show."""
+    return {"run": run.folder.name, "arm": run.arm, "seed": run.seed, "panel": panel, "reason": why}
+
+
+def excluded_notes(excluded: Sequence[dict[str, Any]]) -> list[str]:
+    """One note a reason, naming arms and seeds."""
+    seeds: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for item in excluded:
+        seeds[item["reason"]][item["arm"]].add(item["seed"])
+    notes = []
+    for why, arms in seeds.items():
+        who = [
+            f"{arm} ({'seeds' if len(mine) > 1 else 'seed'} {', '.join(map(str, sorted(mine)))})"
+            for arm, mine in arms.items()
+        ]
+        notes.append(f"Left out: {'; '.join(who)}. Reason: {why}.")
+    return notes
+
+
+def not_finite(log: Log, metric: str, kind: str, count: int) -> str:
+    """The note on `count` values of a run's metric that are nan or infinite."""
+    return f"{log.run.folder.name}: {count} values of {metric} ({kind} lines) are not finite, left out."

@@ -1,0 +1,183 @@
+"""How every figure looks: one matplotlib style, one colour and marker per algorithm, sized for a screen or a paper."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import matplotlib as mpl
+
+from gspo_cli.errors import GspoError
+
+COLOURS = {
+    "grpo": "#0072B2",
+    "gspo": "#D55E00",
+    "gspo_token": "#CC79A7",
+    "sapo": "#009E73",
+    "dapo": "#56B4E9",
+    "dr_grpo": "#E69F00",
+    "cispo": "#000000",
+    "gmpo": "#F0E442",
+    "luspo": "#999933",
+    "minirl": "#332288",
+    "ppo": "#882255",
+    "reinforce": "#999999",
+}
+"""Fixed for all figures. To add an algorithm, add a colour that no other has."""
+
+OTHER = "#666666"
+"""For an algorithm that is not in the table; lines and fillings tell several apart."""
+
+MARKERS = {
+    "grpo": "o",
+    "gspo": "s",
+    "gspo_token": "^",
+    "sapo": "D",
+    "dapo": "v",
+    "dr_grpo": "P",
+    "cispo": "X",
+    "gmpo": "<",
+    "luspo": ">",
+    "minirl": "p",
+    "ppo": "*",
+    "reinforce": "h",
+}
+"""Fixed like the colours, for readers who see none, and for print in grey."""
+OTHER_MARKER = "d"
+
+DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)))
+"""Line styles of arms that are not plain algorithms."""
+FILLS = ("none", "left", "top", "right", "bottom", "none")
+"""How their marks are filled; where two agree, the line tells them apart."""
+
+Dash = str | tuple[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How an arm looks in every figure: colour and marker are its algorithm's, line and filling its own."""
+
+    colour: str
+    dash: Dash
+    marker: str
+    fill: str
+
+    def mark(self, size: float) -> dict[str, Any]:
+        """Its marker as arguments of a line; `size` in points."""
+        edge = 0.0 if self.fill == "full" else 0.8
+        return {"marker": self.marker, "fillstyle": self.fill, "markersize": size, "markeredgewidth": edge}
+
+
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # where it stands anyway; else every drawing measures all tick labels first
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "ytick.minor.width": 0.4,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "figure.facecolor": "white",
+    # a font name in the file would leave the look to the reader's machine
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # TrueType, which journals ask for; within the file
+    # without a salt every run writes other element ids
+    "svg.hashsalt": "gspo",
+    "path.simplify": True,
+}
+"""What differs from matplotlib's defaults."""
+
+
+@contextmanager
+def applied() -> Iterator[None]:
+    """Our style on matplotlib's defaults, whatever the user's own settings are; for drawing and for saving."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(RC)
+        yield
+
+
+def colour(algorithm: str) -> str:
+    """The algorithm's colour in every figure."""
+    return COLOURS.get(algorithm, OTHER)
+
+
+def looks(arms: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """The look of each (arm, algorithm), in the order given: solid and filled for an arm that is its algorithm, others
+    apart from it and from each other."""
+    arms, used = list(arms), Counter[str]()
+    found = {}
+    for arm, algorithm in sorted(arms):
+        of_algorithm = (colour(algorithm), MARKERS.get(algorithm, OTHER_MARKER))
+        if arm == algorithm and algorithm in COLOURS:
+            found[arm] = Look(of_algorithm[0], "-", of_algorithm[1], "full")
+            continue
+        index = used[of_algorithm[0]] % len(DASHES)
+        used[of_algorithm[0]] += 1
+        found[arm] = Look(of_algorithm[0], DASHES[index], of_algorithm[1], FILLS[index])
+    return {arm: found[arm] for arm, _ in arms}
+
+
+def arm_order(arm: tuple[str, str]) -> tuple[int, str]:
+    """Sort key of (arm, algorithm) in legends: as the colour table, arms of one algorithm by name."""
+    names = list(COLOURS)
+    return (names.index(arm[1]) if arm[1] in names else len(names), arm[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """Where a figure will stand."""
+
+    ending: str
+    """Of its files' names, before the dot."""
+    width: float
+    """Inches."""
+    columns: int
+    """Most panels in a row."""
+    notes: bool
+    """Whether its notes are printed under it."""
+    latex: str
+    """Environment and width in LaTeX; empty = not for a paper."""
+
+
+SCREEN = Paper("", 7.0, 2, True, "")
+PAPERS = {
+    "column": Paper("-column", 3.25, 1, False, "figure,\\columnwidth"),
+    "page": Paper("-page", 7.0, 2, False, "figure*,\\textwidth"),
+}
+"""A column of a two-column paper, and its text width; type has the same size in both."""
+FORMATS = ("svg", "png", "pdf")
+"""A pdf holds its fonts as text, an svg draws its letters as outlines, so that they look the same everywhere."""
+
+Image = tuple[Paper, str]
+ALL: tuple[Image, ...] = tuple(product((SCREEN, *PAPERS.values()), FORMATS))
+USUAL: tuple[Image, ...] = ((SCREEN, "svg"), (SCREEN, "png"))
+
+
+def requested_images(formats: str | None, paper: str | None) -> Sequence[Image]:
+    """The images that `--format a,b` and `--paper NAME` mean. Errors: GspoError for a name that is none."""
+    if formats is None and paper is None:
+        return USUAL
+    if paper is not None and paper not in PAPERS:
+        raise GspoError(f"no paper {paper!r}", f"there are {', '.join(PAPERS)}", "--paper column, or leave it out")
+    names = list(dict.fromkeys(("pdf" if formats is None else formats).split(",")))
+    if unknown := [name for name in names if name not in FORMATS]:
+        raise GspoError(f"no image format {unknown[0]!r}", f"there are {', '.join(FORMATS)}", "--format svg,png,pdf")
+    return [(PAPERS[paper] if paper else SCREEN, name) for name in names]

@@ -1,0 +1,193 @@
+"""`gspo report html`: the whole study as one page that needs no network and runs no script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from gspo_cli import __version__
+from gspo_cli.errors import GspoError
+from gspo_cli.report.claims.evaluate import claims, found_text
+from gspo_cli.report.compare.comparison import costs, remarks, statistics, unit, value
+from gspo_cli.report.compare.study import ComparisonRequest, compare
+from gspo_cli.report.figures.plots import plot
+from gspo_cli.report.runs.facts import differences, row_of
+from gspo_cli.report.runs.folders import StoredRun, Study
+from gspo_cli.report.runs.pairs import all_of, load_records, write_sources
+from gspo_cli.report.runs.samples import read_columns, stored_steps
+from gspo_cli.runlog.fs import write_text
+from gspo_cli.sanitize import excerpt
+
+PROMPTS, RESPONSES = 3, 2
+"""Shown at each step: the first prompts of the batch, and responses to each."""
+COLUMNS = ["problem_id", "prompt", "answer", "sample", "text", "reward", "finish"]
+
+Prompt = dict[str, Any]
+
+
+def side_by_side(study: Study) -> tuple[list[dict[str, Any]], str]:
+    """(steps with prompts with every arm's responses, why there are none).
+
+    The first, middle and last step that all arms have stored, of the smallest seed that they share.
+    Errors: GspoError (exit code STORAGE) naming a stored batch that cannot be read.
+    """
+    arms = sorted({run.arm for run in study.runs})
+    stored = {(run.arm, run.seed): stored_steps(run.folder) for run in study.runs}
+    for seed in sorted({run.seed for run in study.runs}):
+        runs = {run.arm: run for run in study.runs if run.seed == seed}
+        steps = sorted(set.intersection(*(set(stored.get((arm, seed), ())) for arm in arms)))
+        if steps:
+            chosen = dict.fromkeys([steps[0], steps[len(steps) // 2], steps[-1]])
+            return [{"step": step, "seed": seed, "arms": arms, "prompts": _prompts(runs, step)} for step in chosen], ""
+    return [], "no rollout batch of all arms is stored; train with --set rollout.store=20 to keep every 20th"
+
+
+def _prompts(runs: dict[str, StoredRun], step: int) -> list[Prompt]:
+    paths = {arm: run.folder / "rollouts" / f"step_{step:06d}.parquet" for arm, run in runs.items()}
+    tables = {arm: read_columns(path, COLUMNS) for arm, path in paths.items()}
+    ids = [dict.fromkeys(table["problem_id"].to_pylist()) for table in tables.values()]
+    common = [name for name in ids[0] if all(name in other for other in ids)]
+    return [_prompt(name, tables) for name in common[:PROMPTS]]
+
+
+def _prompt(name: str, tables: dict[str, pa.Table]) -> Prompt:
+    by_arm = {arm: table.filter(pc.equal(table["problem_id"], name)).to_pylist() for arm, table in tables.items()}
+    first = next(iter(by_arm.values()))[0]
+    return {
+        "prompt": excerpt(str(first["prompt"])),
+        "answer": excerpt(str(first["answer"])),
+        "responses": {arm: list(_responses(rows)) for arm, rows in by_arm.items()},
+    }
+
+
+def _responses(rows: Iterable[Prompt]) -> Iterable[dict[str, str]]:
+    for row in sorted(rows, key=lambda row: row["sample"])[:RESPONSES]:
+        reward = "not scored" if row["reward"] is None else f"reward {row['reward']:g}"
+        cut = ", cut off by the length limit" if row["finish"] == "length" else ""
+        yield {"text": excerpt(str(row["text"])), "reward": reward + cut}
+
+
+FILE = "report.html"
+NO_PICTURE_DATA = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
+"""What an svg file has and a picture within a page does not need."""
+
+
+def report_html(study: Study) -> Path:
+    """Writes the page and its side file into the study's folder and returns the page's path.
+
+    Figures, comparison and claims are made afresh and kept beside it as their own commands do.
+    Errors: GspoError for corrupt files, or a study without a log.
+    """
+    everyone = all_of(load_records(study))
+    samples, no_samples = side_by_side(study)
+    figures, notes = _figures(study)
+    compared, no_comparison = _compared(study)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["short"] = short_hashes
+    text = environment.get_template("page.html.j2").render(
+        study=study.folder.name, version=__version__, comparisons=compared, no_comparison=no_comparison,
+        claims=_claims(study),
+        figures=figures, notes=notes, samples=samples, no_samples=no_samples,
+        differences=_differences(study), runs=[_run(member) for member in everyone],
+    )  # fmt: skip
+    path = study.folder / FILE
+    write_text(path, text)
+    write_sources(path, everyone, {m.name: f"invalidated: {m.facts.invalid}" for m in everyone if m.facts.invalid})
+    return path
+
+
+HASH = re.compile(r"\b[0-9a-f]{32,64}\b")
+
+
+def short_hashes(value: Any) -> Markup:
+    """A cell's text with long hashes cut to 12 digits, so that they cannot squeeze the other columns; the whole hash is
+    shown when the pointer rests on it."""
+    parts, end = [], 0
+    text = str(value)
+    for match in HASH.finditer(text):
+        short = Markup('<span class="hash" title="{}">{}…</span>').format(match[0], match[0][:12])
+        parts += [escape(text[end : match.start()]), short]
+        end = match.end()
+    return Markup("").join([*parts, escape(text[end:])])
+
+
+def _claims(study: Study) -> list[dict[str, Any]]:
+    """The rows of the claims; a difference from the paper stands in the first row that has it alone."""
+    rows, known = [], set[str]()
+    for row in claims(study)["rows"]:
+        new = [text for text in row.get("differs") or () if text not in known]
+        known.update(new)
+        rows.append(row | {"found": found_text(row) if "value" in row else row["why"], "differs": new})
+    return rows
+
+
+def _compared(study: Study) -> tuple[list[dict[str, Any]], str]:
+    """Every pair of arms with its sentence and numbers as text; or why nothing is compared."""
+    try:
+        found = compare(study, ComparisonRequest())
+    except GspoError as error:
+        return [], f"{error.message}: {error.why}"
+    return [_pair(one) for one in (found, *found["others"])], ""
+
+
+def _pair(found: dict[str, Any]) -> dict[str, Any]:
+    head = {key: found[key] for key in ("baseline", "treatment", "metric", "sentence", "reasons", "verdict")}
+    if found["verdict"] == "refused":
+        return head
+    if found["verdict"] == "descriptive":
+        return head | {"arms": found["arms"], "remarks": found["notes"]}
+    seeds = [
+        (row["seed"], value(found, row["baseline"]), value(found, row["treatment"]),
+         value(found, row["difference"], sign=True))
+        for row in found["per_seed"]
+    ]  # fmt: skip
+    return head | {"unit": unit(found), "seeds": seeds, "numbers": [*statistics(found), *costs(found)],
+                   "remarks": remarks(found)}  # fmt: skip
+
+
+def _figures(study: Study) -> tuple[list[tuple[str, str, Markup]], list[str]]:
+    """(name, title, picture) of each figure, and what a reader should know. The pictures are our own drawing; text in
+    them is drawn as outlines."""
+    report = plot(study)
+    pictures = []
+    for name, paths in report.files.items():
+        svg = next(path for path in paths if path.name == f"{name}.svg").read_text(encoding="utf-8")
+        pictures.append((name, report.titles[name], Markup(NO_PICTURE_DATA.sub("", svg).strip())))
+    return pictures, [*report.notes, *(f"No figure {name}: {why}" for name, why in report.left_out.items())]
+
+
+def _differences(study: Study) -> list[dict[str, Any]]:
+    """What every other arm has otherwise than the first, by the runs of its smallest seed."""
+    first = study.runs[0]
+    others = {run.arm: run for run in reversed(study.runs) if run.arm != first.arm}
+    return [
+        {"one": first.folder.name, "other": run.folder.name, "rows": differences(first, run)}
+        for _, run in sorted(others.items())
+    ]
+
+
+def _run(member: Any) -> dict[str, str]:
+    """A run's line in the table of provenance."""
+    about, row, curves = member.facts.run_json, row_of(member.facts), member.curves
+    code = about.get("code") or {}
+    commit = str(code.get("commit") or code.get("sha256") or "not recorded")[:12] + (
+        " with changes" if code.get("dirty") else ""
+    )
+    return {
+        "run": row["run"], "status": row["status"] + (f": {row['reason']}" if row["reason"] else ""),
+        "steps": f"{row['steps']}/{row['planned']}", "run_id": row["run_id"],
+        "log": curves.sha256 if curves else "no log", "code": f"gspo {about.get('gspo')}, {commit}",
+        "model": str(about.get("model_sha256")), "data": str(about.get("data_sha256")),
+        "machine": f"{about.get('cpu')}, {about.get('device')}, {about.get('threads')} threads",
+        "versions": ", ".join(f"{k} {v}" for k, v in (about.get("packages") or {}).items()),
+    }  # fmt: skip

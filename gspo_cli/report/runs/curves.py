@@ -1,0 +1,122 @@
+"""A run's curves against steps, generated tokens and training seconds. X = steps with a finite value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from gspo_cli.report.runs.folders import StoredRun
+from gspo_cli.report.runs.log import Log, Wanted, load_log
+from gspo_cli.report.runs.metric_spec import KEPT_ONLY, REWARD, Axis
+from gspo_cli.report.runs.reader import LogReader, read_fast, read_strict
+from gspo_cli.stats.problems import Array
+
+TOKENS, QUERIES = "compute/gen_tokens", "compute/queries"
+TRAINING = ("rollout_s", "prepare_s", "old_policy_s", "update_s", "sync_s")
+"""The phases of a rollout batch that count as training; probing, evaluating and saving do not."""
+TIMES = pa.schema([("step", pa.int64()), *((name, pa.float64()) for name in TRAINING)])
+"""What is read of a line of `perf.jsonl`."""
+SPREAD, GROUP_SPREAD = "reward/std", "reward/group_std"
+ALWAYS = {"rollout": {REWARD, KEPT_ONLY, SPREAD, GROUP_SPREAD, TOKENS, QUERIES}}
+"""Read of every log."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCurves:
+    """The curves of one run."""
+
+    values: dict[str, pd.Series[float]]
+    """Metric -> finite values by step."""
+    counts: dict[str, pd.Series[float]]
+    """Metric -> the denominators of these values; NaN where the log has none."""
+    seconds: pd.Series[float]
+    """Training seconds up to the end of each step; empty where the times were not recorded."""
+    num_steps: int
+    """The last step that has a line."""
+    num_bytes: int
+    """Length of the whole lines of `metrics.jsonl`."""
+    sha256: str
+    """Of these."""
+    torn_bytes: int
+
+    def xy(self, metric: str, axis: Axis) -> tuple[Array, Array] | None:
+        """A metric against an axis, both [X]; None if the run has no value of it or nothing on that axis.
+
+        Evaluations before the first update are at 0.
+        """
+        values = self.values.get(metric)
+        if values is None or not len(values):
+            return None
+        steps = values.index.to_numpy(np.float64)
+        if axis == "steps":
+            return steps, values.to_numpy(np.float64)
+        x = np.where(steps == 0, 0.0, self._along(axis).reindex(values.index).to_numpy(np.float64))
+        known = np.isfinite(x)
+        return (x[known], values.to_numpy(np.float64)[known]) if known.any() else None
+
+    def total(self, axis: Axis) -> float | None:
+        """All steps made, tokens sampled or seconds trained."""
+        if axis == "steps":
+            return float(self.num_steps)
+        along = self._along(axis)
+        return float(along.iloc[-1]) if len(along) else None
+
+    def _along(self, axis: Axis) -> pd.Series[float]:
+        return self.values[TOKENS] if axis == "tokens" else self.seconds
+
+
+def load_curves(runs: Sequence[StoredRun], wanted: Wanted) -> list[RunCurves]:
+    """Reads the logs of runs: the wanted metrics, and what is always read.
+
+    Errors: GspoError (exit code STORAGE) naming file and line of what is corrupt.
+    """
+    names = {kind: set(ALWAYS.get(kind, ())) | set(wanted.get(kind, ())) for kind in {*ALWAYS, *wanted}}
+    # threads: most of the time is spent in Arrow and sha256, outside the interpreter's lock
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda run: _curves(load_log(run, names), names), runs))
+
+
+def _curves(log: Log, names: Mapping[str, Collection[str]]) -> RunCurves:
+    frame = log.frame[np.isfinite(log.frame["value"])]
+    values, counts = {}, {}
+    for kind, of_kind in names.items():
+        for name in of_kind:
+            rows = frame[(frame["metric"] == name) & (frame["kind"] == kind)]
+            by_step = rows.set_index("step").sort_index()
+            values[name], counts[name] = by_step["value"], by_step["count"]
+    last = int(log.frame["step"].max()) if len(log.frame) else 0
+    seconds = training_seconds(log.run.folder / "perf.jsonl")
+    return RunCurves(values, counts, seconds, last, log.num_bytes, log.sha256, log.torn_bytes)
+
+
+def training_seconds(path: Path) -> pd.Series[float]:
+    """Cumulative seconds of training by step, from a `perf.jsonl`; a step repeated by a later attempt counts once.
+
+    Errors: GspoError (exit code STORAGE) naming file and line of what is not strict JSON.
+    """
+    if not path.is_file():
+        return pd.Series(dtype=np.float64)
+    reader, steps, seconds = LogReader(path), [np.zeros(0)], [np.zeros(0)]
+    for block in reader.blocks():
+        table = read_fast(block, TIMES)
+        table = read_strict(reader, block) if table is None else table
+        times = np.array([_numbers(table, name) for name in TRAINING])
+        timed = np.isfinite(times).any(axis=0)
+        steps.append(_numbers(table, "step")[timed])
+        seconds.append(np.nansum(times, axis=0)[timed])
+    by_step = pd.Series(np.concatenate(seconds), np.concatenate(steps).astype(np.int64))
+    return by_step.groupby(level=0).last().cumsum()
+
+
+def _numbers(table: pa.Table, name: str) -> Array:
+    """A column as float64; NaN where absent."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, np.nan)
+    return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))

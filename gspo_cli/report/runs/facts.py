@@ -1,0 +1,229 @@
+"""What a run folder holds besides its curves (configuration, provenance, how the run ended), and lists of runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.report.runs.folders import StoredRun, read_study
+from gspo_cli.report.runs.metric_spec import KEPT_ONLY, REWARD
+from gspo_cli.report.runs.reader import LogReader, corrupt
+from gspo_cli.runlog.lock import dead_writer, is_silent, read_heartbeat
+from gspo_cli.runlog.strict_json import parse_object, read_object
+
+Status = Literal["completed", "failed", "running", "killed", "interrupted", "broken"]
+"""`failed`: stopped by a training guard, which counts as a result. `broken`: stopped by the engine, the disk or a
+defect, which does not. `running`: no end was recorded, so the run is still going or was killed.
+`killed`: its process on this host is gone, as after the kernel ended it for memory."""
+
+NOT_FINITE = "not finite"
+"""Part of the reason when training stopped on a loss or gradient that is nan or infinite."""
+PER_RUN = {"--algo", "--seed", "--seeds", "--name", "--out"}
+SWITCHES = {"--overwrite", "--no-overwrite", "--json", "--no-json"}
+TAIL = 1 << 18
+"""Bytes at a log's end that are searched for the last rollout line."""
+ALWAYS_DIFFERENT = ("run_id", "created", "argv", "cwd", "study")
+"""Keys of `run.json` that differ between any two runs."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One run."""
+
+    run: StoredRun
+    run_json: Json
+    """Its `run.json`."""
+    config: Json
+    status: Status
+    reason: str
+    """Why it ended, unless it completed."""
+    invalid: str | None
+    """The reason in its `invalidated.json`; None = the run counts."""
+    config_flat: Json
+    """The configuration by dotted key."""
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.run.folder.name
+
+    @property
+    def planned_steps(self) -> int:
+        """Rollout batches of the plan."""
+        return int(self.config["train"]["steps"])
+
+    @property
+    def not_finite(self) -> bool:
+        """Whether training stopped on values that are not finite."""
+        return self.status == "failed" and NOT_FINITE in self.reason
+
+
+def read_facts(run: StoredRun) -> Facts:
+    """Reads the small files of a run folder. Errors: GspoError (exit code STORAGE) naming a file that is corrupt."""
+    config = read_object(run.folder / "config.json")
+    steps = config["train"].get("steps") if isinstance(config.get("train"), dict) else None
+    if type(steps) is not int or steps < 1:
+        raise corrupt(str(run.folder / "config.json"), f"`train.steps` is {steps!r}, not a positive whole number")
+    status, reason = final_status(run.folder)
+    note = run.folder / "invalidated.json"
+    invalid = str(read_object(note).get("reason") or "no reason given") if note.is_file() else None
+    run_json = read_object(run.folder / "run.json")
+    return Facts(run, run_json, config, status, reason, invalid, dict(flatten(config)))
+
+
+def read_events(folder: Path) -> list[Json]:
+    """A run's events, oldest first, if it has any. Errors: GspoError (exit code STORAGE) naming the corrupt line."""
+    path = folder / "events.jsonl"
+    reader = LogReader(path)
+    return [event for block in reader.blocks() for event in reader.parse(block)] if path.is_file() else []
+
+
+def final_status(folder: Path) -> tuple[Status, str]:
+    """(how the last attempt ended, why), from `events.jsonl`."""
+    if not (folder / "events.jsonl").is_file():
+        return "running", "it has no events.jsonl"
+    marks = [event for event in read_events(folder) if event.get("event") in ("start", "end")]
+    if not marks or marks[-1]["event"] == "start":
+        if (pid := dead_writer(folder)) is not None:
+            return "killed", f"no end was recorded and process {pid} is gone: it was killed, perhaps for memory"
+        return "running", "no end was recorded: it is running or was killed"
+    end, reason = marks[-1], str(marks[-1].get("reason", ""))
+    status = end.get("status")
+    if status == "completed":
+        return "completed", ""
+    if status == "failed":
+        return ("failed" if end.get("exit") == ExitCode.GUARD else "broken"), reason
+    return "interrupted", reason or str(status)
+
+
+def flatten(table: Json, prefix: str = "") -> list[tuple[str, Any]]:
+    """(dotted key, value) of nested tables; an empty table is a value."""
+    rows: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        nested = isinstance(value, dict) and value
+        rows += flatten(value, f"{prefix}{key}.") if nested else [(f"{prefix}{key}", value)]
+    return rows
+
+
+def command_for(facts: Facts, arm: str, seeds: list[int], overwrite: bool = False) -> str:
+    """The command that trains runs like this one with another arm or other seeds, in the same study."""
+    words, kept, skip = _training_words(facts), [], False
+    for word in words:
+        name = word.partition("=")[0]
+        if not skip and name not in PER_RUN | SWITCHES:
+            kept.append(word)
+        skip = not skip and word in PER_RUN
+    study = facts.run.folder.resolve().parent
+    more = ["--algo", arm, "--seeds", ",".join(map(str, seeds)), "--out", str(study.parent), "--name", study.name]
+    return shlex.join(["gspo", *kept, *more, *(["--overwrite"] if overwrite else [])])
+
+
+def _training_words(facts: Facts) -> list[str]:
+    """The command that began the run, without the program. If the run was first trained by a `--resume` of its study,
+    another run's command; failing that, the run's own recipe."""
+    others = sorted(facts.run.folder.parent.glob("*/run.json"))
+    for argv in (facts.run_json.get("argv"), *(read_object(path).get("argv") for path in others)):
+        words = [str(word) for word in argv[1:]] if isinstance(argv, list) else []
+        if words and not any(word.partition("=")[0] == "--resume" for word in words):
+            return words
+    return ["train", str(facts.run.folder / "recipe.toml")]
+
+
+def list_runs(root: Path) -> Iterator[Json]:
+    """Every run of the studies under `root` (which may itself be a study or a run), by study, arm and seed.
+
+    A folder that cannot be read has a row with the reason.
+    """
+    studies = [root] if any(root.glob("run.json")) or any(root.glob("*/run.json")) else sorted(root.glob("*"))
+    for folder in (f for f in studies if any(f.glob("run.json")) or any(f.glob("*/run.json"))):
+        try:
+            yield from (row_of(read_facts(run)) for run in read_study(folder).runs)
+        except GspoError as error:
+            yield {"study": folder.name, "run": "", "status": "unreadable", "reason": f"{error.message}: {error.why}"}
+
+
+def row_of(facts: Facts) -> Json:
+    """A run in one row."""
+    run, last = facts.run, _last_rollout(facts.run.folder / "metrics.jsonl")
+    status: str = "invalidated" if facts.invalid else facts.status
+    beat = read_heartbeat(run.folder) if facts.status in ("running", "killed") else None
+    reason = facts.invalid or facts.reason
+    if status == "running" and beat and is_silent(beat["age_s"]):
+        status = "silent"
+        reason = f"no sign of life for {beat['age_s']:.0f} s: stopped, killed, or its host {beat['host']} is gone"
+    values = last.get("metrics", {})
+    of_all_groups = not run.dynamic_sampling or KEPT_ONLY in values
+    return {
+        "study": run.folder.resolve().parent.name, "run": facts.name, "arm": run.arm, "algorithm": run.algorithm,
+        "seed": run.seed, "status": status, "reason": reason,
+        "phase": beat and beat["phase"], "last_sign_s": beat and beat["age_s"],
+        "steps": last.get("step", 0), "planned": facts.planned_steps,
+        "reward": values.get(REWARD) if of_all_groups else None, "created": facts.run_json.get("created"),
+        "run_id": run.run_id, "folder": str(run.folder),
+    }  # fmt: skip
+
+
+def _last_rollout(path: Path) -> Json:
+    """The last whole `rollout` line of a log; empty if there is none near its end."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        if b'"kind":"rollout"' in line:
+            try:
+                return parse_object(line.decode())
+            except ValueError:
+                return {}
+    return {}
+
+
+def find_run(name: str, root: Path) -> StoredRun:
+    """The run with this path, this `<study>/<run>` under `root`, this folder name, or a run id that begins like this;
+    the only run of a study of this name.
+
+    Errors: GspoError if there is none, or more than one.
+    """
+    for folder in (Path(name), root / name):
+        if (folder / "run.json").is_file():
+            return read_study(folder).runs[0]
+        if runs := sorted(file.parent for file in folder.glob("*/run.json")):
+            if len(runs) == 1:
+                return read_study(runs[0]).runs[0]
+            some = ", ".join(map(str, runs[:4])) + (", ..." if runs[4:] else "")
+            raise GspoError(f"{folder} is a study of {len(runs)} runs", "one run is wanted here", f"give one: {some}")
+    rows = [row for row in list_runs(root) if row["run"]]
+    by_id = [row for row in rows if len(name) >= 4 and row["run_id"].startswith(name)]
+    found = by_id or [row for row in rows if row["run"] == name]
+    if len(found) == 1:
+        return read_study(Path(found[0]["folder"])).runs[0]
+    raise GspoError(
+        f"{'several runs are' if found else 'no run is'} called {name!r}",
+        "; ".join(row["folder"] for row in found[:4]) or f"it is neither a run's path nor a name or id under {root}",
+        "`gspo runs ls` lists them; give the path",
+    )
+
+
+def describe_run(run: StoredRun) -> Json:
+    """A run in full: its row, provenance, and configuration by dotted key."""
+    facts = read_facts(run)
+    return row_of(facts) | {"about": facts.run_json, "config": facts.config_flat}
+
+
+def differences(one: StoredRun, other: StoredRun) -> list[Json]:
+    """Every key of configuration and provenance in which two runs differ."""
+    tables = []
+    for facts in map(read_facts, (one, other)):
+        provenance = {key: value for key, value in facts.run_json.items() if key not in ALWAYS_DIFFERENT}
+        tables.append(facts.config_flat | {f"run.json {key}": value for key, value in flatten(provenance)})
+    left, right = tables
+    pairs = [(key, left.get(key, "absent"), right.get(key, "absent")) for key in sorted(left.keys() | right.keys())]
+    return [{"key": key, "one": a, "other": b} for key, a, b in pairs if a != b]

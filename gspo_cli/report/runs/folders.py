@@ -1,0 +1,142 @@
+"""Studies and runs on disk: `<root>/<study>/<arm>-s<seed>/`, recognised by their `run.json`."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.report.runs.archive import SUFFIX, unpack
+from gspo_cli.report.runs.reader import corrupt
+from gspo_cli.report.runs.synthetic import synthetic_settings
+from gspo_cli.runlog.strict_json import read_object
+
+PUBLISHED = "published"
+"""Committed evidence under the output root; never the newest study."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """One run folder."""
+
+    folder: Path
+    run_id: str
+    arm: str
+    algorithm: str
+    """`algo.name` of its `config.json`; the arm may have another name."""
+    replay: str
+    """Routing Replay, `algo.replay`: `none`, `r2` or `r3`."""
+    seed: int
+    dynamic_sampling: bool = False
+    """Whether groups without spread were put aside."""
+    baseline: str = ""
+    """The arm that its recipe compares the others with."""
+    synthetic: str = ""
+    """Synthetic noise and row lengths, as sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """The runs of a report."""
+
+    folder: Path
+    """The study's folder, or the run's if the report is of a single run; figures go to `figures/` in it."""
+    runs: tuple[StoredRun, ...]
+    """Sorted by arm and seed."""
+
+
+def find_study(name: str | None, root: Path) -> Study:
+    """The study at a path or under `root`, which may also be a single run's folder, or a study's archive, which is
+    unpacked under `root`; None = the newest study.
+
+    Errors: GspoError if there is none, or if it holds no run.
+    """
+    if name is None:
+        return read_study(newest_study(root))
+    for folder in (Path(name), root / name):
+        if folder.is_dir():
+            return read_study(folder)
+        if folder.is_file() and folder.name.endswith(SUFFIX):
+            return read_study(unpack(folder, root))
+    near = difflib.get_close_matches(name, [p.name for p in root.glob("*") if p.is_dir()], n=1)
+    raise GspoError(
+        f"no study {name!r}",
+        f"it is neither a folder nor a name under {root}",
+        f"did you mean {near[0]!r}?" if near else "give the path of a study, or its root with `--out ROOT`",
+    )
+
+
+def newest_study(root: Path) -> Path:
+    """The study with the newest run (`created` in its `run.json`), except `published/`.
+
+    Errors: GspoError if there is no run under `root`.
+    """
+    files = [p for p in root.glob("*/*/run.json") if p.parent.parent.name != PUBLISHED]
+    if not files:
+        raise GspoError(
+            f"no study under {root}",
+            "no folder <study>/<run>/ in it has a run.json",
+            "train first (`gspo train`), or give the path of a study or `--out ROOT`",
+        )
+    return max((_created(p), p.parent.parent) for p in files)[1]
+
+
+def read_study(folder: Path) -> Study:
+    """All runs of a study folder, or the one run of a run folder.
+
+    Errors: GspoError if there is none, if two have the same arm and seed, or if a file of a run is corrupt.
+    """
+    files = [folder / "run.json"] if (folder / "run.json").is_file() else sorted(folder.glob("*/run.json"))
+    if not files:
+        studies = sorted({str(path.parent.parent) for path in folder.glob("*/*/run.json")})
+        raise GspoError(
+            f"no run in {folder}",
+            "it holds studies" if studies else "neither it nor a folder in it has a run.json",
+            f"give one of them: {', '.join(studies[:4])}" if studies
+            else "give the folder of a study or a run; `gspo train` makes one",
+        )  # fmt: skip
+    runs = sorted((_read_run(p.parent) for p in files), key=lambda run: (run.arm, run.seed))
+    for one, other in itertools.pairwise(runs):
+        if (one.arm, one.seed) == (other.arm, other.seed):
+            raise GspoError(
+                f"two runs of arm {one.arm!r} with seed {one.seed} in {folder}",
+                f"{one.folder.name} and {other.folder.name} would count as one",
+                "move one of them out of the study",
+                ExitCode.CHECK_FAILED,
+            )
+    return Study(folder, tuple(runs))
+
+
+def _created(file: Path) -> datetime:
+    try:
+        created = datetime.fromisoformat(read_object(file)["created"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise corrupt(str(file), f"`created` is not an ISO time: {error}") from error
+    return created if created.tzinfo else created.replace(tzinfo=UTC)
+
+
+def _read_run(folder: Path) -> StoredRun:
+    run_json, config_json = folder / "run.json", folder / "config.json"
+    about, config = read_object(run_json), read_object(config_json)
+    algo = {"replay": "none", **algo} if isinstance(algo := config.get("algo"), dict) else {}
+    return StoredRun(
+        folder=folder,
+        run_id=_field(run_json, about, "run_id", str),
+        arm=_field(run_json, about, "arm", str),
+        algorithm=_field(config_json, algo, "name", str),
+        replay=_field(config_json, algo, "replay", str),
+        seed=_field(run_json, about, "seed", int),
+        dynamic_sampling=algo.get("dynamic_sampling") is True,
+        baseline=str(report.get("baseline", "")) if isinstance(report := config.get("report"), dict) else "",
+        synthetic=synthetic_settings(config),
+    )
+
+
+def _field(file: Path, table: dict[str, Any], key: str, kind: type[Any]) -> Any:
+    if type(table.get(key)) is not kind:
+        raise corrupt(str(file), f"`{key}` is {table.get(key)!r}, not a {kind.__name__}")
+    return table[key]

@@ -1,0 +1,243 @@
+"""Read a log in blocks of whole lines: as columns by Arrow where the lines' form is safe for it, else as strict JSON.
+
+X = bytes of a block, N = its lines
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog.log import MAX_LINE
+from gspo_cli.runlog.strict_json import parse_object
+from gspo_cli.stats.problems import Array
+
+BLOCK = 1 << 24
+"""Bytes that are read, hashed and parsed at a time."""
+OPEN, CLOSE, NEWLINE = b"{}\n"
+COUNTS, KIND = b'{"counts":{', b',"kind":"'
+"""How `RunLog` begins a line, and what follows the counts, which hold no nested object."""
+KINDS = ("rollout", "update", "step", "eval")
+MOST = 1e90
+"""Cubes of larger numbers overflow."""
+NON_FINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
+"""How a log line spells the numbers that JSON lacks."""
+
+
+def corrupt(where: str, why: object) -> GspoError:
+    """The error for a file that is not what was written."""
+    return GspoError(
+        f"{where} is corrupt",
+        str(why),
+        "restore the file from a copy, or move its run folder out of the study",
+        ExitCode.STORAGE,
+    )
+
+
+class LogReader:
+    """Reads a log's whole lines once, block by block, and keeps their number of bytes and hash."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.num_bytes = 0
+        """Length of all whole lines so far."""
+        self.torn_bytes = 0
+        """Length of an incomplete last line; 0 = none."""
+        self._hash = hashlib.sha256()
+        self._begin = 0
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the first `num_bytes` bytes."""
+        return self._hash.hexdigest()
+
+    def corrupt(self, index: int, why: object) -> GspoError:
+        """The error for line `index` (0-based) of the current block."""
+        with self.path.open("rb") as file:
+            before = file.read(self._begin).count(b"\n")
+        return corrupt(f"{self.path}, line {before + index + 1},", why)
+
+    def blocks(self) -> Iterator[bytes]:
+        """Blocks of whole lines."""
+        with self.path.open("rb") as file:
+            while block := file.read(BLOCK):
+                if not block.endswith(b"\n"):
+                    block += file.readline()
+                whole = block.rfind(b"\n") + 1
+                self.torn_bytes = len(block) - whole
+                block = block[:whole]
+                self._hash.update(block)
+                self._begin, self.num_bytes = self.num_bytes, self.num_bytes + whole
+                if block:
+                    yield block
+
+    def parse(self, block: bytes) -> list[dict[str, Any]]:
+        """The current block as objects. Errors: GspoError (exit code STORAGE) naming file and line."""
+        records = []
+        for index, line in enumerate(block[:-1].split(b"\n")):
+            try:
+                if len(line) >= MAX_LINE:
+                    raise ValueError(f"the line is longer than {MAX_LINE} bytes")
+                records.append(parse_object(line.decode()))
+            except ValueError as error:
+                raise self.corrupt(index, error) from error
+        return records
+
+
+class LineIndex:
+    """The lines of a block by kind, found without parsing them; about a third faster than to parse every line."""
+
+    def __init__(self, block: bytes) -> None:
+        self._block = block
+        bytes_X = np.frombuffer(block, np.uint8)
+        self._starts_N, self._ends_N = _line_bounds(bytes_X)
+        closing = np.append(np.flatnonzero(bytes_X == CLOSE), len(block) - 1)
+        self._after_counts_N = closing[np.searchsorted(closing, self._starts_N)] + 1
+        canonical_N = _text_at(bytes_X, self._starts_N, COUNTS)
+        self._kind_N = np.full(len(canonical_N), -1)
+        """Positions in `KINDS`; -1 for a line that `RunLog` did not write like this."""
+        for code, kind in enumerate(KINDS):
+            has_kind_N = _text_at(bytes_X, self._after_counts_N, KIND + b'%b"' % kind.encode())
+            self._kind_N[canonical_N & has_kind_N] = code
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every line has the form that `RunLog` writes, so that its kind is known."""
+        return bool((self._kind_N >= 0).all())
+
+    def select(self, kind: str, counts: bool = True) -> bytes:
+        """The lines of a kind, with or without their counts."""
+        rows = np.flatnonzero(self._kind_N == KINDS.index(kind))
+        starts_N = (self._starts_N if counts else self._after_counts_N)[rows] + 1
+        bounds = zip(starts_N.tolist(), self._ends_N[rows].tolist(), strict=True)
+        return b"{".join([b"", *(self._block[start:end] for start, end in bounds)])
+
+
+def _line_bounds(bytes_X: Array) -> tuple[Array, Array]:
+    """The first byte of each line and of the line after it, both [N]."""
+    ends_N = np.flatnonzero(bytes_X == NEWLINE) + 1
+    return np.append(0, ends_N)[:-1], ends_N
+
+
+def _text_at(bytes_X: Array, starts_N: Array, text: bytes) -> Array:
+    """Whether the text begins at each position: bool [N]."""
+    positions = np.minimum(starts_N[:, None] + np.arange(len(text)), len(bytes_X) - 1)
+    return np.asarray((bytes_X[positions] == np.frombuffer(text, np.uint8)).all(axis=1))
+
+
+class Columns:
+    """The columns of a block of lines as numpy arrays of checked type."""
+
+    def __init__(self, reader: LogReader, table: pa.Table) -> None:
+        self._reader = reader
+        self._table = table.combine_chunks()
+
+    def column(self, *path: str) -> pa.Array:
+        """A column, or a key of a struct column; nulls where it is absent."""
+        name, *keys = path
+        if name not in self._table.column_names:
+            return pa.nulls(self._table.num_rows)
+        array = self._table[name].chunk(0)
+        for key in keys:
+            if not pa.types.is_struct(array.type):
+                raise self._reader.corrupt(0, f"`{name}` of this or a later line is not an object")
+            if array.type.get_field_index(key) < 0:
+                return pa.nulls(len(array))
+            array = pc.struct_field(array, key)
+        return array
+
+    def keys(self, name: str) -> list[str]:
+        """The keys of a struct column."""
+        kind = self.column(name).type
+        return [kind.field(index).name for index in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+
+    def numbers(self, *path: str) -> Array:
+        """Float64; NaN where absent or null."""
+        array = self.column(*path)
+        kind = array.type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            raise self._reader.corrupt(0, f"`{path[-1]}` of this or a later line is not a number")
+        return np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+
+    def integers(self, name: str) -> Array:
+        """Int64; every line must have it."""
+        array = self.column(name)
+        if array.null_count:
+            raise self._reader.corrupt(array.is_null().index(True).as_py(), f"it has no `{name}`")
+        if not pa.types.is_integer(array.type):
+            raise self._reader.corrupt(0, f"`{name}` of this or a later line is not a whole number")
+        return np.asarray(array.cast(pa.int64()).to_numpy(zero_copy_only=False))
+
+    def codes(self, words: list[str], *path: str) -> Array:
+        """The position of each text in `words`; -1 for absent, null or any other text."""
+        array = self.column(*path)
+        if not (pa.types.is_string(array.type) or pa.types.is_null(array.type)):
+            raise self._reader.corrupt(0, f"`{path[-1]}` of this or a later line is not a text")
+        codes = pc.index_in(array.cast(pa.string()), value_set=pa.array(words, pa.string()))
+        return np.asarray(codes.fill_null(-1).cast(pa.int64()).to_numpy(zero_copy_only=False))
+
+    def metric(self, name: str) -> tuple[Array, Array]:
+        """(values, whether the line has one), both [N]; nan and infinities where the lines record them, and infinities
+        for sizes beyond `MOST`."""
+        values = self.numbers("metrics", name)
+        values = np.where(np.abs(values) > MOST, np.copysign(np.inf, values), values)
+        words = self.codes(list(NON_FINITE), "nonfinite", name)
+        missing = np.isnan(values)
+        return np.where(missing, np.array([*NON_FINITE.values(), np.nan])[words], values), ~missing | (words >= 0)
+
+
+def read_fast(block: bytes, schema: pa.Schema) -> pa.Table | None:
+    """The columns of the schema, parsed by Arrow, one row a line; None where Arrow is too lenient to be trusted."""
+    num_lines = _num_plain_lines(block) if block else 0
+    if not num_lines:
+        return None
+    read = pa.json.ReadOptions(use_threads=False, block_size=len(block))
+    parse = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    try:
+        table = pa.json.read_json(pa.BufferReader(block), read, parse)
+    except pa.ArrowInvalid:
+        return None
+    return table if table.num_rows == num_lines else None
+
+
+def read_strict(reader: LogReader, block: bytes) -> pa.Table:
+    """The current block as rows; objects are struct columns, an absent key is null.
+
+    Errors: GspoError (exit code STORAGE) naming file and line.
+    """
+    records = reader.parse(block)
+    try:
+        return pa.Table.from_struct_array(pa.chunked_array([pa.array(records)]))
+    except pa.ArrowInvalid as error:
+        raise reader.corrupt(0, f"here or in a later line a value changes its type: {error}") from error
+
+
+def _num_plain_lines(block: bytes) -> int:
+    """The number of lines if Arrow reads the block as strictly as `parse_object` does, else 0.
+
+    Arrow accepts NaN and infinities, a byte order mark, two objects on one line and one on two; deep nesting kills the
+    process. `}\\n{` cannot occur inside a JSON object, so if all lines begin and end with braces, and there are as many
+    rows as lines, each line holds exactly one object.
+    """
+    # a single byte is found far faster than a word, and a log hardly ever has these
+    words = ((b"N", b"NaN"), (b"I", b"Inf"), (b"[", b"["))
+    if not block.isascii() or any(first in block and word in block for first, word in words):
+        return 0
+    bytes_X = np.frombuffer(block, np.uint8)
+    starts_N, ends_N = _line_bounds(bytes_X)
+    braces_N = np.diff(np.searchsorted(np.flatnonzero(bytes_X == OPEN), np.append(0, ends_N)))
+    plain = (
+        (bytes_X[starts_N] == OPEN).all()
+        and (bytes_X[ends_N - 2] == CLOSE).all()
+        and (ends_N - starts_N).max() <= MAX_LINE
+        and braces_N.max() <= 8
+    )
+    return len(ends_N) if plain else 0

@@ -1,0 +1,136 @@
+"""Stored responses of a run, as `gspo runs samples` reads them: filtered, without token ids."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gspo_cli.errors import GspoError
+from gspo_cli.report.runs.reader import corrupt
+
+COLUMNS = ("step", "problem_id", "prompt", "answer", "sample", "text", "finish", "reward", "reason", "token_ids")
+STEP = re.compile(r"step_(\d+)\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One stored response with its prompt."""
+
+    step: int
+    """Rollout batch, from 1."""
+    problem_id: str
+    prompt: str
+    answer: str
+    """The reference answer."""
+    sample: int
+    """Position in the group."""
+    text: str
+    finish: str
+    """`stop`, or `length` where the limit cut it off."""
+    reward: float | None
+    """None where the grader failed."""
+    reason: str
+    """The reward's one or two words."""
+    tokens: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which responses are wanted; None = any."""
+
+    step: str | None = None
+    """A rollout batch's number, `first`, `newest` or `all`."""
+    low: float | None = None
+    high: float | None = None
+    """Bounds of the reward, both included; an unscored response is outside of any."""
+    truncated: bool | None = None
+    text: str | None = None
+    """Part of the prompt or the response, whatever its case."""
+
+    def takes(self, response: Response) -> bool:
+        """Whether a response is wanted, its step aside."""
+        reward = response.reward
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        if (self.low is not None or self.high is not None) and (reward is None or not low <= reward <= high):
+            return False
+        if self.truncated is not None and (response.finish == "length") != self.truncated:
+            return False
+        return self.text is None or self.text.casefold() in f"{response.prompt}\n{response.text}".casefold()
+
+
+def stored_steps(run: Path) -> list[int]:
+    """The rollout batches that a run has stored."""
+    matches = (STEP.fullmatch(path.name) for path in (run / "rollouts").glob("step_*.parquet"))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def responses(run: Path, wanted: Filter) -> Iterator[Response]:
+    """The wanted responses by step, in the order of the batch.
+
+    Errors: GspoError if the run has stored no such batch, or (exit code STORAGE) for a file that cannot be read.
+    """
+    for step in chosen_steps(run, wanted.step):
+        path = run / "rollouts" / f"step_{step:06d}.parquet"
+        for row in read_columns(path, COLUMNS).to_pylist():
+            tokens = len(row.pop("token_ids") or ())
+            if wanted.takes(response := Response(**row, tokens=tokens)):
+                yield response
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Columns of a stored batch. Errors: GspoError (exit code STORAGE) for a file that cannot be read or lacks one."""
+    try:
+        stored = pq.read_schema(path).names
+        if missing := [name for name in columns if name not in stored]:
+            raise corrupt(str(path), f"it has no column {missing[0]}")
+        return pq.read_table(path, columns=list(columns))
+    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+        raise corrupt(str(path), error) from error
+
+
+def parse_range(text: str | None) -> tuple[float | None, float | None]:
+    """The bounds of `0..0.5`, `1..`, `..0`, or of a single number. Errors: GspoError for anything else."""
+    if text is None:
+        return None, None
+    first, dots, last = text.partition("..")
+    try:
+        low = float(first) if first.strip() else None
+        high = low if not dots else float(last) if last.strip() else None
+        if (low is None and high is None) or (low is not None and high is not None and not low <= high):
+            raise ValueError
+    except ValueError:
+        raise GspoError(
+            f"--reward {text} is no range", "a range is LOW..HIGH, one of them may be missing", "e.g. --reward 0..0.5"
+        ) from None
+    return low, high
+
+
+def chosen_steps(run: Path, step: str | None) -> list[int]:
+    """The stored steps that `step` names: a number, `first`, `newest` (None too) or `all`."""
+    steps = stored_steps(run)
+    if not steps:
+        raise GspoError(
+            f"{run} has stored no responses",
+            "its first rollout batch is not done, or rollout.keep_newest = false and rollout.store = 0",
+            "wait for the first batch, or train with --set rollout.store=20 to keep every 20th",
+        )
+    named = {"first": steps[:1], "newest": steps[-1:], "all": steps}
+    if (found := named.get(step or "newest")) is not None:
+        return found
+    if step is not None and step.isdecimal() and int(step) in steps:
+        return [int(step)]
+    raise GspoError(
+        f"rollout batch {step} of {run} is not stored",
+        f"stored are {', '.join(map(str, steps))}",
+        "give one of them, or first, newest or all",
+    )

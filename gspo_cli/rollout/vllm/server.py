@@ -1,0 +1,240 @@
+"""Engine `vllm-server`: a `vllm serve` that the user started, token ids in and out over HTTP.
+
+Without a transfer it samples from the weights it was started with; with one it follows the trainer: paused, handed the
+weights, asked for their version, resumed. (It answers nothing while it is paused, so the one-prompt check comes after.)
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.log_probs import token_scores
+from gspo_cli.rollout.engine import Progress, SamplingProgress
+from gspo_cli.rollout.vllm.engine import HostedEngine
+from gspo_cli.rollout.vllm.host import HostLost
+from gspo_cli.rollout.vllm.transfer import ANSWER_S, ServerClient, Transfer
+from gspo_cli.types import Prompt, Sampling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+GENERATE = "/inference/v1/generate"
+GREEDY = {"temperature": 0.0, "max_tokens": 1, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+
+
+class ServerHost:
+    """A host (see `Host`) whose process is the user's: never replaced, never ended."""
+
+    replaceable = False
+
+    def __init__(
+        self,
+        client: ServerClient,
+        stop_ids: frozenset[int],
+        concurrency: int,
+        progress: Progress,
+        ranks: Ranks = SINGLE_PROCESS,
+    ) -> None:
+        self.client, self.stop_ids, self.ranks = client, sorted(stop_ids), ranks
+        self.concurrency, self.progress = max(1, concurrency // ranks.size), progress
+        self.transfer: Transfer | None = None
+        version = client.get("/version")["version"]
+        [served, *_] = client.get("/v1/models")["data"]
+        self.facts = {"versions": {"vllm": str(version), "model": str(served["id"])}, "dtype": "unknown"}
+        self._check_log_probs()
+
+    def follow(self, transfer: Transfer, weights: PreTrainedModel) -> None:
+        """From now on the server holds the trainer's weights, handed over by `transfer`.
+
+        Errors: GspoError for a server that was not started for it; otherwise as `load`.
+        """
+        try:
+            found = self.client.get("/server_info?config_format=json", self.client.deadline_s)["vllm_config"]
+            backend = (found["weight_transfer_config"] or {}).get("backend", "none")
+        except GspoError as error:
+            raise self._cannot_follow(error.why) from error
+        if backend != transfer.backend:
+            raise self._cannot_follow(f"its weight transfer backend is {backend}, needed is {transfer.backend}")
+        model = found["model_config"]
+        dtype = str(model["dtype"]).removeprefix("torch.")
+        self.facts |= {"dtype": dtype, "positions": model["max_model_len"]}
+        self.transfer = transfer
+        try:
+            transfer.open(dtype)
+            self.load(weights, 0)
+        except (GspoError, HostLost):
+            self.give_up()
+            raise
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """See `Host.ask`."""
+        answer: dict[str, Any] = getattr(self, do)(**request)
+        return answer
+
+    def generate(
+        self, prompts: list[list[int]], requests: list[list[int]], sampling: dict[str, Any], deadline_s: float,
+        stop: bool = True,
+    ) -> dict[str, Any]:  # fmt: skip
+        """As `Backend.generate` of worker/vllm_backend.py: one request a sample, `concurrency` of them at a time.
+
+        Errors: GspoError (exit code 5) when a request fails for good or the deadline passes; nothing is kept then.
+        """
+        until = time.monotonic() + deadline_s
+        samples: list[list[Any]] = []
+        tokens = 0
+        pool = ThreadPoolExecutor(self.concurrency)
+        try:
+            wanted = [
+                pool.submit(self._sample, index, prompts[prompt], sampling, seed, until, stop)
+                for index, (prompt, seed) in enumerate(requests)
+            ]
+            for done in as_completed(wanted, timeout=deadline_s):
+                samples.append(done.result())
+                tokens += len(samples[-1][3])
+                self.progress(SamplingProgress(len(samples), len(wanted), tokens, len(samples) / len(wanted)))
+        except TimeoutError as error:
+            missing = f"{len(requests) - len(samples)} of {len(requests)} samples missing after {deadline_s:g} s"
+            raise self.client.lost(missing) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return {"samples": samples}
+
+    def score(self, sequences: list[list[int]], deadline_s: float) -> dict[str, Any]:
+        """As `Backend.score`: log-probabilities at temperature 1 of every token but the first."""
+        until = time.monotonic() + deadline_s
+        found = []
+        for ids in sequences:
+            given = self._answer(ids, GREEDY | {"prompt_logprobs": 0}, 0, until, stop=False)["prompt_logprobs"]
+            found.append([at[str(token)]["logprob"] for token, at in zip(ids[1:], given[1:], strict=True)])
+        return {"log_probs": found}
+
+    def load(self, weights: PreTrainedModel, version: int) -> dict[str, Any]:
+        """See `Host.load`. Its key-value cache goes with the pause.
+
+        Errors: GspoError, on all ranks; the server is then neither resumed nor fit to be.
+        """
+        assert self.transfer is not None
+        self.ranks.barrier()  # until no rank has a request under way: it would wait, and be answered by the new weights
+        self.ranks.broadcast(lambda: self.client.post("/pause?mode=keep&clear_cache=true"))
+        tensors = self.transfer.send(weights, version)
+        self.ranks.broadcast(lambda: self._resume(version))
+        return {"tensors": tensors}
+
+    def rest(self) -> dict[str, Any]:
+        """The server's memory is its own."""
+        return {}
+
+    def close(self) -> None:
+        """The server is the user's and stays, with the weights it has."""
+        transfer, self.transfer = self.transfer, None
+        if transfer is not None:
+            transfer.close()
+            self._try("/shutdown_weight_transfer_engine")
+
+    def give_up(self) -> None:
+        """See `Host.give_up`: a server that has followed the trainer is left paused, its requests ended."""
+        if self.transfer is not None:
+            self.transfer = None
+            self._try("/pause?mode=abort")
+            self._try("/shutdown_weight_transfer_engine")
+
+    def _try(self, path: str) -> None:
+        if self.ranks.is_main:
+            with suppress(GspoError):  # it may be gone
+                self.client.post(path, within_s=ANSWER_S)
+
+    def _resume(self, version: int) -> None:
+        found = self.client.get("/weight_info")["weight_version"]
+        if found != str(version):
+            raise GspoError(
+                f"the server at {self.client.url} did not take over the weights of step {version}",
+                f"it says that it holds those of step {found}",
+                "it is left paused: start it again, then gspo train --resume; one trainer a server",
+                ExitCode.ENGINE,
+            )
+        self.client.post("/resume")
+
+    def _sample(
+        self, index: int, prompt: list[int], sampling: dict[str, Any], seed: int, until: float, stop: bool
+    ) -> list[Any]:
+        [choice] = self._answer(prompt, sampling, seed, until, stop)["choices"]
+        token_ids = list(choice["token_ids"])
+        log_probs = [float(c["logprob"]) for c in choice["logprobs"]["content"]]
+        # the server says "stop" where its engine gave no reason: what ended the sample is read off the sample
+        stopped = stop and bool(token_ids) and token_ids[-1] in self.stop_ids
+        full = len(token_ids) == sampling["max_tokens"]
+        finish = "stop" if stopped else "length" if full else "abort"
+        return [index, self._version(choice.get("weight_versions")), finish, token_ids, log_probs]
+
+    def _version(self, spans: list[dict[str, Any]] | None) -> int:
+        """Of the weights that drew a sample; -1 where they changed on the way."""
+        if len(spans or [{}]) != 1:
+            return -1
+        return int(spans[0]["version"]) if spans and self.transfer is not None else 0
+
+    def _answer(
+        self, prompt: list[int], sampling: dict[str, Any], seed: int, until: float, stop: bool
+    ) -> dict[str, Any]:
+        """The answer to one request, in which nothing is left to the server's defaults."""
+        stops = self.stop_ids if stop else []
+        fixed = {"n": 1, "logprobs": 0, "detokenize": False, "ignore_eos": True, "stop_token_ids": stops, "seed": seed}
+        body = {"token_ids": prompt, "sampling_params": sampling | fixed, "stream": False}
+        return self.client.repeated(GENERATE, body, until)
+
+    def _check_log_probs(self) -> None:
+        """A token drawn from its own top-1 has probability 1, if log-probabilities are those it was drawn with.
+
+        Errors: GspoError when the server gives those before temperature and truncation.
+        """
+        only = GREEDY | {"temperature": 1.0, "top_k": 1}
+        until = time.monotonic() + self.client.deadline_s
+        [choice] = self._answer([self.stop_ids[0]], only, 0, until, stop=True)["choices"]
+        if abs(float(choice["logprobs"]["content"][0]["logprob"])) > 1e-3:
+            raise GspoError(
+                f"the server at {self.client.url} gives log-probabilities of another distribution than it samples from",
+                "vLLM takes them before temperature and truncation unless it is told otherwise",
+                "start it with --logprobs-mode processed_logprobs",
+            )
+
+    def _cannot_follow(self, why: str) -> GspoError:
+        return GspoError(
+            f"the server at {self.client.url} cannot take over the trainer's weights",
+            why,
+            "start it with VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config; docs/vllm.md has the lines to paste",
+        )
+
+
+SAMPLES, GAP = 8, 0.1
+"""Half precision on one side gives about 0.01 nats; other weights give whole nats."""
+
+
+def check_served_model(engine: HostedEngine, model: PreTrainedModel) -> None:
+    """Samples a few tokens and compares their log-probabilities with those of `model`.
+
+    Errors: GspoError when the server must be serving other weights.
+    """
+    prompt = Prompt("served", (model.config.vocab_size // 2,) * 2)
+    seeds = {(prompt.problem_id, i): i for i in range(SAMPLES)}
+    gaps: list[float] = []
+    for sample in engine.generate([prompt], Sampling(temperature=1.0, max_new_tokens=16), seeds):
+        ids_BT = torch.tensor([[*prompt.token_ids, *sample.token_ids]], device=model.device)
+        mask_BT = torch.arange(ids_BT.shape[1], device=model.device)[None] >= len(prompt.token_ids)
+        with torch.no_grad():
+            ours_T = token_scores(model.eval(), ids_BT, mask_BT, 1.0).log_probs_BT[mask_BT].tolist()
+        gaps += [abs(ours - theirs) for ours, theirs in zip(ours_T, sample.log_probs, strict=True)]
+    gap = fmean(gaps)
+    if not gap <= GAP:
+        raise GspoError(
+            f"the server does not serve {model.name_or_path}",
+            f"its log-probabilities of {len(gaps)} tokens differ from that model's by {gap:.2g} nats in the mean; it "
+            f"serves {engine.info.versions['model']}",
+            "name the model that it serves",
+        )

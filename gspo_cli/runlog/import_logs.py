@@ -1,0 +1,188 @@
+"""Import another trainer's log as a run: TRL's `trainer_state.json`, verl's metrics in JSON lines, or what either (or
+any other) wrote to TensorBoard or wandb.
+
+Only metrics with the same meaning get our names; the others keep theirs behind the trainer's or the tracker's name. The
+start model, data and budget of such a run are unknown, so it can be plotted and described but never judged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from pathlib import Path
+from typing import Any
+
+from gspo_cli import __version__
+from gspo_cli.errors import GspoError
+from gspo_cli.runlog.checksums import sha256_of, write_run_checksums
+from gspo_cli.runlog.fs import write_text
+from gspo_cli.runlog.log import RunLog, canonical, now, short_hash
+from gspo_cli.runlog.tracker_files import find_tracker_file, read_tracker
+from gspo_cli.types import StepMetrics
+
+TRL = {
+    "reward": ("rollout", "reward/mean"),
+    "completions/mean_length": ("rollout", "length/mean"),
+    "completions/max_length": ("rollout", "length/max"),
+    "completions/clipped_ratio": ("rollout", "length/truncated_frac"),
+    "frac_reward_zero_std": ("rollout", "group/zero_std_frac"),
+    "grad_norm": ("step", "grad/norm"),
+}
+"""TRL's name -> our line and name. Left out, because they are means of means or counted differently: loss, entropy, kl,
+clip_ratio/* (over responses for sequence ratios), reward_std (over groups), num_tokens (includes prompts)."""
+VERL = {
+    "critic/score/mean": ("rollout", "reward/mean"),
+    "response_length/mean": ("rollout", "length/mean"),
+    "response_length/max": ("rollout", "length/max"),
+    "actor/grad_norm": ("step", "grad/norm"),
+}
+"""The same for verl. Left out: critic/rewards/* (after the KL penalty), response_length/clip_ratio (responses as
+long as the limit, finished or not), actor/pg_clipfrac and actor/entropy (means over micro-batches)."""
+SECONDS = {"timing_s/gen": "rollout_s", "timing_s/old_log_prob": "old_policy_s", "timing_s/update_actor": "update_s"}
+"""verl's times -> ours, for `area@seconds`."""
+
+REWARD = "gspo: the reward"
+"""Stands for the name that the caller gave."""
+STEP_IS = {"trl": "optimizer step", "verl": "rollout batch"}
+Values = dict[str, Any]
+
+
+def read_trainer_log(path: Path, reward: str | None = None) -> tuple[str, list[tuple[int, Values]]]:
+    """Read a log, and tell by its format or names whether TRL or verl wrote it.
+
+    Returns `trl` with (optimizer step, logged values), `verl` with (rollout batch, logged values), or `tensorboard` or
+    `wandb` with (step, logged values), in order. `reward` = the logged name of the mean reward of a batch, for other
+    trainers' files of a tracker.
+    Errors: GspoError if it is none of these.
+    """
+    if (found := find_tracker_file(path)) is not None:
+        return _trainer_of(path, found[0], read_tracker(*found), reward)
+    if reward is not None:
+        raise GspoError(
+            f"--reward {reward}: {path} is no file of a tracker", "TRL's and verl's logs name the reward themselves",
+            "leave out --reward",
+        )  # fmt: skip
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            history = json.loads(text)["log_history"]
+            rows = [(int(row["step"]), row) for row in history if "reward" in row]
+            kind = "trl"
+        else:
+            lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+            rows, kind = [(int(line["step"]), dict(line["data"])) for line in lines], "verl"
+        merged = _by_step(rows)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise GspoError(
+            f"cannot import {path}", f"{type(error).__name__}: {error}",
+            "give TRL's trainer_state.json, verl's file of lines {\"step\": ..., \"data\": {...}}, or files of "
+            "TensorBoard or wandb",
+        ) from error  # fmt: skip
+    return kind, _training_steps(path, merged)
+
+
+def _by_step(rows: list[tuple[int, Values]]) -> dict[int, Values]:
+    """The values of each step; later ones replace earlier ones. Errors: OverflowError for a number beyond floats."""
+    merged: dict[int, Values] = {}
+    for step, values in rows:
+        for value in values.values():
+            if _is_number(value):
+                float(value)
+        merged.setdefault(step, {}).update(values)
+    return merged
+
+
+def _training_steps(path: Path, merged: dict[int, Values]) -> list[tuple[int, Values]]:
+    steps = sorted(((step, values) for step, values in merged.items() if step > 0), key=lambda row: row[0])
+    if not steps:
+        raise GspoError(f"{path} holds no training step", "no row has a reward or data", "give a run's complete log")
+    return steps
+
+
+def _trainer_of(
+    path: Path, tracker: str, rows: list[tuple[int, Values]], reward: str | None
+) -> tuple[str, list[tuple[int, Values]]]:
+    """The trainer that wrote to a tracker, by the name of its reward, and its steps.
+
+    TRL's names lose their `train/`; rows of other loops (`eval/...`) keep theirs.
+    """
+    names = sorted({name for _, values in rows for name, value in values.items() if _is_number(value)})
+    if reward is not None and reward not in names:
+        raise GspoError(
+            f"no metric {reward!r} in {path}", f"it has {', '.join(names[:30]) or 'no number'}",
+            "--reward takes the name of the mean reward of a batch",
+        )  # fmt: skip
+    if reward is not None:
+        known = tracker, [(step, {REWARD if k == reward else k: v for k, v in row.items()}) for step, row in rows]
+    elif "train/reward" in names:
+        known = "trl", [(step, {k.removeprefix("train/"): v for k, v in row.items()}) for step, row in rows]
+    elif "critic/score/mean" in names:
+        known = "verl", rows
+    else:
+        raise GspoError(
+            f"{path} names no reward of TRL or verl", f"it has {', '.join(names[:30]) or 'no number'}",
+            "name the mean reward of a batch with --reward NAME",
+        )  # fmt: skip
+    trainer, rows = known
+    found = {"trl": "reward", "verl": "critic/score/mean"}.get(trainer, REWARD)
+    merged = {step: values for step, values in _by_step(rows).items() if _is_number(values.get(found))}
+    return trainer, _training_steps(path, merged)
+
+
+def import_run(path: Path, study: Path, algorithm: str, arm: str, seed: int, reward: str | None = None) -> Path:
+    """Write another trainer's log as a run of a study, and return the run's folder.
+
+    Errors: GspoError if the log cannot be read or the folder exists.
+    """
+    (trainer, steps), run = read_trainer_log(path, reward), study / f"{arm}-s{seed}"
+    if run.exists():
+        raise GspoError(f"{run} exists", "an import never overwrites a run", "choose another --seed, --arm or --name")
+    config = {
+        "name": study.name, "seed": seed, "algo": {"name": algorithm, "replay": "none"},
+        "train": {"steps": steps[-1][0]},
+    }  # fmt: skip
+    run.mkdir(parents=True)
+    text = canonical({key: value for key, value in config.items() if key != "name"})
+    write_text(run / "config.json", json.dumps(config, indent=1))
+    about = {
+        "schema": 1, "run_id": uuid.uuid4().hex, "created": now(), "gspo": __version__, "study": study.name, "arm": arm,
+        "seed": seed, "imported": {"from": trainer} | _origin(path),
+        "step_is": STEP_IS.get(trainer, "step of the tracker"),
+    }  # fmt: skip
+    write_text(run / "run.json", json.dumps(about, indent=1))
+    log = RunLog(run, short_hash(text))
+    log.event("start", imported=trainer)
+    for step, values in steps:
+        seconds = {ours: values[name] for name, ours in SECONDS.items() if _is_number(values.get(name))}
+        times = {name: float(value) for name, value in seconds.items() if math.isfinite(value)}
+        for kind, metrics in translate_metrics(trainer, values).items():
+            log.line(kind, step, StepMetrics(dict(metrics)), perf=times if kind == "rollout" else None)
+        log.flush()
+    log.event("end", status="completed")
+    write_run_checksums(run)
+    return run
+
+
+def _origin(path: Path) -> dict[str, Any]:
+    """The imported files with their hashes."""
+    found = find_tracker_file(path)
+    files = [path] if found is None else found[1]
+    if len(files) == 1:
+        return {"file": files[0].name, "sha256": sha256_of(files[0])}
+    return {"file": path.name, "files": {str(f.relative_to(path)): sha256_of(f) for f in files}}
+
+
+def translate_metrics(trainer: str, values: Values) -> dict[str, dict[str, float]]:
+    """Our log lines with the metrics of one logged row; a metric without an equivalent keeps its name."""
+    names = {"trl": TRL, "verl": VERL}.get(trainer, {REWARD: ("rollout", "reward/mean")})
+    lines: dict[str, dict[str, float]] = {"rollout": {}, "step": {}}
+    for name, value in values.items():
+        if _is_number(value) and name not in ("step", "global_step", "epoch", *SECONDS) and not name.startswith("_"):
+            line, ours = names.get(name, ("rollout", f"{trainer}/{name}"))
+            lines[line][ours] = float(value)
+    return {line: metrics for line, metrics in lines.items() if metrics}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,123 @@
+"""Bubblewrap: unprivileged namespaces, one command line per program (github.com/containers/bubblewrap)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from gspo_cli.sandbox.contract import Job, Limits, job_environment
+from gspo_cli.sandbox.machine import Interpreter
+from gspo_cli.sandbox.memory import seccomp_filter
+from gspo_cli.sandbox.process import Process, ProcessSet, Spawned
+from gspo_cli.sandbox.process_limit import ProcessLimit
+
+FILTER = ""  # the descriptor of the filter of system calls, which has no path
+JOB, SITE = "/opt/job", "/opt/site"
+PASSWD = b"candidate:x:65534:65534::/tmp:/bin/false\n"
+# When memory runs out, the kernel kills programs before us. The cgroup, if any, counts all processes that follow.
+LAUNCH = 'echo 1000 > /proc/self/oom_score_adj; [ -z "$0" ] || echo $$ > "$0"/cgroup.procs || exit 1; exec "$@"'
+
+
+class Bubblewrap:
+    """A `Sandbox` of bubblewrap."""
+
+    kind = "bwrap"
+
+    def __init__(self, interpreter: Interpreter, limits: Limits, process_limit: ProcessLimit) -> None:
+        self.interpreter, self.limits, self.process_limit = interpreter, limits, process_limit
+        self.no_nested_userns = "--disable-userns" in _bwrap_output("--help")
+        self.filter = seccomp_filter()
+        self._running = ProcessSet(limits.memory)
+
+    def start(self, job: Job) -> Process:
+        files = {f"{JOB}/{name}": content for name, content in job.files.items()} | {"/etc/passwd": PASSWD}
+        descriptors = {path: _memory_file(content) for path, content in files.items()}
+        if self.filter is not None:
+            descriptors[FILTER] = _memory_file(self.filter)
+        membership = self.process_limit.enter()
+        try:
+            popen = subprocess.Popen(
+                ["/bin/sh", "-c", LAUNCH, membership.cgroup, *self.process_limit.prefix,
+                 *self.command(job, descriptors)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env={"PATH": os.defpath}, pass_fds=tuple(descriptors.values()), start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            membership.leave()
+            raise
+        finally:
+            for descriptor in descriptors.values():
+                os.close(descriptor)
+        return self._running.add(Spawned(popen), membership.leave)
+
+    def command(self, job: Job, descriptors: dict[str, int]) -> list[str]:
+        """The whole command line; `descriptors` hold the content of each file."""
+        nested = ["--disable-userns"] if self.no_nested_userns else []
+        files = [part for path, fd in descriptors.items() if path for part in ("--ro-bind-data", str(fd), path)]
+        calls = ["--seccomp", str(descriptors[FILTER])] if FILTER in descriptors else []
+        shared = self.limits.scratch // 8  # for locks and small arrays of `multiprocessing`
+        variables = [part for variable in job_environment(SITE).items() for part in ("--setenv", *variable)]
+        return [
+            "bwrap", "--unshare-all", "--unshare-user", *nested, "--die-with-parent", "--new-session",
+            "--cap-drop", "ALL", *_system_binds(), "--proc", "/proc", "--dev", "/dev",
+            "--size", str(shared), "--tmpfs", "/dev/shm",
+            "--size", str(self.limits.scratch - shared), "--tmpfs", "/tmp", "--chdir", "/tmp",
+            *self._python_binds(), *files, "--remount-ro", "/dev", "--remount-ro", "/", *calls,
+            "--clearenv", *variables, "--",
+            *job.command(self.limits, self.interpreter, JOB),
+        ]  # fmt: skip
+
+    def _python_binds(self) -> list[str]:
+        """Binds of the interpreter. They follow the scratch folder, which would hide an interpreter under /tmp."""
+        parts = ["--ro-bind", str(self.interpreter.prefix), str(self.interpreter.prefix)]
+        for folder in self.interpreter.hidden:
+            parts += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
+        for folder in self.interpreter.libraries():
+            parts += ["--ro-bind", str(folder), f"{SITE}/{folder.name}"]
+        return parts
+
+    def facts(self) -> dict[str, object]:
+        return {
+            "sandbox": self.kind,
+            "sandbox_version": _bwrap_output("--version").split()[-1],
+            "nested_userns": not self.no_nested_userns,
+            "process_limit": self.process_limit.enforced,
+            "process_limit_by": self.process_limit.mechanism,
+            "syscall_filter": self.filter is not None,
+        }
+
+    def close(self) -> None:
+        self._running.kill_all()
+        self.process_limit.close()
+
+
+def _system_binds() -> list[str]:
+    """/usr, and the old top-level folders as this system has them."""
+    parts = ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    for path in (Path("/lib"), Path("/lib64"), Path("/bin")):
+        if path.is_symlink():
+            parts += ["--symlink", os.readlink(path).lstrip("/"), str(path)]
+        elif path.is_dir():
+            parts += ["--ro-bind", str(path), str(path)]
+    return parts
+
+
+def _memory_file(content: bytes) -> int:
+    """A descriptor that holds `content` (a pipe would block beyond 64 KiB)."""
+    descriptor = os.memfd_create("job")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def is_installed() -> bool:
+    """Whether the programs are there; whether they work is for the probe to find out."""
+    return shutil.which("bwrap") is not None and Path("/usr/bin/prlimit").is_file()
+
+
+def _bwrap_output(option: str) -> str:
+    return subprocess.run(["bwrap", option], capture_output=True, text=True, timeout=10).stdout

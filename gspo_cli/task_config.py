@@ -1,0 +1,115 @@
+"""The table `[task]` of a recipe: problems, prompts and rewards."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gspo_cli.tables import Name, PositiveFloat, PositiveInt, Table
+
+BUILT_IN_REWARDS = ("task", "format", "length")
+
+
+class WeightedReward(Table):
+    """One of several rewards."""
+
+    name: str
+    """`task` (the task's own), `format`, `length`, or `module:function`."""
+    weight: float = 1.0
+    label: Name | None = None
+    """Its name in logs and figures; default: the built-in's, or the function's."""
+    pattern: str = r"<think>.*?</think>\s*<answer>.*?</answer>"
+    """Of `format`: the regular expression that the whole response must match for a reward of 1."""
+    tokens: tuple[Annotated[int, Field(ge=0)], PositiveInt] | None = None
+    """Of `length`: no penalty up to the first length, then falling to -1 at the second."""
+    batched: bool = False
+    """The function takes the list of all (problem, text), and gives a list."""
+
+    @property
+    def title(self) -> str:
+        """The label, or the name that stands for it."""
+        return self.label or re.sub(r"[^A-Za-z0-9._-]", "_", self.name.rpartition(":")[2])
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.name not in BUILT_IN_REWARDS and ":" not in self.name:
+            raise ValueError(f"no reward {self.name!r}; it is one of {', '.join(BUILT_IN_REWARDS)}, or module:function")
+        if self.name == "length" and (self.tokens is None or self.tokens[0] >= self.tokens[1]):
+            raise ValueError("the reward `length` needs tokens = [START, END], START below END")
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f"pattern is no regular expression: {error}") from error
+        return self
+
+
+class TaskConfig(Table):
+    """The problems and the reward."""
+
+    name: str = "arithmetic"
+    """A built-in task, or `module:attribute`."""
+    reward: str | None = None
+    """`module:function` of (problem, text) that replaces the task's reward."""
+    path: str | None = None
+    """A data file (json, jsonl, parquet) that replaces the task's data."""
+    revision: str | None = None
+    split: str = "train"
+    grader: Literal["official", "script"] = "official"
+    """How task `code` grades programs."""
+    columns: dict[Literal["prompt", "answer"], str] = Field(default={})
+    """Column names in `path`."""
+    terms: tuple[PositiveInt, PositiveInt] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Fewest and most digits in a row of task `arithmetic`; n digits take about n * n tokens. Default: 3 to 5."""
+    too_long: Literal["refuse", "drop"] = Field(default="refuse", exclude_if=lambda value: value == "refuse")
+    """What happens to problems whose prompt and response cannot fit into the model's positions."""
+    rewards: tuple[WeightedReward, ...] = Field(default=(), exclude_if=lambda value: not value)
+    """Several rewards, summed by their weights; each is logged by itself. Not beside `reward`."""
+    deadline_s: PositiveFloat = Field(default=600.0, exclude_if=lambda value: value == 600.0)
+    """Time limit for one's own code to score a rollout batch."""
+    template: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The prompt's text, with `{question}` in the place of the problem; replaces the task's own instruction."""
+    system: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A system prompt, through the model's chat template."""
+    chat: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Whether prompts go through the tokenizer's chat template; default: if it has one."""
+    chat_template_kwargs: dict[str, Any] = Field(default={}, exclude_if=lambda value: not value)
+    """Variables of the chat template, such as `{ enable_thinking = false }`."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        titles = [reward.title for reward in self.rewards]
+        for broken, what in (
+            (self.reward is not None and bool(self.rewards), "give either reward or rewards"),
+            (len(set(titles)) < len(titles), "two rewards have the same name in logs; give one of them a label"),
+            (self.template is not None and "{question}" not in self.template, "template must contain {question}"),
+            (self.chat is False and self.system is not None, "system needs the chat template, and chat = false"),
+            (self.chat is False and bool(self.chat_template_kwargs),
+             "chat_template_kwargs need the chat template, and chat = false"),
+            (bool({"messages", "conversation", "tokenize", "add_generation_prompt", "return_dict"}
+                  & self.chat_template_kwargs.keys()),
+             "chat_template_kwargs holds variables of the template, not arguments of the tokenizer"),
+        ):  # fmt: skip
+            if broken:
+                raise ValueError(what)
+        return self
+
+    @model_validator(mode="after")
+    def _terms_of_arithmetic(self) -> Self:
+        if self.terms is None:
+            return self
+        if self.name != "arithmetic":
+            raise ValueError(f"terms is the row length of task arithmetic, and the task is {self.name}")
+        if not 2 <= self.terms[0] <= self.terms[1] or self.terms[1] < 5:
+            raise ValueError(
+                f"terms = [{self.terms[0]}, {self.terms[1]}]: fewest and most digits of a row, the fewest at least 2, "
+                "the most at least 5 (there are too few shorter rows)"
+            )
+        return self
+
+    @property
+    def longest_working(self) -> int:
+        """Most tokens of a worked answer of task `arithmetic`: n - 1 steps, each with the rest of the row."""
+        digits = self.terms[1] if self.terms else 5
+        return (digits - 1) * (digits - 2) + len(str(9 * digits)) * (digits - 1) + digits - 1

@@ -1,0 +1,169 @@
+"""A run in progress: its parts and counters, the times of its phases, and the signals that ask it to save and stop."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Self
+
+from transformers import PreTrainedTokenizerBase
+
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.errors import ExitCode
+from gspo_cli.rollout.collect import PromptStream
+from gspo_cli.rollout.engine import Engine
+from gspo_cli.runlog.log import RunLog
+from gspo_cli.tasks import Task
+from gspo_cli.training.guards import Guards
+from gspo_cli.training.step.update import Learner
+from gspo_cli.training.study.arms import Run
+from gspo_cli.types import RolloutBatch, StepMetrics
+
+CODES = {signal.SIGHUP: ExitCode.SIGHUP, signal.SIGINT: ExitCode.SIGINT, signal.SIGTERM: ExitCode.SIGTERM}
+
+
+class Interruption(BaseException):
+    """Abandons work that changes nothing: sampling and evaluating."""
+
+
+class Signals:
+    """Within the context, the first SIGINT, SIGTERM or SIGHUP only asks the run to save and stop; a second one ends the
+    process at once.
+
+    The first signal removes the handlers, so that the system itself acts on the second, even inside a long call into C
+    where no Python handler would run. A signal that was ignored before (`nohup`) stays ignored.
+    """
+
+    def __init__(self, ranks: Ranks = SINGLE_PROCESS) -> None:
+        self.ranks = ranks
+        self.received: signal.Signals | None = None
+        self.on_receive: Callable[[], None] = lambda: None
+        self._may_abandon = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in CODES:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
+        self.on_receive()
+        if self._may_abandon:
+            raise Interruption
+
+    def agreed(self) -> signal.Signals | None:
+        """A signal that any rank has received so far. All ranks get the same answer, so they stop after the same
+        rollout batch; a later signal waits for the next call."""
+        received = self.ranks.all_gather(lambda: self.received and int(self.received))
+        return next((signal.Signals(number) for number in received if number), None)
+
+    @contextmanager
+    def abandonable(self) -> Iterator[None]:
+        """Within the context a signal raises Interruption at once; with several ranks it does not, since the others
+        would wait for this one."""
+        if self.ranks.size > 1:
+            yield
+            return
+        self._may_abandon = True
+        try:
+            if self.received:
+                raise Interruption
+            yield
+        finally:
+            self._may_abandon = False
+
+
+class Stopwatch:
+    """Adds up the time spent in each phase of a rollout batch."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._open: list[str] = []
+        self.last_reset = time.perf_counter()
+        self.phase = "start"
+        """The phase that began last, for readers of a run in progress."""
+        self.on_phase: Callable[[str], None] = lambda _: None
+        """Called when the phase changes."""
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Times the context's body. One may lie within another; the outer one's time includes it."""
+        start, outer = time.perf_counter(), self._open[-1] if self._open else None
+        self._open.append(phase)
+        self._enter(phase)
+        try:
+            yield
+        finally:
+            self._open.pop()
+            self.seconds[phase] += time.perf_counter() - start
+            if outer is not None:
+                self._enter(outer)
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase.removesuffix("_s")
+        self.on_phase(self.phase)
+
+    def reset(self) -> dict[str, float]:
+        """The phases since the last reset, and `batch_s`, the whole time since then."""
+        now = time.perf_counter()
+        times = {k: round(v, 6) for k, v in self.seconds.items()} | {"batch_s": round(now - self.last_reset, 6)}
+        self.seconds.clear()
+        self.last_reset = now
+        return times
+
+
+@dataclass
+class Hooks:
+    """What happens around the loop without belonging to it."""
+
+    evaluate: Callable[[], StepMetrics]
+    store: Callable[[RolloutBatch], None]
+    """Called with each scored batch before it is trained on, to store and show it."""
+    on_step: Callable[[int, dict[str, float | None]], None]
+    """Called after each rollout batch with its metrics and times, for display."""
+    on_preflight: Callable[[dict[str, float], list[str]], None]
+    """Called once with the preflight's measurements and warnings."""
+
+
+@dataclass
+class Session:
+    """A run with everything it needs."""
+
+    run: Run
+    learner: Learner
+    engine: Engine
+    tokenizer: PreTrainedTokenizerBase
+    task: Task
+    stream: PromptStream
+    log: RunLog
+    hooks: Hooks
+    signals: Signals = field(default_factory=Signals)
+    guards: Guards = field(default_factory=Guards)
+    clock: Stopwatch = field(default_factory=Stopwatch)
+    totals: Counter[str] = field(default_factory=Counter)
+    """The compute/* counters."""
+    step: int = 0
+    """Rollout batches done."""
+    updates: int = 0
+    """Mini-batches done, whether their update was applied or not."""
+    prompt_batches: int = 0
+    """Batches of the prompt stream consumed; dynamic sampling may take several for one rollout batch."""
+    rollout_queue: deque[RolloutBatch] = field(default_factory=deque)
+    """Rollout batches sampled and not yet trained on, the next one first."""
+    max_ratio_deviation: float = 0.0
+    """Largest distance of a sequence ratio from 1 so far."""
+    left_clip_range: bool = False
+    """Whether any ratio has left the clip range so far."""

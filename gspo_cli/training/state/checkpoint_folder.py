@@ -1,0 +1,207 @@
+"""A checkpoint on disk: written, verified and deleted so that a crash leaves it whole or absent."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gspo_cli.runlog import fs
+from gspo_cli.runlog.checksums import sha256_of
+from gspo_cli.runlog.strict_json import parse_object
+
+MANIFEST = "MANIFEST.json"
+SCHEMA = 1
+ROOM = 1.2
+"""Free space that a new checkpoint requires, in sizes of the last one."""
+
+
+class Damaged(Exception):
+    """A checkpoint that differs from what was saved; the text says how."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a checkpoint with their hashes."""
+
+    step: int
+    files: dict[str, dict[str, Any]]
+    """Path within the checkpoint -> `bytes` and `sha256`."""
+    schema: int = SCHEMA
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all files."""
+        return sum(file["bytes"] for file in self.files.values())
+
+    def text(self) -> str:
+        """The manifest file's text."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+
+def files_in(folder: Path) -> list[Path]:
+    """All files but the manifest, in order. Errors: Damaged when something is neither a plain file nor a folder."""
+    files = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise Damaged(f"{path.relative_to(folder)} is not a plain file")
+        if path.is_file() and path != folder / MANIFEST:
+            files.append(path)
+    return files
+
+
+def describe(folder: Path, step: int) -> Manifest:
+    """The manifest of a folder's present contents."""
+    return Manifest(
+        step,
+        {
+            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+            for path in files_in(folder)
+        },
+    )
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Errors: Damaged when it is not a manifest of this schema, or names a path outside the checkpoint."""
+    try:
+        text = path.read_bytes().decode()
+        record = parse_object(text)
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{MANIFEST}: {error}") from error
+    if record.get("schema") != SCHEMA:
+        raise Damaged(f"{MANIFEST} has schema {record.get('schema')!r}; this version reads {SCHEMA}")
+    files = record.get("files")
+    if record.keys() != {"schema", "step", "files"} or type(record["step"]) is not int or not isinstance(files, dict):
+        raise Damaged(f"{MANIFEST} is not a manifest")
+    for name, file in files.items():
+        if os.path.isabs(name) or ".." in Path(name).parts:
+            raise Damaged(f"{MANIFEST} names {name}, which is outside the checkpoint")
+        if not isinstance(file, dict) or (type(file.get("bytes")), type(file.get("sha256"))) != (int, str):
+            raise Damaged(f"{MANIFEST} does not describe {name}")
+    manifest = Manifest(record["step"], files)
+    if manifest.text() != text:
+        raise Damaged(f"{MANIFEST} was changed")
+    return manifest
+
+
+def verify(folder: Path) -> Manifest:
+    """Compares every byte of a checkpoint with its manifest. Errors: Damaged, with the first difference."""
+    if folder.is_symlink() or not folder.is_dir():
+        raise Damaged("it is not a folder")
+    manifest = read_manifest(folder / MANIFEST)
+    if manifest.step != int(folder.name.removeprefix("step-")):
+        raise Damaged(f"the manifest is that of step {manifest.step}")
+    found = {path.relative_to(folder).as_posix(): path for path in files_in(folder)}
+    for names, fault in (
+        (manifest.files.keys() - found, "is missing"),
+        (found.keys() - manifest.files, "is not in the manifest"),
+    ):
+        if names:
+            raise Damaged(f"{min(names)} {fault}")
+    for name, path in found.items():
+        if path.stat().st_size != manifest.files[name]["bytes"]:
+            raise Damaged(f"{name} has {path.stat().st_size} bytes, not {manifest.files[name]['bytes']}")
+    for name, path in found.items():
+        if sha256_of(path) != manifest.files[name]["sha256"]:
+            raise Damaged(f"{name} was changed (sha256)")
+    return manifest
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The folders named as checkpoints, by step: `step-000009` before `step-000010`, whether they verify or not."""
+    named = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{6,}", path.name)]
+    return sorted(named, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def newest(folder: Path, reject: Callable[[Path, str], None]) -> Path | None:
+    """The newest checkpoint that verifies; `reject` is called with each newer one that does not, and why."""
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            verify(path)
+        except Damaged as error:
+            reject(path, str(error))
+        else:
+            return path
+    return None
+
+
+def write(folder: Path, step: int, attempt: int, fill: Callable[[Path], None]) -> Manifest:
+    """A new checkpoint: `fill` writes its files into the folder it is given.
+
+    An existing checkpoint of this step is kept if it is equal, else renamed to `step-N.bad-ATTEMPT`.
+    Errors: OSError when the disk refuses; Damaged when the checkpoint reads back differently. Other checkpoints are
+    untouched then.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep(folder, (".tmp-*", ".del-*"))
+    require_room(folder)
+    name = f"step-{step:06d}"
+    temporary, target = folder / f".tmp-{name}-{attempt}", folder / name
+    os.mkdir(temporary)
+    try:
+        fill(temporary)
+        for path in files_in(temporary):
+            fs.fsync(path)
+        manifest = describe(temporary, step)
+        (temporary / MANIFEST).write_text(manifest.text(), encoding="utf-8")
+        fs.fsync(temporary / MANIFEST)
+        for path in [p for p in temporary.rglob("*") if p.is_dir()]:
+            fs.fsync(path)
+        fs.fsync(temporary)
+        if os.path.lexists(target):
+            with suppress(Damaged):
+                if verify(target) == manifest:
+                    return manifest
+            fs.rename(target, unused(folder, f"{name}.bad-{attempt}"))
+        fs.rename(temporary, target)
+    finally:
+        if temporary.exists():
+            fs.remove_tree(temporary)
+    if verify(target) != manifest:
+        raise Damaged("it reads back differently from what was written")
+    return manifest
+
+
+def unused(folder: Path, name: str) -> Path:
+    """A path of this name, with a number appended if it is taken."""
+    path, number = folder / name, 1
+    while os.path.lexists(path):
+        path, number = folder / f"{name}.{number}", number + 1
+    return path
+
+
+def require_room(folder: Path) -> None:
+    """Errors: OSError (no space left) when the next checkpoint would hardly fit."""
+    known = list_checkpoints(folder)
+    if not known:
+        return
+    needed = int(ROOM * sum(p.stat().st_size for p in known[-1].rglob("*") if p.is_file() and not p.is_symlink()))
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < needed:
+        raise OSError(errno.ENOSPC, f"{free} bytes are free; a checkpoint needs {needed}")
+
+
+def rotate(folder: Path, keep: int, protected: set[int]) -> None:
+    """Removes all but the newest `keep` checkpoints and those of the steps `protected`.
+
+    Call it only after the newest has been verified (`write` does that).
+    """
+    for path in list_checkpoints(folder)[:-keep]:
+        if int(path.name.removeprefix("step-")) not in protected:
+            doomed = folder / f".del-{path.name}"
+            fs.rename(path, doomed)
+            fs.remove_tree(doomed)
+
+
+def sweep(folder: Path, patterns: tuple[str, ...] = (".tmp-*", ".del-*", ".part-*")) -> None:
+    """Removes what a crash left behind: unfinished and half-deleted checkpoints, and files of ranks for one."""
+    for pattern in patterns:
+        for path in sorted(folder.glob(pattern)):
+            fs.remove_tree(path)

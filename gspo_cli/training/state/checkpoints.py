@@ -1,0 +1,240 @@
+"""When a run is saved, and how it stops on a signal."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from gspo_cli.config import CheckpointConfig
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.models.sharding import is_sharded
+from gspo_cli.runlog import fs
+from gspo_cli.runlog.log import Position, RunLog
+from gspo_cli.runlog.schema import metric
+from gspo_cli.training.rollout_queue import save_queue
+from gspo_cli.training.session import CODES
+from gspo_cli.training.state.checkpoint_folder import Damaged, list_checkpoints, rotate, write
+from gspo_cli.training.state.contents import (
+    GENERATORS,
+    STATE,
+    CheckpointState,
+    RunState,
+    collect,
+    parse_state,
+    save_all,
+)
+from gspo_cli.training.state.tensors import generator_tensors
+
+if TYPE_CHECKING:
+    from gspo_cli.training.session import Session
+
+REFUSED = (OSError, SafetensorError, Damaged)
+"""What a disk that refuses a checkpoint raises."""
+
+
+@dataclass
+class Checkpoints:
+    """Saves a run at the boundary between two rollout batches, where nothing is in flight."""
+
+    run: Path
+    config: CheckpointConfig
+    attempt: int
+    identity: dict[str, Any]
+    """`start_sha256`, `config_sha256` and `changes` of the state."""
+    note: Callable[[str], None]
+    ranks: Ranks = SINGLE_PROCESS
+    log_end: Position | None = None
+    """The end of the log at the last boundary; a resume repeats an evaluation after it."""
+    generators: dict[str, Tensor] = field(default_factory=dict)
+    """The global generators' states there; sampling that is abandoned later may draw from them."""
+    saved_step: int | None = None
+    saved_at: float = field(default_factory=time.monotonic)
+    failed_saves: int = 0
+    """In a row."""
+    score: float | None = None
+    """The metric `best` of the last rollout batch, negated if lower is better."""
+
+    def boundary(self, session: Session, values: dict[str, float | None]) -> None:
+        """Called before the first rollout batch and after each: saves if due, stops if a signal asked for it.
+
+        Errors: GspoError on a signal (exit codes 129, 130, 143), or after too many failed saves (6).
+        """
+        best = self.config.best
+        signalled = session.signals.agreed()
+        if best is not None and (value := values.get(best)) is not None:
+            self.score = -value if metric(best).better == "lower" else value
+        self.log_end = end_of(session.log)
+        self.generators = generator_tensors()
+        last = session.step == session.run.recipe.train.steps
+        if any(self.ranks.all_gather(lambda: self.is_due(session.step))) or last or signalled:
+            self.save(session)
+            if self.failed_saves and last:
+                raise self.storage_error()
+        if signalled:
+            self.stop(session, signalled)
+
+    def resume_after(self, state: RunState) -> None:
+        """Continues after this state's checkpoint, and finishes a rotation that a crash interrupted. A damaged newer
+        checkpoint stays until its step is saved again."""
+        self.log_end, self.saved_step, self.score = state.log, state.step, state.score
+        self.generators = generator_tensors()
+        if self.ranks.is_main and list_checkpoints(self.run / "checkpoints")[-1].name == f"step-{state.step:06d}":
+            self.rotate()
+
+    def is_due(self, step: int) -> bool:
+        """Whether to save after this many rollout batches."""
+        config, waited = self.config, time.monotonic() - self.saved_at
+        by_count = config.every and step % config.every == 0
+        if step == 0:
+            return config.start
+        return bool(by_count) or (config.minutes is not None and waited >= 60 * config.minutes)
+
+    def stop(self, session: Session, number: signal.Signals) -> None:
+        """Saves the last boundary, unless it is saved, and ends the run.
+
+        Errors: GspoError with the exit code of the signal, always; 6 when saving failed.
+        """
+        self.save(session)
+        if self.failed_saves:
+            raise self.storage_error()
+        session.log.event("interrupted", signal=number.name, step=session.step)
+        raise GspoError(
+            f"interrupted by {number.name} after rollout batch {session.step}",
+            f"the whole run is saved in {self.run}",
+            f"gspo train --resume {self.run} continues it",
+            CODES[number],
+        )
+
+    def save(self, session: Session) -> None:
+        """One checkpoint, unless this boundary has it. A full disk is noted, and training continues without.
+
+        Errors: GspoError (exit code 6) after `max_missed` failures in a row; (4) for a weight that is not finite.
+        """
+        if self.saved_step == session.step:
+            return
+        started = time.monotonic()
+        try:
+            with session.clock("save_s"):
+                num_bytes = self.write(session, collect(session, self.run, self.ranks))
+        except REFUSED as error:
+            self.failed_saves += 1
+            session.log.event("checkpoint_failed", step=session.step, reason=str(error), in_a_row=self.failed_saves)
+            self.note(f"warning: no checkpoint of step {session.step}: {error}; the earlier ones are kept")
+            if self.failed_saves >= self.config.max_missed:
+                raise self.storage_error() from error
+            return
+        self.saved_step, self.failed_saves, self.saved_at = session.step, 0, time.monotonic()
+        session.log.event(
+            "checkpoint", step=session.step, bytes=num_bytes, seconds=round(self.saved_at - started, 3),
+            log=asdict(self.log_end) if self.log_end else None,
+        )  # fmt: skip
+        if self.ranks.is_main:
+            self.rotate()
+
+    def rotate(self) -> None:
+        """Removes all checkpoints but the newest, and the one with the best score (the earliest of equals)."""
+        folder, scores = self.run / "checkpoints", list[tuple[float, int]]()
+        for path in list_checkpoints(folder) if self.config.best else ():
+            if (path / STATE).is_file():
+                state = parse_state((path / STATE).read_text(encoding="utf-8"))
+                scores += [(state.score, -state.step)] if state.score is not None else []
+        rotate(folder, self.config.keep, {-max(scores)[1]} if scores else set())
+
+    def storage_error(self) -> GspoError:
+        """For saves that failed."""
+        return GspoError(
+            f"{self.failed_saves} checkpoint{'s' if self.failed_saves > 1 else ''} of {self.run} could not be saved",
+            "the disk refused; events.jsonl has the reasons",
+            f"free some space, then gspo train --resume {self.run} continues from the last checkpoint",
+            ExitCode.STORAGE,
+        )
+
+    def write(self, session: Session, checkpoint_state: CheckpointState) -> int:
+        """Writes a checkpoint and returns its size. Each rank writes its own files; rank 0 writes the rest and gives
+        the checkpoint its name.
+
+        Errors: OSError, SafetensorError or Damaged when the disk refuses, on all ranks.
+        """
+        ranks, folder = self.ranks, self.run / "checkpoints"
+        parts = [folder / f".part-{session.step}-{rank}" for rank in range(1, ranks.size)]
+
+        def write_own() -> None:
+            if not ranks.is_main:
+                parts[ranks.rank - 1].mkdir(parents=True, exist_ok=True)
+                save_all(checkpoint_state.files, parts[ranks.rank - 1])
+
+        def write_rest() -> int:
+            if not ranks.is_main:
+                return 0
+            if session.log.num_bytes:
+                fs.fsync(self.run / "metrics.jsonl")
+            fill = partial(self.fill, session, checkpoint_state, parts)
+            return write(folder, session.step, self.attempt, fill).num_bytes
+
+        on_all_ranks(ranks, write_own)
+        return int(on_all_ranks(ranks, write_rest)[0])
+
+    def fill(self, session: Session, checkpoint_state: CheckpointState, parts: list[Path], folder: Path) -> None:
+        """Writes the files of a checkpoint; moves in those that other ranks have written to `parts`."""
+        assert self.log_end is not None
+        model = session.learner.model
+        weights = {"state_dict": checkpoint_state.weights} if is_sharded(model) else {}
+        model.save_pretrained(folder / "model", **weights)
+        session.tokenizer.save_pretrained(folder / "model")
+        save_all(checkpoint_state.files | {GENERATORS: self.generators}, folder)
+        save_queue(session.rollout_queue, folder)
+        for part in parts:
+            for file in sorted(part.iterdir()):
+                fs.rename(file, folder / file.name)
+            fs.remove_tree(part)
+        state = RunState(
+            step=session.step,
+            portions=session.prompt_batches,
+            ahead=len(session.rollout_queue),
+            updates=session.updates,
+            totals=dict(session.totals),
+            guards=dict(session.guards.counts),
+            norms=list(session.guards.norms),
+            widest=session.max_ratio_deviation,
+            outside=session.left_clip_range,
+            score=self.score,
+            log=self.log_end,
+            weights_sha256=checkpoint_state.weights_sha256,
+            **self.identity,
+        )
+        (folder / STATE).write_text(state.model_dump_json(indent=1), encoding="utf-8")
+
+
+def end_of(log: RunLog) -> Position:
+    """The present end of the log. The last event of a run holds it too: the chain alone would not show that the file
+    was cut."""
+    return Position(num_bytes=log.num_bytes, num_lines=log.seq, head=log.head)
+
+
+def on_all_ranks(ranks: Ranks, work: Callable[[], Any]) -> list[Any]:
+    """Does `work` on all ranks; a disk that refuses it on one rank is an error on all.
+
+    Errors: OSError, SafetensorError or Damaged; with several ranks always OSError.
+    """
+    if ranks.size == 1:
+        return [work()]
+
+    def attempt() -> list[Any]:
+        try:
+            return [work(), None]
+        except REFUSED as error:
+            return [None, str(error)]
+
+    results = ranks.all_gather(attempt)
+    if refusals := [why for _, why in results if why]:
+        raise OSError(refusals[0])
+    return [result for result, _ in results]

@@ -1,0 +1,119 @@
+"""Find where a run resumes: lock and repair its folder, and choose its newest checkpoint that verifies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gspo_cli.distributed import Ranks
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.recipe import check_params
+from gspo_cli.runlog import fs
+from gspo_cli.runlog.checksums import read_checksums, sha256_of, write_run_checksums
+from gspo_cli.runlog.lock import locked, remove_heartbeat
+from gspo_cli.runlog.log import RunLog, remove_unfinished_files, repair_tails
+from gspo_cli.runlog.strict_json import read_object
+from gspo_cli.training.state.checkpoint_folder import list_checkpoints, newest, sweep
+from gspo_cli.training.state.contents import STATE, RunState, parse_state
+from gspo_cli.training.state.run_config import apply_overrides
+from gspo_cli.training.study.arms import Run, find_algorithm
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a run reached its first checkpoint or wrote to its log; if not, it starts from the beginning."""
+    log = folder / "metrics.jsonl"
+    return bool(list_checkpoints(folder / "checkpoints")) or (log.exists() and log.stat().st_size > 0)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a run's last attempt reached its end."""
+    events = folder / "events.jsonl"
+    lines = events.read_text(encoding="utf-8", errors="replace").splitlines() if events.is_file() else []
+    return bool(lines) and '"status":"completed"' in lines[-1]
+
+
+def finish(folder: Path) -> None:
+    """Writes the checksums of a complete run that was killed before it could; changes nothing if they are there."""
+    events = folder / "events.jsonl"
+    if read_checksums(folder).get(events.name, {}).get("sha256") != sha256_of(events):
+        with locked(folder):
+            remove_unfinished_files(folder)
+            remove_heartbeat(folder)
+            write_run_checksums(folder)
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """What a resume continues from."""
+
+    folder: Path
+    run: Run
+    record: dict[str, Any]
+    """The run's `run.json`."""
+    checkpoint: Path
+    state: RunState
+    attempt: int
+    mended: Sequence[dict[str, Any]]
+    """Torn ends that were cut off the logs."""
+    rejected: Sequence[dict[str, str]]
+    """Newer checkpoints that do not verify."""
+
+
+@contextmanager
+def locked_resume_point(
+    folder: Path, overrides: dict[str, Any], allowed: list[str], note: Callable[[str], None], ranks: Ranks
+) -> Iterator[ResumePoint]:
+    """Locks a run's folder and gives the point to resume from; notes each checkpoint that it rejects. Of several ranks,
+    rank 0 does this and tells the others.
+
+    Errors: GspoError when there is nothing to resume (2), the recipe may not change so (2), another process holds the
+    run (2), or no checkpoint can be trusted (6); only torn ends of the logs have changed then.
+    """
+    if not ranks.is_main:
+        chosen = ranks.broadcast(lambda: None)
+        yield read_resume_point(folder, Path(chosen["checkpoint"]), overrides, allowed, chosen["attempt"])
+        return
+    if not (folder / "run.json").is_file():
+        raise GspoError(f"no run in {folder}", "it has no run.json", "give the folder that `gspo train` printed")
+    fs.refuse_links(folder)
+    with locked(folder):
+        mended, rejected, events = repair_tails(folder), list[dict[str, str]](), folder / "events.jsonl"
+        attempts = events.read_text(encoding="utf-8").count('"event":"start"') if events.exists() else 0
+        sweep(folder / "checkpoints")
+        remove_unfinished_files(folder)
+
+        def reject(path: Path, why: str) -> None:
+            note(f"warning: {path} was refused: {why}")
+            rejected.append({"checkpoint": path.name, "reason": why})
+
+        checkpoint = newest(folder / "checkpoints", reject)
+        if checkpoint is None:
+            log = RunLog(folder, "", attempts)
+            for entry in rejected:
+                log.event("checkpoint_rejected", **entry)
+            raise GspoError(
+                f"no checkpoint of {folder} can be loaded",
+                f"{len(rejected)} were refused" if rejected else "none was ever completed",
+                "restore one from a copy; or train anew under another --name, or with --overwrite",
+                ExitCode.STORAGE,
+            )
+        point = read_resume_point(folder, checkpoint, overrides, allowed, attempts + 1, mended, rejected)
+        ranks.broadcast(lambda: {"checkpoint": str(checkpoint), "attempt": point.attempt})
+        yield point
+
+
+def read_resume_point(
+    folder: Path, checkpoint: Path, overrides: dict[str, Any], allowed: list[str], attempt: int,
+    mended: Sequence[dict[str, Any]] = (), rejected: Sequence[dict[str, str]] = (),
+) -> ResumePoint:  # fmt: skip
+    """The run and its state, from its files. Errors: GspoError for a recipe that may not change so."""
+    record, config = (read_object(folder / name) for name in ("run.json", "config.json"))
+    state = parse_state((checkpoint / STATE).read_text(encoding="utf-8"))
+    recipe, changes = apply_overrides(config, state.changes, overrides, allowed, str(record["config_sha256"]))
+    algorithm = find_algorithm(recipe.algo.name)
+    run = Run(str(record["arm"]), recipe, algorithm, check_params(algorithm.Params, recipe.algo.params))
+    state = state.model_copy(update={"changes": changes})
+    return ResumePoint(folder, run, record, checkpoint, state, attempt, mended, rejected)

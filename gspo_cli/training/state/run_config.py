@@ -1,0 +1,108 @@
+"""A run's `config.json`: its hash, and the changes that a resume may make to it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gspo_cli.config import FORMER_SCRIPTED, Recipe, merge, nest
+from gspo_cli.errors import GspoError
+from gspo_cli.recipe import parse_set
+from gspo_cli.runlog.log import config_text
+from gspo_cli.runlog.strict_json import read_object
+
+MAY_CHANGE = ("train.steps", "checkpoint.", "eval.", "guards.", "rollout.store", "rollout.keep_newest",
+              "rollout.deadline_s", "rollout.kv_budget_gb", "model.device", "model.threads",
+              "train.divide")  # fmt: skip
+"""Keys that a resume may change at all; any other would make the run two experiments in one log."""
+
+
+def config_table(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as `config.json` holds it. `max_lag` is left out unless it is set: so a recipe that is older than this
+    key keeps its hash, and its runs can be resumed."""
+    table = recipe.model_dump(mode="json")
+    rollout = table["rollout"]
+    if not recipe.rollout.max_lag:
+        del rollout["max_lag"]
+    first = {key: rollout.pop(key) for key in ("engine", "vllm")}
+    # a former key stays in the table, so that the hashes of earlier recipes hold
+    return table | {"rollout": first | {"scripted": FORMER_SCRIPTED} | rollout}
+
+
+def config_hash(recipe: Recipe) -> str:
+    """sha256 of a recipe without its name; the log's first line follows from it."""
+    return hashlib.sha256(config_text(config_table(recipe)).encode()).hexdigest()
+
+
+def parse_config(config: dict[str, Any]) -> Recipe:
+    """Errors: GspoError for a table that is not a recipe of this version."""
+    try:
+        return Recipe.model_validate(config)
+    except ValidationError as error:
+        raise GspoError(
+            "config.json is not a recipe of this version",
+            str(error.errors(include_url=False)[0]["msg"]),
+            "resume with the version that wrote it (run.json names it)",
+        ) from error
+
+
+def read_config(run: Path) -> Recipe:
+    """The recipe of a run's folder. Errors: GspoError when it is missing, or not a recipe of this version."""
+    return parse_config(read_object(run / "config.json"))
+
+
+def overrides(steps: int | None, sets: list[str]) -> dict[str, Any]:
+    """The command line's changes to the run's recipe, as a table."""
+    table: dict[str, Any] = {} if steps is None else {"train": {"steps": steps}}
+    for assignment in sets:
+        table = merge(table, parse_set(assignment).table)
+    return table
+
+
+def apply_overrides(
+    config: dict[str, Any], earlier: dict[str, Any], overrides: dict[str, Any], allowed: list[str], expected_hash: str
+) -> tuple[Recipe, dict[str, Any]]:
+    """The run's recipe with the changes of earlier resumes and the overrides of this one; and all changes together.
+
+    Errors: GspoError with every difference that was not allowed, and for a `config.json` that was edited.
+    """
+    recipe = parse_config(config)
+    if config_hash(recipe) != expected_hash:
+        raise GspoError(
+            "config.json is not the recipe that the run was started with",
+            "its sha256 differs from the one in run.json",
+            "restore it; make changes with --set and --allow-change",
+        )
+    table = recipe.model_dump(mode="json")
+    current, wanted_table = flat(table) | earlier, table
+    for key, value in earlier.items():
+        wanted_table = merge(wanted_table, nest(key, value))
+    try:
+        wanted = Recipe.model_validate(merge(wanted_table, overrides))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise GspoError(
+            f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "the changed recipe is not valid", "correct --set"
+        ) from error
+    changed = {k: v for k, v in flat(wanted.model_dump(mode="json")).items() if v != current.get(k) and k != "name"}
+    refused = [key for key in changed if key not in allowed or not key.startswith(MAY_CHANGE)]
+    if refused:
+        never = [key for key in refused if not key.startswith(MAY_CHANGE)]
+        raise GspoError(
+            "the recipe differs from the run's: "
+            + "; ".join(f"{key} = {current.get(key)!r} -> {changed[key]!r}" for key in refused),
+            f"{never[0]} is part of the experiment" if never else "a change in the middle of a run must be intended",
+            "start another run with it" if never else " ".join(f"--allow-change {key}" for key in refused),
+        )
+    return wanted, earlier | changed
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    flattened: dict[str, Any] = {}
+    for key, value in table.items():
+        flattened |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flattened

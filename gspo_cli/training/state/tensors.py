@@ -1,0 +1,107 @@
+"""Parameters, optimizer moments and random generators as named tensors, and back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.models.sharding import full_tensor, shard_like
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""What AdamW keeps for a parameter once that has had a gradient."""
+
+Named = Iterable[tuple[str, nn.Parameter]]
+
+
+def parameter_tensors(parameters: Named, ranks: Ranks) -> dict[str, Tensor]:
+    """Full parameters by name; each of several ranks gets every `size`-th."""
+    gathered = ((number, name, full_tensor(p.detach())) for number, (name, p) in enumerate(parameters))
+    return {name: rows.cpu().contiguous() for number, name, rows in gathered if number % ranks.size == ranks.rank}
+
+
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Named, ranks: Ranks = SINGLE_PROCESS
+) -> dict[str, Tensor]:
+    """AdamW's state under `<parameter>|<moment>`: an index would mean nothing to another version's model.
+
+    Full tensors, however they are sharded; each of several ranks gets those of every `size`-th parameter. A parameter
+    without state has no entry. (`torch.distributed.checkpoint.state_dict` would create one, with a step already
+    counted, and gather all of them on rank 0.)
+    """
+    tensors = {}
+    for number, (name, parameter) in enumerate(parameters):
+        for moment, value in optimizer.state.get(parameter, {}).items():
+            rows = full_tensor(value.detach())
+            if number % ranks.size == ranks.rank:
+                tensors[f"{name}|{moment}"] = rows.cpu().contiguous()
+    return tensors
+
+
+def restore_parameters(parameters: Named, tensors: dict[str, Tensor]) -> None:
+    """Copies values into parameters, in place. Errors: ValueError unless the names are the same."""
+    known = dict(parameters)
+    if known.keys() != tensors.keys():
+        raise ValueError(f"parameters differ: {sorted(known.keys() ^ tensors.keys())[:3]}")
+    with torch.no_grad():
+        for name, parameter in known.items():
+            parameter.copy_(shard_like(parameter, tensors[name]))
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, parameters: Named, tensors: dict[str, Tensor]) -> None:
+    """The reverse of `optimizer_tensors`. Errors: ValueError for a tensor that does not belong to this model."""
+    states: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, moment = key.rpartition("|")
+        states.setdefault(name, {})[moment] = value
+    known = dict(parameters)
+    for name, state in states.items():
+        if name not in known or set(state) != set(MOMENTS):
+            raise ValueError(f"the optimizer's state of {name} does not belong to this model")
+        if state["exp_avg"].shape != known[name].shape:
+            raise ValueError(f"the optimizer's state of {name} has another shape")
+        # a fused step reads its count on the parameter's device
+        on_device = {m: v.to(known[name].device).clone() for m, v in state.items()}
+        optimizer.state[known[name]] = {
+            m: v if m == "step" else shard_like(known[name], v) for m, v in on_device.items()
+        }
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds the global generators; the tool draws from none of them (`seeds.py`), but dropout and a user's task may."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def generator_tensors() -> dict[str, Tensor]:
+    """The states of the global generators: torch's, each CUDA device's, numpy's, Python's."""
+    kind, numpy_numbers, position, has_gauss, numpy_gauss = cast(
+        tuple[str, np.ndarray, int, int, float], np.random.get_state(legacy=True)
+    )
+    version, numbers, gauss = random.getstate()
+    assert version == 3 and kind == "MT19937"
+    return {
+        "torch": torch.get_rng_state(),
+        "numpy": torch.from_numpy(numpy_numbers.astype(np.int64)),
+        "numpy_rest": torch.tensor([position, has_gauss, numpy_gauss], dtype=torch.float64),
+        "python": torch.tensor(numbers, dtype=torch.int64),
+        "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
+    } | {f"cuda{index}": torch.cuda.get_rng_state(index) for index in range(torch.cuda.device_count())}
+
+
+def restore_generators(tensors: dict[str, Tensor]) -> None:
+    """The reverse of `generator_tensors`; skips devices that are gone (the comparison of machines reports them)."""
+    torch.set_rng_state(tensors["torch"])
+    position, has_gauss, gauss = tensors["numpy_rest"].tolist()
+    np.random.set_state(("MT19937", tensors["numpy"].numpy().astype(np.uint32), int(position), int(has_gauss), gauss))
+    rest = tensors["python_gauss"].tolist()
+    random.setstate((3, tuple(tensors["python"].tolist()), rest[0] if rest else None))
+    for index in range(torch.cuda.device_count()):
+        if f"cuda{index}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"cuda{index}"], index)

@@ -1,0 +1,147 @@
+"""Check the first rollout batch before any update: do engine and trainer compute the same thing?
+
+B = responses, T = token positions, N = loss tokens
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from gspo_cli.algorithms.ops import sequence_log_ratio, token_log_ratio
+from gspo_cli.errors import GspoError
+from gspo_cli.models.precision import compute_dtype
+from gspo_cli.moe.hooks import tapped
+from gspo_cli.moe.replay import record_to_replay, routed
+from gspo_cli.training.step.update import Learner, log_bounds, scored
+from gspo_cli.types import MicroBatch, MiniBatch, Reduced, RolloutBatch, RootMean
+
+TOKEN_TOLERANCE = 0.1
+"""Nats of RMS difference per token: far beyond rounding."""
+
+
+@dataclass
+class PreflightReport:
+    """What the checks measured, and what they warn of."""
+
+    metrics: dict[str, Reduced] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+@torch.no_grad()
+def preflight(
+    learner: Learner, batch: RolloutBatch, mini_batches: list[MiniBatch], stop_ids: tuple[int, ...]
+) -> PreflightReport:
+    """Scores the first mini-batch that has rows twice: trainer against itself and the engine, EOS, clip range.
+
+    Errors: GspoError when the recipe takes the engine's log-probabilities as the old ones, and they differ from the
+    trainer's by more than the clip range.
+    """
+    report, bounds = PreflightReport(), log_bounds(learner.params)
+    band = min(-bounds[0], bounds[1]) if bounds is not None else None
+    check_ends(batch, stop_ids, report)
+    if band is not None and len(mini_batches) == 1:
+        report.warnings.append("one mini-batch per rollout batch: every ratio is 1, so nothing will ever be clipped")
+    if learner.algo.replay == "r2" and len(mini_batches) == 1:
+        report.warnings.append("replay = r2 with one mini-batch per rollout batch replays nothing: no update is stale")
+    micro_batches = next((part.micro_batches for part in mini_batches if part.micro_batches), None)
+    if micro_batches is None:
+        report.warnings.append("no response of the first rollout batch was scored, so nothing could be compared")
+        return report
+    again = squares = tokens_squared = k1 = k3 = torch.zeros((), dtype=torch.float64, device=learner.model.device)
+    rows = tokens = 0
+    for micro in micro_batches:
+        with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
+            first, second = (scored(learner.model, micro, learner.temperature).log_probs_BT for _ in range(2))
+        if micro.filler:
+            continue
+        sampled_BT = micro.sampler_log_probs_BT
+        again = again + sequence_log_ratio(second, first, micro.mask_BT).double().square().sum()
+        squares = squares + sequence_log_ratio(first, sampled_BT, micro.mask_BT).double().square().sum()
+        gap_N = token_log_ratio(first, sampled_BT, micro.mask_BT).flatten()[micro.loss_M].double()
+        tokens_squared = tokens_squared + gap_N.square().sum()
+        k1, k3 = k1 - gap_N.sum(), k3 + (gap_N.expm1() - gap_N).sum()
+        rows, tokens = rows + len(micro.mask_BT), tokens + micro.loss_M.numel()
+    sums = [float(x) for x in (again, squares, tokens_squared, k1, k3, rows, tokens)]
+    again_sum, squares_sum, tokens_sum, k1_sum, k3_sum, num_rows, num_tokens = learner.ranks.all_sum(sums)
+    report.metrics["mismatch/self_floor"] = RootMean(torch.tensor(again_sum, dtype=torch.float64), int(num_rows))
+    report.values = {
+        "self_floor": math.sqrt(again_sum / num_rows),
+        "floor": math.sqrt(squares_sum / num_rows),
+        "token_floor": math.sqrt(tokens_sum / num_tokens),
+        "kl_k1": k1_sum / num_tokens,
+        "kl_k3": k3_sum / num_tokens,
+    } | ({"band": band} if band else {})
+    if report.values["token_floor"] > TOKEN_TOLERANCE:
+        report.warnings.append(explain_gap(learner, micro_batches, report.values["token_floor"]))
+    check_floors(learner, report, band)
+    return report
+
+
+def explain_gap(learner: Learner, micro_batches: list[MicroBatch], gap: float) -> str:
+    """Whether some temperature of the engine explains a large difference (RMS per token, in nats): a warning.
+
+    The trainer's log-probabilities at a few other temperatures say so; every rank takes part in each pass.
+    """
+    from scipy.optimize import minimize_scalar  # rarely needed, and slow to import
+
+    def difference(temperature: float) -> float:
+        sums = [0.0, 0.0]
+        for micro in micro_batches:
+            with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
+                log_probs_BT = scored(learner.model, micro, temperature).log_probs_BT
+            if not micro.filler:
+                gap_BT = token_log_ratio(log_probs_BT, micro.sampler_log_probs_BT, micro.mask_BT)
+                sums = [sums[0] + float(gap_BT.double().square().sum()), sums[1] + int(micro.mask_BT.sum())]
+        squares, tokens = learner.ranks.all_sum(sums)
+        return math.sqrt(squares / tokens)
+
+    best = minimize_scalar(difference, bounds=(0.1, 4.0), method="bounded", options={"xatol": 0.005, "maxiter": 25})
+    finding = f"engine and trainer differ by {gap:.2g} nats per token (RMS)"
+    if best.fun < gap / 10:
+        return (
+            f"{finding}: the engine sampled at temperature {best.x:.2g}, while the trainer scores at "
+            f"{learner.temperature:g}"
+        )
+    return f"{finding}, which no temperature explains: does the engine run the same weights and the same code?"
+
+
+def check_ends(batch: RolloutBatch, stop_ids: tuple[int, ...], report: PreflightReport) -> None:
+    """A response that stopped ends with EOS; one that was cut off has the full length."""
+    samples = [s for g in batch.groups for s in g.samples]
+    wrong = [
+        s for s in samples
+        if (s.finish == "stop") != (s.token_ids[-1] in stop_ids)
+        or (s.finish == "length" and len(s.token_ids) != batch.max_new_tokens)
+    ]  # fmt: skip
+    if wrong:
+        report.warnings.append(f"{len(wrong)} of {len(samples)} responses do not end as they say: EOS may be missing")
+
+
+def check_floors(learner: Learner, report: PreflightReport, band: float | None) -> None:
+    """Warns of, or refuses, differences that were there without any update.
+
+    `band` = distance from 0 of the clip range's nearer edge, in nats; None without a hard clip.
+    """
+    floor, self_floor = (report.values[k] for k in ("floor", "self_floor"))
+    if band is None:
+        return
+    if self_floor > band / 10:
+        report.warnings.append(
+            f"two passes of the trainer differ by {self_floor:.2g} nats, over a tenth of the clip range"
+        )
+    if learner.algo.old_log_probs == "sampler" and floor > band and not learner.algo.accept_mismatch_floor:
+        raise GspoError(
+            f"the engine's log-probabilities cannot stand for the old policy's with {learner.algo.name}",
+            f"without any update they differ from the trainer's by {floor:.2g} nats per response (RMS), and the clip "
+            f"range ends at {band:.2g}",
+            "old_log_probs = 'trainer', or algo.accept_mismatch_floor = true to study just that",
+        )
+    if floor > band / 10:
+        rounding = "" if compute_dtype(learner.model) == torch.float32 else "; passes in bfloat16 round that much"
+        report.warnings.append(
+            f"engine and trainer differ by {floor / band:.2g} times the clip range's nearer edge{rounding}"
+        )

@@ -1,0 +1,82 @@
+"""Read what a study is made of before anything is announced or written: data, model files, tokenizer, prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from gspo_cli.config import Recipe
+from gspo_cli.errors import GspoError
+from gspo_cli.evals.command import check_benchmarks, load_benchmarks
+from gspo_cli.models import tiny
+from gspo_cli.models.admission import position_limit
+from gspo_cli.models.files import check_source, looks_local, read_config
+from gspo_cli.models.load import load_tokenizer
+from gspo_cli.plugins import is_plugin
+from gspo_cli.rollout.collect import PromptStream
+from gspo_cli.rollout.prompts import encode, fitting
+from gspo_cli.tasks import Noting, make_task, read_problems
+from gspo_cli.training.cold_start import demonstration_rows
+from gspo_cli.types import Problem, Prompt
+
+
+@dataclass
+class Inputs:
+    """What was read."""
+
+    problems: list[Problem] = field(default_factory=list)
+    """Empty if they are on the hub, and it cannot be reached."""
+    tokenizer: PreTrainedTokenizerBase | None = None
+    first: Prompt | None = None
+    """The first problem's prompt as the model gets it."""
+    notes: list[str] = field(default_factory=list)
+
+
+def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
+    """Data, model files and tokenizer as the run reads them, but no weights; every prompt is checked for its length.
+
+    `planning`: a model or data set on a hub that cannot be reached is a note, since a plan needs neither.
+    Errors: GspoError for whatever would stop the run when it loads them.
+    """
+    inputs, task, source = Inputs(), make_task(recipe.task), recipe.model.path
+    with _noted(inputs, planning and recipe.task.path is None and not is_plugin(recipe.task.name)):
+        inputs.problems = read_problems(task, recipe.task)
+        PromptStream(inputs.problems, recipe.rollout.prompts, seed=0)  # refuses too few problems
+    inputs.notes += task.notes if isinstance(task, Noting) else []
+    check_benchmarks(recipe.eval)
+    with _noted(inputs, planning and not recipe.eval.data):
+        load_benchmarks(recipe.eval)
+    if recipe.cold_start is not None and recipe.cold_start.path is not None:
+        demonstration_rows(recipe.cold_start, recipe.cold_start.path)
+    with _noted(inputs, planning and source is not None and not Path(source).is_dir() and not looks_local(source)):
+        inputs.tokenizer = _tokenizer(recipe)
+        limit = None if source is None else position_limit(read_config(source, recipe.model.revision))
+    if inputs.problems and inputs.tokenizer is not None:
+        fit = fitting(inputs.problems, inputs.tokenizer, limit, recipe.rollout.max_new_tokens, recipe.task)
+        PromptStream(fit, recipe.rollout.prompts, seed=0)
+        inputs.first = encode(inputs.tokenizer, fit[0], recipe.task)
+    return inputs
+
+
+def _tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
+    """The tokenizer, once the model's files are known to be whole."""
+    if recipe.model.path is None:
+        assert recipe.model.tiny is not None
+        return tiny.TOKENIZERS[recipe.model.tiny.tokenizer]()
+    check_source(recipe.model.path)
+    return load_tokenizer(recipe.model.path, recipe.model.revision, Path(recipe.model.path).is_dir())
+
+
+@contextmanager
+def _noted(inputs: Inputs, tolerated: bool) -> Iterator[None]:
+    """Turn a fault into a note where it is tolerated."""
+    try:
+        yield
+    except GspoError as error:
+        if not tolerated:
+            raise
+        inputs.notes.append(f"not checked: {error.message} ({error.why})")

@@ -1,0 +1,129 @@
+"""`study.json`: what a study trains, so that an interrupted study can be finished."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gspo_cli.config import Recipe
+from gspo_cli.errors import GspoError
+from gspo_cli.plugins import add_search_folder
+from gspo_cli.runlog.checksums import add_checksums
+from gspo_cli.runlog.fs import write_text
+from gspo_cli.runlog.strict_json import read_object
+from gspo_cli.training.cold_start import locked
+from gspo_cli.training.state.resume import has_begun
+from gspo_cli.training.study.arms import Run, plan_runs
+
+NAME = "study.json"
+LOCK = "study.lock"
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What one `gspo train` command trains."""
+
+    recipe: Recipe
+    arms: list[str]
+    seeds: list[int]
+    text: str
+    """The recipe file."""
+    modules: tuple[str, ...] = ()
+    """Folders of the user's modules that the recipe names."""
+
+    def as_table(self) -> dict[str, Any]:
+        """As JSON, with only the keys that were set: a default must not override an algorithm's preset."""
+        recipe = self.recipe.model_dump(mode="json", exclude_unset=True)
+        table = {"recipe": recipe, "arms": self.arms, "seeds": self.seeds, "text": self.text}
+        return table | ({"modules": list(self.modules)} if self.modules else {})
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> StudyPlan:
+        """The reverse of `as_table`; makes the plan's modules importable."""
+        modules = tuple(table.get("modules", ()))
+        for folder in reversed(modules):
+            add_search_folder(Path(folder))
+        return cls(Recipe.model_validate(table["recipe"]), table["arms"], table["seeds"], table["text"], modules)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a study."""
+
+    folder: Path
+    run: Run | None
+    """What to train if it has not begun; None for a run that is known by its own folder alone."""
+    plan: StudyPlan | None = None
+
+
+def record_plan(study: Path, plan: StudyPlan, begun: str | None = None) -> None:
+    """Adds a plan to the study, once; later commands, or several at once, may enlarge a study.
+
+    `begun` = the folder of a run that begins now: the list of these shows later whether a run was removed.
+    """
+    study.mkdir(parents=True, exist_ok=True)
+    with locked(study / LOCK):
+        before = read_object(study / NAME) if (study / NAME).exists() else {"plans": []}
+        plans, runs, entry = before["plans"], before.get("begun", []), plan.as_table()
+        plans = plans if entry in plans else [*plans, entry]
+        runs = runs if begun is None or begun in runs else [*runs, begun]
+        table = {"schema": 1, "plans": plans} | ({"begun": runs} if runs else {})
+        if table != before:
+            write_text(study / NAME, json.dumps(table, indent=1))
+            add_checksums(study, [study / NAME])
+
+
+def read_plans(study: Path) -> list[dict[str, Any]]:
+    """Errors: GspoError (exit code 6) when the file is damaged."""
+    plans: list[dict[str, Any]] = read_object(study / NAME)["plans"]
+    return plans
+
+
+def runs_to_resume(path: Path) -> list[PlannedRun]:
+    """The runs that a path names: one run, or all planned runs of a study. Errors: GspoError when it names neither."""
+    if (path / "run.json").is_file() and has_begun(path):
+        if (path.parent / NAME).is_file():
+            for entry in read_plans(path.parent):
+                StudyPlan.from_table(entry)  # for its modules
+        return [PlannedRun(path, None)]
+    if found := _planned_at(path):
+        return found
+    raise GspoError(
+        f"nothing to resume in {path}",
+        "it is neither a run (run.json and a checkpoint) nor a study (study.json)",
+        "give the folder that `gspo train` printed",
+    )
+
+
+def runs_with_plans(path: Path) -> list[PlannedRun]:
+    """The same with the plan of each run, from which another machine can train it.
+
+    Errors: GspoError when the path is neither a study nor a run inside its study.
+    """
+    if found := _planned_at(path):
+        return found
+    raise GspoError(
+        f"no study in {path}, and no run of one",
+        f"neither it nor the folder around it has a {NAME} that names it",
+        "give a study's folder or one of its runs; without --launcher ray and --jobs, a single run can be resumed",
+    )
+
+
+def _planned_at(path: Path) -> list[PlannedRun]:
+    """The planned runs of a study, or the one whose folder this is."""
+    if (path / NAME).is_file():
+        return planned_runs(path)
+    siblings = planned_runs(path.parent) if (path.parent / NAME).is_file() else []
+    return [planned for planned in siblings if planned.folder.name == path.name]
+
+
+def planned_runs(study: Path) -> list[PlannedRun]:
+    """All runs of a study in the order of its plans; a later plan of the same run replaces an earlier one."""
+    found: dict[str, PlannedRun] = {}
+    for entry in read_plans(study):
+        plan = StudyPlan.from_table(entry)
+        for run in plan_runs(plan.recipe, plan.arms, plan.seeds):
+            found[run.name] = PlannedRun(study / run.name, run, plan)
+    return list(found.values())

@@ -1,0 +1,93 @@
+"""A sweep: one study for each combination of values of one or two recipe keys, side by side in one folder."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from gspo_cli.errors import GspoError
+from gspo_cli.training.study.plans import NAME
+
+EXAMPLE = "e.g. --sweep rollout.max_lag=0,4"
+OWN_OPTIONS = {"seed": "--seeds", "name": "--name", "algo.name": "--algo"}
+"""Keys that have an option of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCell:
+    """One study of a sweep."""
+
+    name: str
+    """Of its folder, such as `max_lag-4_token-0.3`."""
+    sets: tuple[str, ...]
+    """What `--set` would get: one value of each axis."""
+
+
+def parse_sweep(texts: list[str]) -> dict[str, list[str]]:
+    """`task.terms=[3,5],[8,11]` -> key and values, as texts. Commas within brackets and quotes do not divide.
+
+    Errors: GspoError for anything but one or two keys with at least two different values each.
+    """
+    axes: dict[str, list[str]] = {}
+    for text in texts:
+        key, _, values = text.partition("=")
+        key, found = key.strip(), [part.strip() for part in _divide(values) if part.strip()]
+        if not key or len(found) < 2 or len(set(found)) < len(found):
+            raise GspoError(
+                f"--sweep {text} is not an axis", "an axis is a recipe key with at least two different values", EXAMPLE
+            )
+        if key in OWN_OPTIONS:
+            raise GspoError(f"--sweep {text}", f"{OWN_OPTIONS[key]} does that, in one study", EXAMPLE)
+        if key in axes:
+            raise GspoError(f"--sweep names {key} twice", "an axis has all its values in one place", EXAMPLE)
+        axes[key] = found
+    if len(axes) > 2:
+        raise GspoError(
+            f"a sweep over {len(axes)} keys",
+            "a map has one or two axes",
+            "leave out --sweep of the others, or use --set",
+        )
+    return axes
+
+
+def _divide(text: str) -> list[str]:
+    """The parts between commas that lie outside brackets and quotes."""
+    return re.findall(r"""(?:[^,\[\]{}"']|\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*')+""", text)
+
+
+def sweep_cells(axes: dict[str, list[str]]) -> list[SweepCell]:
+    """The combinations, the last axis fastest. Errors: GspoError where two would have the same folder."""
+    short = {key: key.rpartition(".")[2] for key in axes}
+    if len(set(short.values())) < len(short):
+        short = {key: key for key in axes}
+    found = [
+        SweepCell(
+            "_".join(f"{short[key]}-{_plain(value)}" for key, value in zip(axes, values, strict=True)),
+            tuple(f"{key}={value}" for key, value in zip(axes, values, strict=True)),
+        )
+        for values in itertools.product(*axes.values())
+    ]
+    twice = [name for name, count in Counter(cell.name for cell in found).items() if count > 1]
+    if twice:
+        raise GspoError(
+            f"two cells of the sweep would be {twice[0]}",
+            "folder names keep letters, digits, dots and hyphens of a value, and these do not differ in them",
+            "sweep the two values in separate studies",
+        )
+    return found
+
+
+def _plain(value: str) -> str:
+    """A value as part of a folder's name."""
+    text = value.replace("-", "m", 1) if re.match(r"-\d", value) else value  # -1 must not become 1
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
+
+
+def studies_of(path: Path) -> list[Path]:
+    """The studies of a sweep's folder, sorted; a study or a run is its own only one."""
+    if (path / NAME).is_file() or (path / "run.json").is_file() or not path.is_dir():
+        return [path]
+    return sorted(file.parent for file in path.glob(f"*/{NAME}")) or [path]

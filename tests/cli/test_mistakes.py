@@ -1,0 +1,187 @@
+"""Further mistakes, to make a hundred kinds with those of test_bad_input: each ends with exit code 2 and a message in
+three parts that names it, and nothing is written or lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from program import Done, Gspo, tree
+
+OWN_CODE = b"""
+raise_now = 1
+
+
+def text(problem, text):
+    return 'good'
+
+
+class Task:
+    def __init__(self, config):
+        pass
+
+    def problems(self, split):
+        return 1 / 0
+
+    reward = problems
+"""
+FILES = {
+    "broken.toml": b'name = "x"\n[train\n',
+    "latin.toml": 'name = "x" # caf\xe9\n'.encode("latin-1"),
+    "empty.toml": b"",
+    "circle.toml": b'extends = "circle2"\n',
+    "circle2.toml": b'extends = "circle"\n',
+    "orphan.toml": b'extends = "nowhere"\nname = "x"\n',
+    "list.toml": b'extends = "quickstart"\nname = "x"\ntrain = [1]\n',
+    "rows.jsonl": b'{"question": "1+1?", "answer": null}\n',
+    "log.json": b"{}",
+    "folder/kept.txt": b"kept",
+    "own_code.py": OWN_CODE,
+    "fails.py": b"raise RuntimeError('on import')\n",
+}
+"""What stands in the working directory."""
+
+
+def refused(done: Done, words: list[str]) -> None:
+    """Exit code 2, no traceback, the three parts with text on stderr alone, and the words in them."""
+    assert done.code == 2, done.out + done.err
+    assert done.out == "" and "Traceback" not in done.err and "unexpected" not in done.err
+    starts = [line[:7] for line in done.err.splitlines() if line.startswith(("error: ", "why:   ", "do:    "))]
+    assert starts == ["error: ", "why:   ", "do:    "], done.err
+    for word in words:
+        assert word in done.err, done.err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files to make mistakes with; no mistake may change them."""
+    made = tmp_path_factory.mktemp("mistakes")
+    for name, content in FILES.items():
+        (made / name).parent.mkdir(exist_ok=True)
+        (made / name).write_bytes(content)
+    return made
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with these files."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    return folder
+
+
+SETTINGS = [
+    (["train.lr"], "train.lr"),
+    (["=3"], "=3"),
+    (["train.lr=fast"], "train.lr"),
+    (["train.lr=-1"], "train.lr"),
+    (["train.lr=inf"], "inf"),
+    (["rollout.top_p=0.9"], "top_p"),
+    (["rollout.samples=1"], "rollout.samples"),
+    (["train.minibatches=9"], "minibatches"),
+    (["model={path='a',tiny={}}"], "either path or tiny"),
+    (["model.tiny.hidden=9"], "hidden"),
+    (["rollout.engine=vlm"], "rollout.engine"),
+    (["rollout.engine=vllm-server"], "rollout.vllm.url"),
+    (["rollout.stop=['']"], "rollout.stop"),
+    (["report.metric='reward mean'"], "report.metric"),
+    (["algo.reduction=token-mean"], "reduction"),
+    (["trust_remote_code=true"], "trust_remote_code"),
+    (["arms={gspo={nam='gspo'}}"], "nam"),
+    (["eval.data.arithmetic=absent.jsonl"], "arithmetic"),
+    (["task.template=no place"], "{question}"),
+    (["task.chat=false", "task.system=x"], "system needs the chat template"),
+    (["task.system=x"], "task.system"),
+    (["task.chat=true"], "no chat template"),
+    (["task.chat_template_kwargs={tokenize=true}"], "chat_template_kwargs"),
+    (["task.rewards=[{name='style'}]"], "no reward 'style'"),
+    (["task.rewards=[{name='length'}]"], "tokens = [START, END]"),
+    (["task.rewards=[{name='format',pattern='('}]"], "no regular expression"),
+    (["task.rewards=[{name='task'},{name='task'}]"], "the same name"),
+    (["task.rewards=[{name='task'}]", "task.reward=own_code:text"], "either reward or rewards"),
+    (["task.reward=absent_module:reward"], "absent_module"),
+    (["task.reward=own_code:txet"], "did you mean 'text'?"),
+    (["task.reward=own_code:raise_now"], "__call__"),
+    (["task.reward=fails:reward"], "on import"),
+    (["task.name=own_code:text"], "cannot make the task 'own_code:text'"),
+    (["task.name=own_code:Task", "cold_start={steps=1}"], "failed in problems('train')"),
+    (["task.name=own_code:raise_now"], "is no task"),
+    (["task.name=gsm8k", "task.path=rows.jsonl"], "line 1 has no 'answer'"),
+    (["task.name=gsm8k", "task.path=folder"], "folder"),
+    (["task.deadline_s=0"], "task.deadline_s"),
+    (["cold_start.path=rows.jsonl"], "prompt"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "word"), SETTINGS, ids=str)
+def test_settings(gspo_here: Gspo, smoke: Path, here: Path, settings: list[str], word: str) -> None:
+    before = tree(here)
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    refused(gspo_here("train", smoke, "--out", "results", *arguments), [word])
+    assert tree(here) == before
+
+
+COMMANDS = [
+    ("train broken.toml", "broken.toml"),
+    ("train latin.toml", "latin.toml"),
+    ("train empty.toml", "name"),
+    ("train circle.toml", "circle"),
+    ("train orphan.toml", "nowhere"),
+    ("train list.toml", "train"),
+    ("train folder", "folder"),
+    ("train --resume absent", "absent"),
+    ("train --resume folder", "folder"),
+    ("train --resume folder --algo grpo", "--algo with --resume"),
+    ("train --allow-change train.lr", "--allow-change without --resume"),
+    ("train --grid algo.lr=1e-4 --tuned folder", "--grid and --tuned"),
+    ("train --grid algo.lr", "--grid"),
+    ("train --tuned folder", "folder"),
+    ("train --nproc 2", "--nproc"),
+    ("train --gpus-per-run 1", "--gpus-per-run"),
+    ("train --jobs 2 --launcher torchrun", "--jobs"),
+    ("rollout --seed -1", "seed -1"),
+    ("rollout gsm8k --set task.path=rows.jsonl --show-prompt", "line 1 has no 'answer'"),
+    ("rollout try --model folder --show-prompt", "no model in folder"),
+    ("runs show absent", "absent"),
+    ("runs diff absent other", "absent"),
+    ("runs verify absent", "absent"),
+    ("runs export --to paper", "paper"),
+    ("runs import absent.json --algo gspo --name x", "absent.json"),
+    ("runs import log.json --algo gspo --name x --arm a/b", "a/b"),
+    ("report compare absent", "absent"),
+    (f"report compare {'x' * 300}", "File name too long"),
+    (f"runs show {'x' * 300}", "File name too long"),
+    (f"train --resume {'x' * 300}", "File name too long"),
+    ("report plots absent", "absent"),
+    ("report html absent", "absent"),
+    ("report claims absent", "absent"),
+    ("report explain rewrd/mean", "did you mean 'reward/mean'?"),
+    ("recipes show quikstart", "did you mean 'quickstart'?"),
+    ("recipes copy quikstart", "quikstart"),
+    ("recipes copy quickstart broken.toml", "exists"),
+    ("recipes new folder", "folder"),
+    ("eval grade absent.jsonl --grader math", "absent.jsonl"),
+    ("eval benchmarks folder", "folder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "word"), COMMANDS, ids=str)
+def test_commands(gspo_here: Gspo, here: Path, command: str, word: str) -> None:
+    before = tree(here)
+    refused(gspo_here(*command.split()), [word])
+    assert tree(here) == before
+
+
+def test_a_mistake_in_json_has_the_same_parts(gspo_here: Gspo) -> None:
+    done = gspo_here("runs", "show", "absent", "--json")
+    assert (done.code, done.out) == (2, "")
+    said = json.loads(done.err)
+    assert said["error"] and said["why"] and said["do"] and said["exit"] == 2
+
+
+def test_a_hundred_kinds() -> None:
+    from test_bad_input import test_wrong_arguments, test_wrong_data
+
+    others = [mark.args[1] for test in (test_wrong_arguments, test_wrong_data) for mark in test.pytestmark]
+    assert len(SETTINGS) + len(COMMANDS) + sum(map(len, others)) >= 100

@@ -1,0 +1,111 @@
+"""Sampled responses: kept by every run, printed by `gspo runs samples`, shown while training."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from program import Done, Gspo
+
+from gspo_cli.cli import console
+from gspo_cli.cli.views import training
+from gspo_cli.cli.views.samples import SHOWN, pick
+from gspo_cli.cli.views.training import TrainView
+from gspo_cli.rollout.store import read_rollout
+
+SETS = ["--set", "eval.bench=[]", "--set", "rollout.store=0", "--set", "rollout.samples=8"]
+
+
+@pytest.fixture(scope="module")
+def trained(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """A run of two rollout batches that asked for its samples."""
+    out = tmp_path_factory.mktemp("samples")
+    done = gspo_forked("train", smoke, "--out", out, "--name", "one", "--show-samples", *SETS)
+    assert done.code == 0, done.err
+    return out / "one" / "gspo-s0", done
+
+
+def rows(done: Done) -> list[dict[str, object]]:
+    """What `--json` printed."""
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_every_run_keeps_its_first_and_its_newest_batch(trained: tuple[Path, Done], gspo_here: Gspo) -> None:
+    run, done = trained
+    assert sorted(path.name for path in (run / "rollouts").iterdir()) == ["step_000001.parquet", "step_000002.parquet"]
+    assert "responses of rollout batch 1 to: " in done.err and "  reward " in done.err
+    newest = rows(gspo_here("runs", "samples", run, "--limit", "99", "--json"))
+    assert {row["step"] for row in newest} == {2} and len(newest) == 4 * 8
+    assert {"prompt", "text", "reward", "finish", "reason", "tokens"} <= newest[0].keys()
+
+
+def test_samples_are_filtered(trained: tuple[Path, Done], gspo_here: Gspo) -> None:
+    run, _ = trained
+    everything = rows(gspo_here("runs", "samples", run, "--step", "all", "--limit", "999", "--json"))
+    for options, wanted in (
+        (["--reward", "0.5.."], lambda row: row["reward"] >= 0.5),
+        (["--reward", "..0"], lambda row: row["reward"] <= 0),
+        (["--reward", "0"], lambda row: row["reward"] == 0),
+        (["--truncated"], lambda row: row["finish"] == "length"),
+        (["--complete"], lambda row: row["finish"] == "stop"),
+        (["--text", str(everything[0]["text"])], lambda row: str(everything[0]["text"]) in row["prompt"] + row["text"]),
+    ):
+        found = rows(gspo_here("runs", "samples", run, "--step", "all", "--limit", "999", "--json", *options))
+        assert found == [row for row in everything if wanted(row)], options
+    printed = gspo_here("runs", "samples", run, "--step", "first", "--limit", "2")
+    assert printed.out.count("--- sample") == 2 and "right answer" in printed.out
+    for options, word in ((["--reward", "2..1"], "no range"), (["--step", "7"], "is not stored")):
+        refused = gspo_here("runs", "samples", run, *options)
+        assert refused.code == 2 and word in refused.err
+
+
+def test_a_stored_batch_without_a_column_is_named(trained: tuple[Path, Done], gspo_here: Gspo, tmp_path: Path) -> None:
+    run = shutil.copytree(trained[0], tmp_path / "one" / "gspo-s0")
+    stored = run / "rollouts" / "step_000002.parquet"
+    pq.write_table(pq.read_table(stored).drop(["reward"]), stored)
+    for command in (["runs", "samples", run], ["report", "html", run]):
+        done = gspo_here(*command)
+        assert done.code == 6 and "no column reward" in done.err, done.err
+
+
+def test_a_terminal_with_room_shows_the_best_and_the_worst_response(
+    trained: tuple[Path, Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = read_rollout(trained[0] / "rollouts" / "step_000001.parquet")
+    shown, every = pick(batch), [score.value for group in batch.groups for score in group.scores]
+    assert len(shown) == SHOWN and shown[0]["reward"] == max(every) > shown[1]["reward"] == min(every)
+
+    monkeypatch.setattr(training, "is_live", lambda: True)
+    monkeypatch.setattr(console.err, "_height", 40)
+    monkeypatch.setattr(console.err, "_width", 100)
+    view = TrainView(2, 1)
+    view.batch(batch)
+    with console.err.capture() as screen:
+        console.err.print(view._screen())
+    assert "responses of rollout batch 1" in screen.get()
+    monkeypatch.setattr(console.err, "_height", 12)
+    with console.err.capture() as screen:
+        console.err.print(view._screen())
+    assert "responses of rollout batch" not in screen.get()
+
+
+def test_rollout_and_eval_find_a_run_by_one_rule(
+    trained: tuple[Path, Done], gspo_here: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = trained
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").symlink_to(run.parents[1])
+    checkpoint = "results/one/gspo-s0/checkpoints/step-000002/model"
+    few = ["--set", "rollout.prompts=4", "--set", "rollout.samples=2", "--set", "train.minibatches=1"]
+    for i, name in enumerate([[], ["one/gspo-s0"], ["results/one/gspo-s0"]]):
+        done = gspo_here("rollout", *name, "--out", f"batch{i}", "--json", *few)
+        assert done.code == 0, done.err
+        assert f"model: {checkpoint}" in done.err and ("the newest run" in done.err) == (not name)
+        evaluated = gspo_here("eval", "benchmarks", *name, "--limit", "1", "--samples", "1", "--overwrite")
+        assert f"model: {checkpoint}" in evaluated.err and ("the newest run" in evaluated.err) == (not name)
+    refused = gspo_here("rollout", "one/gspo-s0", "--model", "elsewhere", "--out", "batch9")
+    assert refused.code == 2 and "with --model elsewhere" in refused.err

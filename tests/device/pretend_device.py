@@ -1,0 +1,340 @@
+"""A CUDA device that is not there: tensors stay in host memory, and carry a mark as long as they would be on it.
+
+Within `PretendDevice`, `device="cuda"` works, tensors say that they are there, an operation that mixes devices fails
+as on a GPU, and every time the host waits for the device is noted with the place in the code that made it wait:
+`.item()`, `.tolist()`, `.cpu()`, `bool(tensor)`, shapes that depend on data (a mask as an index), plain copies. Numbers
+are the CPU's, so a run has the same log.
+
+What torch exempts is exempt here: a CPU tensor without dimensions in elementwise operations, CPU indices.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import gspo_cli
+
+PACKAGE = str(Path(gspo_cli.__file__).parent)  # where it is installed
+DEVICE, CPU = torch.device("cuda", 0), torch.device("cpu")
+aten = torch.ops.aten
+SCALARS_MAY_BE_ELSEWHERE = {"masked_fill", "masked_fill_", "fill_", "where", "index_put", "index_put_", "lerp", "lerp_"}
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+
+
+class MixedDevices(RuntimeError):
+    """An operation that fails on a GPU: its tensors are on different devices."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Data that crossed between host and device."""
+
+    waits: bool
+    """Whether the host waits for the device; not for a copy from pinned memory."""
+    what: str
+    place: str
+    """File, line and function of the package that asked for it."""
+    within: frozenset[str]
+    """Functions of the package that were running."""
+
+
+class Marks:
+    """A set of storages. A weak reference keeps a storage's address from being used again."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, StorageWeakRef] = {}
+        self._limit = 10_000
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._known
+
+    def add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self._known[storage._cdata] = StorageWeakRef(storage)
+        if len(self._known) > self._limit:
+            self._known = {key: ref for key, ref in self._known.items() if not ref.expired()}
+            self._limit = 2 * len(self._known) + 10_000
+
+    def discard(self, tensor: Tensor) -> None:
+        self._known.pop(tensor.untyped_storage()._cdata, None)
+
+
+class Generator(torch.Generator):
+    """A random generator that knows where it was asked for."""
+
+    def __new__(cls, device: Any = "cpu") -> Self:
+        made = super().__new__(cls, device="cpu")
+        made.where = torch.device(device).type
+        return made
+
+
+class PretendDevice(TorchFunctionMode):
+    """See the module. `transfers` holds what crossed, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transfers: list[Transfer] = []
+        self.marked, self.pinned = Marks(), Marks()
+        self.patch = pytest.MonkeyPatch()
+        self.below = _Operations(self)
+
+    def __enter__(self) -> Self:
+        for name, value in {
+            "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
+            "get_device_name": lambda *_: "pretended", "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
+            "set_rng_state": lambda *_: None, "device": lambda *_: nullcontext(), "synchronize": lambda *_: None,
+            "empty_cache": lambda: None, "get_device_capability": lambda *_: (9, 0),
+            "is_bf16_supported": lambda *_, **__: True, "is_current_stream_capturing": lambda: False,
+        }.items():  # fmt: skip
+            self.patch.setattr(torch.cuda, name, value)
+        self.patch.setattr(torch, "Generator", Generator)
+        real = torch._C._group_tensors_by_device_and_dtype  # written in C++: it sees through the mask
+
+        def grouped(lists: Any, *rest: Any) -> Any:
+            for (_, kind), group in real(lists, *rest).items():
+                found = [t for part in group[0] for t in part if t is not None]
+                yield (self.device_of(found[0]) if found else CPU, kind), group
+
+        backward = torch.autograd._engine_run_backward
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            """Python that runs within it, such as a recomputed layer, must see the device, too; what a derivative
+            written in C++ makes of nothing (zeros to scatter into) is where its gradient is."""
+            with self.below.making(any(t in self.marked for t in args[0])):
+                if torch._C._len_torch_function_stack():
+                    return backward(*args, **kwargs)
+                TorchFunctionMode.__enter__(self)
+                try:
+                    return backward(*args, **kwargs)
+                finally:
+                    TorchFunctionMode.__exit__(self, None, None, None)
+
+        # the comparison of a recomputed layer with the first pass would see the devices through two kinds of eyes
+        compare = checkpoint._allowed_determinism_checks_to_fns
+        self.patch.setitem(compare, "default", lambda t: {"shape": t.shape, "dtype": t.dtype})
+        self.patch.setattr(torch.autograd, "_engine_run_backward", run_backward)
+        self.patch.setattr(torch._C, "_group_tensors_by_device_and_dtype", lambda *args: dict(grouped(*args)))
+        self.below.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self.below.__exit__(*exception)
+        self.patch.undo()
+
+    def device_of(self, tensor: Tensor) -> torch.device:
+        with torch._C.DisableTorchFunction():
+            return tensor.device if tensor.device.type != "cpu" or tensor not in self.marked else DEVICE
+
+    def note(self, waits: bool, what: str) -> None:
+        """Records a transfer at the innermost line of the package."""
+        frame, place, within = sys._getframe(1), "", set()
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename.startswith(PACKAGE):
+                place = place or f"{code.co_filename[len(PACKAGE) + 1 :]}:{frame.f_lineno} {code.co_name}"
+                within.add(code.co_name)
+            frame = frame.f_back  # type: ignore[assignment]
+        self.transfers.append(Transfer(waits, what, place or "elsewhere", frozenset(within)))
+
+    @contextmanager
+    def counting(self) -> Iterator[list[Transfer]]:
+        """Gives the transfers of the context's body, once it has ended."""
+        start, found = len(self.transfers), list[Transfer]()
+        yield found
+        found += self.transfers[start:]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        special = _SPECIAL.get(func)
+        if special is not None:
+            return special(self, *args, **kwargs)
+        wanted = kwargs.get("device")
+        generator = kwargs.get("generator")
+        if wanted is None:
+            self.check_generator(generator, any(isinstance(t, Tensor) and t in self.marked for t in args))
+            with self.below.making(False):
+                return func(*args, **kwargs)
+        wanted = torch.device(wanted)
+        if wanted.type not in ("cuda", "cpu"):
+            return func(*args, **kwargs)
+        self.check_generator(generator, wanted.type == "cuda")
+        kwargs["device"] = CPU
+        name = getattr(func, "__name__", "")
+        if name in ("as_tensor", "asarray") and isinstance(args[0], Tensor):
+            return self.move(args[0], wanted, kwargs.get("dtype"))
+        with self.below.making(wanted.type == "cuda"):
+            made = func(*args, **kwargs)
+        if isinstance(made, Tensor):
+            if wanted.type == "cuda":
+                if name in ("tensor", "as_tensor", "asarray", "new_tensor"):
+                    self.note(True, f"torch.{name}(..., device='cuda')")
+                self.marked.add(made)
+            else:
+                self.marked.discard(made)
+        return made
+
+    def check_generator(self, generator: Any, on_device: bool) -> None:
+        if generator is not None and (getattr(generator, "where", "cpu") == "cuda") != on_device:
+            expected, found = ("cuda", "cpu") if on_device else ("cpu", "cuda")
+            raise MixedDevices(f"Expected a '{expected}' device type for generator but found '{found}'")
+
+    def move(
+        self, tensor: Tensor, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False,
+        copy: bool = False, memory_format: Any = None,
+    ) -> Tensor:  # fmt: skip
+        """`tensor.to(...)`; what leaves pinned memory without blocking is a copy that nobody waits for."""
+        device = self.device_of(tensor) if device is None else torch.device(device)
+        here, there = tensor in self.marked, device.type == "cuda"
+        kwargs = {} if memory_format is None else {"memory_format": memory_format}
+        if device.type == "meta" or tensor.device.type == "meta":
+            return tensor.to(device=device, dtype=dtype or tensor.dtype, copy=copy, **kwargs)
+        if here == there:
+            return tensor.to(dtype=dtype or tensor.dtype, copy=copy, **kwargs)
+        self.note(not (non_blocking and (here or tensor in self.pinned)), f"to({device.type})")
+        moved = tensor.to(dtype=dtype or tensor.dtype, copy=True, **kwargs)
+        (self.marked.add if there else self.marked.discard)(moved)
+        return moved
+
+
+def _to(self: PretendDevice, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    names = ["non_blocking", "copy"]
+    for arg in args:
+        if isinstance(arg, Tensor):
+            kwargs |= {"device": self.device_of(arg), "dtype": arg.dtype}
+        elif isinstance(arg, torch.dtype):
+            kwargs["dtype"] = arg
+        elif isinstance(arg, bool):
+            kwargs[names.pop(0)] = arg
+        elif arg is not None:
+            kwargs["device"] = arg
+    return self.move(tensor, **kwargs)
+
+
+def _read(what: str) -> Callable[..., Any]:
+    def read(self: PretendDevice, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if tensor in self.marked:
+            self.note(True, what)
+        return getattr(tensor, what)(*args, **kwargs)
+
+    return read
+
+
+def _numpy(self: PretendDevice, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if tensor in self.marked:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first")
+    return tensor.numpy(*args, **kwargs)
+
+
+def _pin(self: PretendDevice, tensor: Tensor, *_: Any) -> Tensor:
+    if tensor in self.marked:
+        raise RuntimeError("cannot pin 'torch.cuda.Tensor': only dense CPU tensors can be pinned")
+    copied = tensor.clone()
+    self.pinned.add(copied)
+    return copied
+
+
+def _deepcopy(self: PretendDevice, tensor: Tensor, memo: Any) -> Tensor:
+    copied = tensor.__deepcopy__(memo)
+    if tensor in self.marked:
+        self.marked.add(copied)
+    return copied
+
+
+_SPECIAL: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.device.__get__: lambda self, tensor: self.device_of(tensor),
+    torch.Tensor.is_cuda.__get__: lambda self, tensor: tensor in self.marked,
+    torch.Tensor.is_cpu.__get__: lambda self, tensor: tensor not in self.marked,
+    torch.Tensor.get_device: lambda self, tensor: 0 if tensor in self.marked else -1,
+    torch.Tensor.to: _to,
+    torch.Tensor.cuda: lambda self, tensor, *_, **kwargs: self.move(tensor, DEVICE, **kwargs),
+    torch.Tensor.cpu: lambda self, tensor, **kwargs: self.move(tensor, CPU, **kwargs),
+    torch.Tensor.tolist: _read("tolist"),
+    torch.Tensor.numpy: _numpy,
+    torch.Tensor.pin_memory: _pin,
+    torch.Tensor.__deepcopy__: _deepcopy,
+}
+
+
+class _Operations(TorchDispatchMode):
+    """Sees every operation below autograd: checks devices, hands marks on, notes what makes the host wait."""
+
+    def __init__(self, owner: PretendDevice) -> None:
+        super().__init__()
+        self.owner, self.on_device = owner, False
+
+    @contextmanager
+    def making(self, on_device: bool) -> Iterator[None]:
+        """Within the context, tensors made of nothing are on the device, or not."""
+        before, self.on_device = self.on_device, on_device
+        try:
+            yield
+        finally:
+            self.on_device = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():
+            tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.device.type != "meta"]
+            marked = [t in self.owner.marked for t in tensors]
+            name = func._schema.name.removeprefix("aten::")
+            if name == "copy_":
+                if marked[0] != marked[1]:
+                    blocking = not (len(args) > 2 and args[2] and (marked[1] or args[1] in self.owner.pinned))
+                    self.owner.note(blocking, "copy_")
+            elif any(marked):
+                self._check(func, name, args, tensors, marked)
+            if name == "histc" and any(marked) and not args[0].is_floating_point():  # a GPU counts integers, too
+                out = func(args[0].double(), *args[1:], **kwargs).to(args[0].dtype)
+            else:
+                out = func(*args, **kwargs)
+            mutates = any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+            if (any(marked) and not mutates) or (not tensors and self.on_device):
+                for tensor in tree_leaves(out):
+                    if isinstance(tensor, Tensor) and tensor.device.type == "cpu":
+                        self.owner.marked.add(tensor)
+            return out
+
+    def _check(self, func: Any, name: str, args: Any, tensors: list[Tensor], marked: list[bool]) -> None:
+        elsewhere = [t for t, here in zip(tensors, marked, strict=True) if not here]
+        if name in INDEXING:
+            indices = [t for t in args[1] if t is not None]
+            if any(t.dtype in (torch.bool, torch.uint8) for t in indices):
+                self.owner.note(True, f"{name} with a mask")
+            elif any(t not in self.owner.marked for t in indices):
+                self.owner.note(True, f"{name} with CPU indices")
+            elsewhere = [t for t in elsewhere if all(t is not i for i in indices)]
+            if args[0] not in self.owner.marked:
+                elsewhere = [args[0]]
+        elif torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
+            self.owner.note(True, name)
+        named = zip(args, func._schema.arguments, strict=False)
+        mutated = [arg for arg, known in named if known.alias_info is not None and known.alias_info.is_write]
+        written = [t for t in tree_leaves(mutated) if isinstance(t, Tensor)]
+        exempt = torch.Tag.pointwise in func.tags or name in SCALARS_MAY_BE_ELSEWHERE
+        if exempt:
+            elsewhere = [t for t in elsewhere if t.dim() or any(t is w for w in written)]
+        if elsewhere:
+            shapes = ", ".join(str(list(t.shape)) for t in elsewhere)
+            raise MixedDevices(f"{func}: tensors of shape {shapes} are on the CPU, others on cuda:0")
+
+
+def table(transfers: list[Transfer]) -> Counter[tuple[bool, str, str]]:
+    """How often each place made the host wait, or copied."""
+    return Counter((t.waits, t.what, t.place) for t in transfers)

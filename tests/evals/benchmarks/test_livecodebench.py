@@ -1,0 +1,272 @@
+"""LiveCodeBench and minicode: which problems, which figures, and what happens without usable tests or a sandbox."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from code_rows import answering, lcb_row, write
+from minicode_programs import RIGHT, WRONG
+from program import Done, Gspo
+from sandboxes import own_sandbox
+
+from gspo_cli.config import TinyModel
+from gspo_cli.evals.benchmark import DataChoice
+from gspo_cli.evals.benchmarks import livecodebench, minicode
+from gspo_cli.evals.benchmarks.livecodebench import contest_date, parse_window
+from gspo_cli.evals.data import fingerprint
+from gspo_cli.models.tiny import build_tiny
+from gspo_cli.rewards.code.grading import Work, grade_all
+from gspo_cli.sandbox.contract import Job
+
+ADD = "print(int(input()) + {})"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _needs_a_sandbox() -> None:
+    own_sandbox().close()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    for part in build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=1):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def evaluate(gspo_here: Gspo, tiny: Path, tmp_path: Path) -> Callable[..., Done]:
+    def run(*more: str | Path) -> Done:
+        fast = ("--set", "model.threads=1", "--max-tokens", "6")
+        return gspo_here("eval", "benchmarks", tiny, "--out", tmp_path / "out", *fast, *more)
+
+    return run
+
+
+def lcb(path: Path) -> tuple[str, ...]:
+    return ("--bench", "livecodebench", "--data", f"livecodebench={path}")
+
+
+@pytest.mark.slow
+def test_right_and_wrong_programs_of_minicode() -> None:
+    """Every right program passes under both graders, every wrong one fails under both; slow ones for their time."""
+    problems = minicode.load(DataChoice())
+    assert len(problems.problems) == 12 and not problems.excluded
+    assert all(len(WRONG[p.id]) >= 3 for p in problems.problems)
+    tests = {p.id: problems.payload[p.id].get() for p in problems.problems}
+    assert sorted(t.fn_name is None for t in tests.values()) == [False] * 6 + [True] * 6
+    assert min(len(t.inputs) for t in tests.values()) >= 5
+    cases = [(p.id, "right", RIGHT[p.id]) for p in problems.problems]
+    cases += [(i, n, code) for i, programs in WRONG.items() for n, code in programs.items() if n != "too_slow"]
+    with own_sandbox_closing() as sandbox:
+        work = [Work(code, problems.payload[i]) for i, _, code in cases]
+        found = grade_all(sandbox, ("official", "script"), work, 2).verdicts
+    surprises = {
+        (i, name, grader): v
+        for (i, name, _), verdicts in zip(cases, found, strict=True)
+        for grader, v in verdicts.items()
+        if v.passed is not (name == "right")
+    }
+    assert surprises == {}
+
+
+@pytest.mark.slow
+def test_slow_programs_of_minicode() -> None:
+    problems = minicode.load(DataChoice())
+    slow = [(i, programs["too_slow"]) for i, programs in WRONG.items() if "too_slow" in programs]
+    with own_sandbox_closing() as sandbox:
+        found = grade_all(sandbox, ("official", "script"), [Work(c, problems.payload[i]) for i, c in slow], 2)
+    assert {v.verdict for verdicts in found.verdicts for v in verdicts.values()} <= {"time_limit", "runner_error"}
+
+
+def own_sandbox_closing() -> Any:
+    from contextlib import closing
+
+    return closing(own_sandbox())
+
+
+def test_the_window_of_the_paper(shared_data: Path) -> None:
+    lines = (shared_data / "lcb_v5_index.jsonl").read_text(encoding="utf-8").splitlines()
+    window = parse_window(livecodebench.WINDOW)
+    inside = [r for r in map(json.loads, lines) if window.start <= contest_date(r, "index") <= window.end]
+    assert len(inside) == 166 and sum(r["functional"] for r in inside) == 64
+    assert fingerprint(sorted(r["question_id"] for r in inside)) == livecodebench.FINGERPRINT
+
+
+def test_both_ends_of_a_window_count(tmp_path: Path) -> None:
+    days = ["2024-09-30T23:59:59", "2024-10-01T00:00:00", "2025-02-01T00:00:00", "2025-02-01T00:00:01"]
+    path = write(tmp_path / "a.jsonl", *(lcb_row(i, contest_date=day) for i, day in enumerate(days)))
+    found = livecodebench.load(DataChoice((path,)))
+    assert [p.id for p in found.problems] == ["p1", "p2"]
+    wider = livecodebench.load(DataChoice((path,), window="2024-09-30..2025-02-02"))
+    assert len(wider.problems) == 4
+
+
+def test_a_release_is_the_first_files_of_a_folder(tmp_path: Path) -> None:
+    for k, name in enumerate(("test.jsonl", "test2.jsonl", "test3.jsonl")):
+        write(tmp_path / name, lcb_row(k))
+    two = livecodebench.load(DataChoice((tmp_path,), release="release_v2"))
+    assert [p.id for p in two.problems] == ["p0", "p1"] and two.source["release"] == "release_v2"
+    assert len(livecodebench.load(DataChoice((tmp_path,))).problems) == 3
+
+
+def test_the_figures_of_both_graders(
+    evaluate: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """p1: both samples right; p2: one by a real stdin only (script), one wrong; arc185_c is flagged."""
+    path = write(tmp_path / "a.jsonl", lcb_row(1), lcb_row(2), lcb_row(3, question_id="arc185_c"))
+    programs = {
+        "p1": [ADD.format(1)] * 2,
+        "p2": ["print(int(open(0).read()) + 2)", ADD.format(1)],
+        "arc185_c": ["", ADD.format(0)],
+    }
+    answering(monkeypatch, programs)
+    done = evaluate(*lcb(path), "--samples", "2", "--json")
+    assert done.code == 0, done.err
+    said = json.loads(done.out)
+    assert (said["metric"], said["average"]) == ("livecodebench/avg@2", pytest.approx(1 / 3))
+    assert said["verdicts_differ"] == {"official_only": 0, "script_only": 1}
+    assert said["flagged"] == {"arc185_c": livecodebench.SEVERAL} and said["average_without_flagged"] == 0.5
+    assert said["verdicts"] == {"correct": 2, "wrong": 3, "no_answer": 1, "grader_error": 0}
+    grader = said["grader"]
+    assert (grader["sandbox"], grader["unsafe_local"], grader["headline"]) == ("bwrap", False, "official")
+    assert grader["python"] and grader["calibration_ms"] > 0 and "process_limit" in grader
+    assert said["data"]["window"] == livecodebench.WINDOW
+    rows = pq.read_table(Path(said["folder"]) / "answers.parquet").to_pylist()
+    assert [r["verdict_script"] for r in rows[2:4]] == ["accepted", "wrong_answer"]
+    assert rows[0]["tests_run"] == rows[0]["tests_total"] == 2 and rows[0]["extracted"] == ADD.format(1)
+    script = json.loads(evaluate(*lcb(path), "--samples", "2", "--grader", "script", "--overwrite", "--json").out)
+    assert script["average"] == pytest.approx(1 / 2) and script["verdicts_differ"] is None
+
+
+@pytest.mark.slow
+def test_one_and_eight_workers_give_the_same_rows(
+    evaluate: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.jsonl", *(lcb_row(i) for i in range(4)))
+    answering(monkeypatch, {f"p{i}": [ADD.format(i), "print(1)", "import os\nos._exit(0)"] for i in range(4)})
+    tables = []
+    for workers in ("1", "8"):
+        more = ("--samples", "3", "--workers", workers, "--overwrite", "--json")
+        folder = Path(json.loads(evaluate(*lcb(path), *more).out)["folder"])
+        rows = pq.read_table(folder / "answers.parquet").to_pylist()
+        tables.append([{k: v for k, v in row.items() if k != "seconds"} for row in rows])
+    assert tables[0] == tables[1] and len(tables[0]) == 12
+
+
+def packed(value: Any) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(value, 4))).decode()
+
+
+EXCLUDED = {
+    "evil": {"private_test_cases": packed(print)},
+    "two strings": {"private_test_cases": packed(("[]", "[]"))},
+    "trailing": {"private_test_cases": base64.b64encode(zlib.compress(pickle.dumps("[]", 4)) + b"x").decode()},
+    "no tests": {"public_test_cases": "[]", "private_test_cases": "[]"},
+    "no JSON": {"metadata": '{"func_name": "f"}', "public_test_cases": '[{"input": "x", "output": "1"}]'},
+}
+
+
+def test_problems_without_usable_tests_are_excluded_and_named(
+    evaluate: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = [lcb_row(10 + i, **changes) for i, changes in enumerate(EXCLUDED.values())]
+    path = write(tmp_path / "a.jsonl", lcb_row(1), *bad)
+    answering(monkeypatch, {"p1": [ADD.format(1)]})
+    done = evaluate(*lcb(path), "--samples", "1", "--json")
+    said = json.loads(done.out)
+    assert sorted(i for ids in said["data"]["excluded"].values() for i in ids) == [f"p{10 + i}" for i in range(5)]
+    assert (said["average"], said["num_problems"]) == (1.0, 1)
+    assert all(f"left out, because {why}" in done.err for why in said["data"]["excluded"])
+    done = evaluate(*lcb(write(tmp_path / "b.jsonl", *bad)), "--samples", "1", "--overwrite")
+    assert done.code == 5 and "can be graded" in done.err and done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "words"),
+    [
+        ({}, ["--window", "livecodebench=2010-01-01..2010-02-01"], "between 2010-01-01 and 2010-02-01"),
+        ({}, ["--window", "livecodebench=2025-01-01..2024-01-01"], "first day comes after"),
+        ({}, ["--window", "livecodebench=soon"], "the form is 2024-10-01..2025-02-01"),
+        ({}, ["--release", "livecodebench=release_v9"], "no release 'release_v9'"),
+        ({}, ["--release", "livecodebench=release_v2"], "a file has no release"),
+        ({}, ["--contests", "livecodebench=x"], "does not take --contests"),
+        ({}, ["--grader", "lenient"], "no grader 'lenient'"),
+        ({}, ["--sandbox", "chroot"], "no sandbox 'chroot'"),
+        ({"contest_date": "yesterday"}, [], "contest_date of 'p1'"),
+        ({"metadata": None, "question_id": "p2"}, ["--window", "livecodebench=2030-01-01..2030-01-02"], "no problem"),
+    ],
+)
+def test_bad_input(evaluate: Callable[..., Done], tmp_path: Path, changes: Any, more: list[str], words: str) -> None:
+    done = evaluate(*lcb(write(tmp_path / "a.jsonl", lcb_row(1, **changes))), *more)
+    assert done.code == 2 and words in done.err, done.err
+    assert [line.split(" ")[0] for line in done.err.splitlines() if line] == ["error:", "why:", "do:"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_row_of_another_schema_names_its_columns(evaluate: Callable[..., Done], tmp_path: Path) -> None:
+    done = evaluate(*lcb(write(tmp_path / "a.jsonl", {"question": "?", "tests": 1})))
+    assert done.code == 2 and "the columns are question, tests" in done.err
+
+
+def test_a_sandbox_that_stops_starting_gives_grader_errors(
+    evaluate: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gspo_cli.sandbox.bubblewrap import Bubblewrap
+
+    real, starts = Bubblewrap.start, iter(range(10**6))
+
+    def start(self: Bubblewrap, job: Job) -> Any:
+        if next(starts) > 1:  # the two probes
+            raise OSError("no more processes")
+        return real(self, job)
+
+    monkeypatch.setattr(Bubblewrap, "start", start)
+    answering(monkeypatch, {"p1": [ADD.format(1)] * 2})
+    done = evaluate(*lcb(write(tmp_path / "a.jsonl", lcb_row(1))), "--samples", "2", "--json")
+    said = json.loads(done.out)
+    assert done.code == 5 and said["incomplete"] and said["average"] is None
+    assert said["verdicts"] == {"correct": 0, "wrong": 0, "no_answer": 0, "grader_error": 2}
+
+
+def test_without_a_sandbox_nothing_runs(
+    evaluate: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gspo_cli.sandbox.choose.has_bwrap", lambda: False)
+    monkeypatch.setattr("gspo_cli.sandbox.choose.has_sandlock", lambda: False)
+    path = write(tmp_path / "a.jsonl", lcb_row(1))
+    done = evaluate(*lcb(path), "--samples", "1")
+    assert done.code == 2 and "no sandbox for the programs to grade" in done.err and "--unsafe-local" in done.err
+    assert not (tmp_path / "out").exists()
+    answering(monkeypatch, {"p1": [ADD.format(1)]})
+    done = evaluate(*lcb(path), "--samples", "1", "--unsafe-local", "--json")
+    said = json.loads(done.out)
+    assert done.code == 0 and "without any isolation" in done.err
+    assert (said["grader"]["unsafe_local"], said["grader"]["sandbox"], said["average"]) == (True, "unsafe-local", 1.0)
+
+
+def test_end_to_end_on_real_rows(evaluate: Callable[..., Done], shared_data: Path) -> None:
+    path = shared_data / "lcb_sample.jsonl"
+    done = evaluate(
+        *lcb(path), "--window", "livecodebench=2023-01-01..2025-02-01", "--samples", "2", "--limit", "8", "--json"
+    )
+    assert done.code == 0, done.err
+    said = json.loads(done.out)
+    assert (said["num_problems"], said["num_answers"], said["grader_errors"]) == (8, 16, 0)
+    assert said["average"] == 0.0 and said["data"]["excluded"] == {}
+
+
+@pytest.mark.slow
+def test_minicode_end_to_end(evaluate: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, {i: [code, "pass"] for i, code in RIGHT.items()})
+    said = json.loads(evaluate("--bench", "minicode", "--samples", "2", "--json").out)
+    assert (said["average"], said["num_answers"]) == (0.5, 24)
+    assert said["verdicts_differ"] == {"official_only": 0, "script_only": 0}

@@ -1,0 +1,208 @@
+"""`gspo report batch`: what it refuses, with an error in three parts and exit code 2; what it prints."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from batch_files import Stored, with_sample
+from program import Gspo, tree
+
+from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.config import TinyModel
+from gspo_cli.models.load import weights_hash
+from gspo_cli.models.tiny import build_tiny
+from gspo_cli.types import RolloutBatch
+
+Change = Callable[[RolloutBatch], RolloutBatch]
+
+
+def refused(gspo_here: Gspo, *arguments: str | Path, code: int = 2) -> str:
+    """The error of a command that must fail."""
+    done = gspo_here("report", "batch", *arguments)
+    assert done.code == code
+    assert done.out == ""
+    assert [line.split(":")[0] for line in done.err.splitlines()] == ["error", "why", "do"]
+    return done.err
+
+
+def on_sample(**changes: object) -> Change:
+    """The second sample of the third group with some fields changed; a callable gets the old value."""
+
+    def change(batch: RolloutBatch) -> RolloutBatch:
+        old = batch.groups[2].samples[1]
+        new = {k: v(getattr(old, k)) if callable(v) else v for k, v in changes.items()}
+        return with_sample(batch, 2, 1, replace(old, **new))  # type: ignore[arg-type]
+
+    return change
+
+
+def with_group_of(samples: int) -> Change:
+    def change(batch: RolloutBatch) -> RolloutBatch:
+        first = batch.groups[0]
+        short = replace(first, **{n: getattr(first, n)[:samples] for n in ("samples", "texts", "scores")})
+        return replace(batch, groups=(short, *batch.groups[1:]))
+
+    return change
+
+
+def with_prompt(ids: tuple[int, ...]) -> Change:
+    def change(batch: RolloutBatch) -> RolloutBatch:
+        first = batch.groups[0]
+        prompt = replace(first.prompt, token_ids=ids)
+        return replace(batch, groups=(replace(first, prompt=prompt), *batch.groups[1:]))
+
+    return change
+
+
+def with_reward(value: float) -> Change:
+    def change(batch: RolloutBatch) -> RolloutBatch:
+        first = batch.groups[0]
+        scores = (replace(first.scores[0], value=value), *first.scores[1:])
+        return replace(batch, groups=(replace(first, scores=scores), *batch.groups[1:]))
+
+    return change
+
+
+BAD_ROWS: dict[str, tuple[Change, str]] = {
+    "no groups": (lambda batch: replace(batch, groups=()), "has no groups"),
+    "a group of one": (with_group_of(1), "has one sample"),
+    "an empty response": (on_sample(token_ids=(), log_probs=()), "has an empty response"),
+    "an empty prompt": (with_prompt(()), "has an empty prompt"),
+    "no log_probs": (on_sample(log_probs=None), "has no log_probs"),
+    "too few log_probs": (on_sample(log_probs=lambda p: p[:-1]), "log_probs"),
+    "too many log_probs": (on_sample(log_probs=lambda p: (*p, -1.0)), "log_probs"),
+    "nan": (on_sample(log_probs=lambda p: (math.nan, *p[1:])), "log_probs that are none"),
+    "a probability above 1": (on_sample(log_probs=lambda p: (0.5, *p[1:])), "log_probs that are none"),
+    "a token too high": (on_sample(token_ids=lambda t: (99, *t[1:])), "holds token id 99"),
+    "a negative token": (on_sample(token_ids=lambda t: (-1, *t[1:])), "holds token id -1"),
+    "a prompt token too high": (with_prompt((7, 1000)), "holds token id 1000"),
+    "a sample twice": (on_sample(index=0), "holds a sample twice"),
+    "an infinite reward": (with_reward(math.inf), "has the reward inf"),
+    "a reward of nan": (with_reward(math.nan), "has the reward nan"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_rows_that_cannot_be_trained_on(gspo_here: Gspo, stored: Stored, tmp_path: Path, name: str) -> None:
+    change, message = BAD_ROWS[name]
+    file = stored.rewrite(tmp_path, change(stored.batch))
+    assert message in refused(gspo_here, file, "--model", stored.start)
+    assert not (tmp_path / "batch-report").exists()
+
+
+def test_no_file(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+    assert "no such file" in refused(gspo_here, tmp_path / "nothing.parquet", "--model", stored.start)
+    assert "holds no .parquet" in refused(gspo_here, tmp_path, "--model", stored.start)
+
+
+def test_a_folder_with_two_batches(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+    for step in (1, 2):
+        shutil.copy(stored.file, tmp_path / f"step_{step:06d}.parquet")
+    error = refused(gspo_here, tmp_path, "--model", stored.start)
+    assert "2 rollout batches" in error and f"name one: {tmp_path / 'step_000001.parquet'}" in error
+
+
+@pytest.mark.parametrize("content", [b"", b"not parquet", b"PAR1" + bytes(64) + b"PAR1"])
+def test_no_parquet(gspo_here: Gspo, stored: Stored, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.parquet").write_bytes(content)
+    assert "cannot read" in refused(gspo_here, tmp_path / "x.parquet", "--model", stored.start)
+
+
+def test_a_truncated_file(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+    content = stored.file.read_bytes()
+    (tmp_path / "x.parquet").write_bytes(content[: len(content) // 2])
+    assert "cannot read" in refused(gspo_here, tmp_path / "x.parquet", "--model", stored.start)
+
+
+def test_other_columns(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+    table = pq.read_table(stored.file)
+    pq.write_table(table.drop_columns(["log_probs", "reward"]), tmp_path / "a.parquet")
+    assert "columns log_probs, reward" in refused(gspo_here, tmp_path / "a.parquet", "--model", stored.start)
+    pq.write_table(table.replace_schema_metadata({"gspo.temperature": "1"}), tmp_path / "c.parquet")
+    assert "does not name the weights" in refused(gspo_here, tmp_path / "c.parquet", "--model", stored.start)
+    pq.write_table(table.replace_schema_metadata({"gspo.other": "1"}), tmp_path / "b.parquet")
+    error = refused(gspo_here, tmp_path / "b.parquet", "--model", stored.start)
+    assert "lacks gspo.model_sha256, gspo.tokenizer_sha256" in error
+    texts = pa.array(["a"] * len(table))
+    index = table.schema.get_field_index("token_ids")
+    pq.write_table(table.set_column(index, "token_ids", texts), tmp_path / "c.parquet")
+    assert "columns of other types" in refused(gspo_here, tmp_path / "c.parquet", "--model", stored.start)
+
+
+def test_two_batches_in_a_file(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+    table = pq.read_table(stored.file)
+    steps = pa.array([1] * (len(table) - 1) + [2], pa.int64())
+    pq.write_table(table.set_column(0, "step", steps), tmp_path / "x.parquet")
+    assert "mixes 2 rollout batches" in refused(gspo_here, tmp_path / "x.parquet", "--model", stored.start)
+
+
+@pytest.mark.parametrize("temperature", ["0.0", "-1", "nan", "warm"])
+def test_a_temperature_without_ratios(gspo_here: Gspo, stored: Stored, tmp_path: Path, temperature: str) -> None:
+    file = stored.rewrite(tmp_path, temperature=temperature)
+    assert f"temperature {temperature}" in refused(gspo_here, file, "--model", stored.start)
+
+
+def test_another_model_names_both(gspo_here: Gspo, stored: Stored) -> None:
+    error = refused(gspo_here, stored.file, "--model", stored.later)
+    assert stored.metadata["model_sha256"][:12] in error
+    assert weights_hash(stored.later_model)[:12] in error
+
+
+@pytest.mark.parametrize("option", ["--model", "--against"])
+def test_another_tokenizer_names_both(gspo_here: Gspo, stored: Stored, tmp_path: Path, option: str) -> None:
+    model, tokenizer = build_tiny(TinyModel(hidden=16, layers=1, kind="qwen3", tokenizer="bytes"), seed=0)
+    model.save_pretrained(tmp_path / "bytes")
+    tokenizer.save_pretrained(tmp_path / "bytes")
+    first = () if option == "--model" else ("--model", stored.start)
+    error = refused(gspo_here, stored.file, *first, option, tmp_path / "bytes")
+    assert f"tokenizer {stored.metadata['tokenizer_sha256'][:12]}" in error
+
+
+def test_no_model(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+    assert "no model in" in refused(gspo_here, stored.file, "--model", tmp_path / "nothing")
+    assert gspo_here("report", "batch", stored.file).code == 2
+
+
+def test_out_that_is_a_file(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    refused(gspo_here, stored.file, "--model", stored.start, "--out", tmp_path / "taken")
+
+
+def test_an_error_as_json(gspo_here: Gspo, tmp_path: Path) -> None:
+    done = gspo_here("report", "batch", tmp_path / "nothing", "--model", "x", "--json")
+    assert done.out == ""
+    assert set(json.loads(done.err)) == {"error", "why", "do", "exit"}
+
+
+@pytest.mark.slow
+def test_json_and_tables_of_one_report(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+    arguments = ("report", "batch", stored.file.parent, "--model", stored.start, "--against", stored.later, "--out")
+    as_json = gspo_here(*arguments, tmp_path / "a", "--json")
+    as_text = gspo_here(*arguments, tmp_path / "b")
+    assert (as_json.code, as_json.err, as_text.code) == (0, "", 0)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    found = json.loads(as_json.out, parse_constant=refuse)
+    assert list(found["algorithms"]) == list(found["cosine"]) == list(ALGORITHMS)
+    figures = {str(Path(p).relative_to(tmp_path / "a")) for paths in found["figures"].values() for p in paths}
+    files = tree(tmp_path / "a")
+    assert files == tree(tmp_path / "b")  # the same inputs give the same bytes
+    assert set(files) == figures | {"batch.json"} and len(files) == 13
+
+    lines = as_text.out.splitlines()
+    for name in ALGORITHMS:
+        assert sum(line.startswith(f"{name} ") for line in lines) == 1
+        assert sum(f" {name} " in line and line[0].isdigit() for line in lines) == 1
+    assert "…" not in as_text.out
+    assert str(tmp_path / "b" / "batch-ratios.svg") in lines
+    assert as_text.err.splitlines() == found["notes"]

@@ -1,0 +1,185 @@
+"""A study on a cluster: what is begun again, what is a result, what ends the study; on a cluster of played roles."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.launch.local import Event, TrainingJob
+from gspo_cli.launch.ray_cluster import (
+    RETRIES,
+    RayCluster,
+    connect,
+    ended_event,
+    gpus_per_run,
+    run_on_cluster,
+    should_restart,
+)
+
+WORDS = ["what", "why", "do"]
+DONE: Event = {"ended": 0, "error": None}
+LOST: Event = {"ended": None, "error": ["run a lost its worker", "it died", "look"]}
+
+
+def ended(code: int) -> Event:
+    """A run that ended with a code other than 0."""
+    return {"ended": code, "error": WORDS}
+
+
+class Played:
+    """Plays for each try of a run the events that were written down, in turns; with room for so many runs at once."""
+
+    def __init__(self, room: int, **tries: list[list[Event | type[BaseException]]]) -> None:
+        self.room, self.tries = room, tries
+        self.submitted: list[tuple[str, bool]] = []
+        self.left: dict[int, list[Any]] = {}
+        self.told: Counter[int] = Counter()
+        self.cancelled: list[str] = []
+
+    def submit(self, job: TrainingJob) -> int:
+        self.submitted.append((job.name, job.request.get("go_on", False)))
+        handle = len(self.submitted)
+        self.left[handle] = [{"started": True}, *self.tries[job.name].pop(0)]
+        return handle
+
+    def next_event(self, placed: Mapping[int, TrainingJob]) -> tuple[int, Event]:
+        cancelled = [h for h in placed if placed[h].name in self.cancelled]
+        handle = min(cancelled or sorted(placed)[: self.room], key=lambda h: self.told[h])
+        self.told[handle] += 1
+        event = self.left[handle].pop(0) if handle not in cancelled else ended(ExitCode.SIGINT)
+        if isinstance(event, type):
+            raise event
+        return handle, event
+
+    def cancel(self, handle: int) -> None:
+        self.cancelled.append(self.submitted[handle - 1][0])
+
+
+def trained(cluster: Played, *names: str) -> tuple[dict[str, int], list[tuple[str, Event]]]:
+    """Codes and events of jobs with these names."""
+    events: list[tuple[str, Event]] = []
+    jobs = [TrainingJob(name, {}) for name in names]
+    return run_on_cluster(jobs, cluster, lambda name, event: events.append((name, event))), events
+
+
+def test_a_lost_run_is_restarted_where_it_was() -> None:
+    step = {"step": 1, "values": {}}
+    cluster = Played(2, a=[[step, LOST], [step, ended(-9)], [ended(143)], [DONE]], b=[[DONE]])
+    codes, events = trained(cluster, "a", "b")
+    assert codes == {"a": 0, "b": 0}
+    assert [go_on for name, go_on in cluster.submitted if name == "a"] == [False, True, True, True]
+    assert [name for name, event in events if "waiting" in event] == ["a"] * 3
+    (first, *_) = [event["warnings"][0] for name, event in events if "warnings" in event]
+    assert first == "run a lost its worker (it died); restart 1 of 3"
+
+
+def test_a_run_is_restarted_a_few_times_only() -> None:
+    cluster = Played(1, a=[[LOST] for _ in range(9)])
+    with pytest.raises(GspoError, match="run a lost its worker") as lost:
+        trained(cluster, "a")
+    assert len(cluster.submitted) == 1 + RETRIES and lost.value.code == ExitCode.UNEXPECTED
+
+
+def test_what_a_run_says_itself_stands() -> None:
+    says = [code for code in ExitCode if not should_restart(code)]
+    assert [int(code) for code in says] == [0, 1, 2, 3, 4, 5, 6]
+    assert all(map(should_restart, (None, -9, -6, 129, 130, 143)))
+    codes, events = trained(Played(1, a=[[ended(ExitCode.GUARD)]], b=[[DONE]]), "a", "b")
+    assert codes == {"a": 4, "b": 0} and ("a", {"ended": 4, "reason": "what"}) in events
+
+
+def test_another_failure_ends_the_study_after_what_is_in_progress() -> None:
+    step = {"step": 1, "values": {}}
+    cluster = Played(2, full=[[ended(6)]], long=[[step, step, step, DONE]], never=[[DONE]])
+    events: list[tuple[str, Event]] = []
+    with pytest.raises(GspoError, match="what") as failed:
+        jobs = [TrainingJob(n, {}) for n in ("long", "full", "never")]
+        run_on_cluster(jobs, cluster, lambda n, e: events.append((n, e)))
+    assert failed.value.code == ExitCode.STORAGE and cluster.cancelled == ["never"]
+    assert [name for name, event in events if "ended" in event] == ["full", "never", "long"]
+    assert ("long", {"ended": 0, "reason": ""}) in events
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_study_has_its_runs_saved(kind: type[BaseException]) -> None:
+    cluster = Played(1, a=[[kind]], b=[[DONE]])
+    with pytest.raises(kind):
+        trained(cluster, "a", "b")
+    assert cluster.cancelled == ["a", "b"] and len(cluster.submitted) == 2
+
+
+def test_a_run_needs_one_machine_that_holds_it() -> None:
+    machines = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 64.0}]
+    assert [gpus_per_run(machines, wanted, 8) for wanted in (None, 0, 2)] == [1, 0, 2]
+    assert gpus_per_run(machines[1:], None, 1) == 0
+    with pytest.raises(GspoError, match="no machine of the cluster has 3 GPUs") as gpus:
+        gpus_per_run(machines, 3, 1)
+    assert gpus.value.why == "its machines have 0 GPUs and 64 CPUs; 2 GPUs and 8 CPUs"
+    assert gpus.value.hint == "--gpus-per-run 2"
+    with pytest.raises(GspoError, match="no machine of the cluster has 16 CPUs and 1 GPUs"):
+        gpus_per_run(machines, 1, 16)
+
+
+def test_a_missing_ray_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(GspoError, match="Ray is not installed") as missing:
+        connect(None, 1)
+    assert missing.value.hint.startswith("pip install 'gspo[ray]'")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "nonsense"])
+def test_a_cluster_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'gspo[ray]'")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(GspoError, match=f"no Ray cluster at {address}") as refused:
+        connect(None, 1)
+    assert "RAY_ADDRESS" in refused.value.hint
+
+
+def test_how_a_task_ended_that_could_not_say_it() -> None:
+    class Kinds:
+        """Like `ray.exceptions`."""
+
+        class TaskCancelledError(Exception):
+            """The study was interrupted."""
+
+        class RayTaskError(Exception):
+            """The task raised."""
+
+        class RuntimeEnvSetupError(Exception):
+            """The worker could not be made."""
+
+    cancelled = ended_event("a", Kinds.TaskCancelledError(""), Kinds)
+    assert cancelled["ended"] == ExitCode.SIGINT
+    raised = ended_event("a", Kinds.RayTaskError("Traceback\nModuleNotFoundError: gspo_cli"), Kinds)
+    assert raised["ended"] == ExitCode.UNEXPECTED and raised["error"][1] == "ModuleNotFoundError: gspo_cli"
+    lost = ended_event("a", Exception("The node died. Node ID: 6b48\nmore"), Kinds)
+    assert lost["ended"] is None and lost["error"][:2] == ["run a lost its worker", "The node died"]
+
+
+def test_a_stream_whose_last_event_was_missed_counts_as_interrupted() -> None:
+    class Played:
+        """As much of ray as the driver asks for events."""
+
+        class exceptions:
+            RayError = RuntimeError
+
+        @staticmethod
+        def remote(function: Any) -> Any:
+            return function
+
+        @staticmethod
+        def wait(streams: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+            return streams[:num_returns], []
+
+        get = staticmethod(json.loads)
+
+    stream: Iterator[str] = iter(())
+    found, event = RayCluster(Played, 0, 1).next_event({stream: TrainingJob("a", {})})
+    assert found is stream and event["ended"] == ExitCode.SIGINT and "a was interrupted" in event["error"][0]

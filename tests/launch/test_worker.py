@@ -1,0 +1,111 @@
+"""The process of a run on a cluster: it works where the study is, waits for its run, and dies with its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gspo_cli.config import Recipe
+from gspo_cli.errors import GspoError
+from gspo_cli.launch.local import TrainingJob, run_worker
+from gspo_cli.runlog.lock import locked
+from gspo_cli.training import worker
+from gspo_cli.training.study import plans
+from gspo_cli.training.study.plans import StudyPlan, record_plan
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-m", "gspo_cli.training.worker"], stderr=subprocess.DEVNULL)
+print(child.pid, flush=True)
+child.wait()
+"""
+SAVES = """
+import json, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1], "w").write("saved"), sys.exit(143)))
+print(json.dumps({"step": 1}), flush=True)
+time.sleep(100)
+"""
+
+
+def test_another_machine_must_see_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    study, start = Path("out/study"), tmp_path / "start"
+    for needed, what in ((study / "study.json", "study.json is not there"), (start, "start is not there")):
+        with pytest.raises(GspoError, match="does not see the study's files") as unseen:
+            worker._enter(tmp_path, study, start)
+        assert what in unseen.value.why and "GSPO_CACHE" in unseen.value.hint
+        needed.parent.mkdir(parents=True, exist_ok=True)
+        needed.write_text("{}")
+    worker._enter(tmp_path, study, start)
+    worker._enter(tmp_path, study, Path("Qwen/Qwen3-0.6B"))  # a hub name
+    with pytest.raises(GspoError, match="does not see the study's files") as unseen:
+        worker._enter(tmp_path / "elsewhere", study, start)
+    assert "elsewhere" in unseen.value.why
+
+
+def test_a_run_that_is_still_held_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker._wait_for(tmp_path / "run")
+    monkeypatch.setattr(worker, "WAIT_S", 0.0)
+    with locked(tmp_path / "held"), pytest.raises(GspoError, match="is in use"):
+        worker._wait_for(tmp_path / "held")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux alone kills a process with its parent")
+def test_a_process_dies_with_its_parent() -> None:
+    pipe = subprocess.PIPE  # its end stays open here: the child still waits to be asked when its parent dies
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=pipe, stdout=pipe, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        files, until = Path(f"/proc/{pid}/fd"), time.monotonic() + 60
+        while (files / "1").readlink() != (files / "2").readlink():  # what it does next after tying itself
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        parent.kill()
+        wait_for_the_end(pid)
+
+
+def wait_for_the_end(pid: int) -> None:
+    """Of a process that is not a child of this one."""
+    until = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+        assert time.monotonic() < until, "it outlived its parent"
+        time.sleep(0.05)
+
+
+def test_a_stream_that_is_closed_early_has_the_run_saved(tmp_path: Path) -> None:
+    stream = run_worker(TrainingJob("a", {}), dict(os.environ), (sys.executable, "-c", SAVES, str(tmp_path / "saved")))
+    assert [next(stream), next(stream)] == [{"started": True}, {"step": 1}]
+    stream.close()
+    assert (tmp_path / "saved").read_text() == "saved"
+
+
+def test_a_run_that_a_signal_ended_names_it() -> None:
+    program = (sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
+    *_, end = run_worker(TrainingJob("a", {}), dict(os.environ), program)
+    assert end["ended"] == -9 and end["error"][0] == "run a died" and end["error"][1].startswith("signal 9")
+
+
+def test_plans_of_several_commands_at_once_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = plans.read_plans
+
+    def slow(study: Path) -> list[dict[str, object]]:
+        found = real(study)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(plans, "read_plans", slow)
+    recipe = Recipe.model_validate({"name": "r", "model": {"path": "x"}, "task": {"name": "arithmetic"}})
+    commands = [threading.Thread(target=record_plan, args=(tmp_path / "study", StudyPlan(recipe, ["gspo"], [seed], "")))
+                for seed in range(6)]  # fmt: skip
+    for command in commands:
+        command.start()
+    for command in commands:
+        command.join()
+    assert sorted(entry["seeds"][0] for entry in real(tmp_path / "study")) == list(range(6))

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Every causal language model that transformers can build tiny: its paths here, and how far they are from a plain pass.
+
+    python tests/models/family_walk.py [--markdown] [KIND ...]
+
+Rows are longer than every window; the sampler draws them, then each is scored by a plain pass of an untouched copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from gspo_cli.config import Lora
+from gspo_cli.errors import GspoError
+from gspo_cli.models.admission import Paths, admit
+from gspo_cli.models.log_probs import token_scores
+from gspo_cli.models.lora import add_lora
+from gspo_cli.models.packing import pack
+from gspo_cli.rollout.builtin.sampler import sample
+from gspo_cli.types import Sampling
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 61,
+    "intermediate_size": 48, "moe_intermediate_size": 24, "num_experts": 4, "num_local_experts": 4,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 6,
+    "max_position_embeddings": 128, "initializer_range": 0.15, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 128, "n_inner": 48, "ffn_dim": 48,
+    "word_embed_proj_dim": 32, "d_model": 32, "n_layers": 4, "n_heads": 4, "max_seq_len": 128, "num_heads": 4,
+    "num_layers": 4, "kv_channels": 8, "shared_expert_intermediate_size": 24, "q_lora_rank": 16, "kv_lora_rank": 16,
+    "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "n_group": 1, "topk_group": 1,
+    "first_k_dense_replace": 1, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1,
+    "mamba_expand": 2, "mamba_d_ssm": 64, "mamba_chunk_size": 8, "hidden_dropout": 0.0,
+}  # fmt: skip
+"""Of a tiny model, under the names that some architecture gives them."""
+LATENT = {"num_key_value_heads": 4, "head_dim": 4}
+INDEXED = LATENT | {"index_n_heads": 32, "index_head_dim": 8, "index_topk": 20}
+TWO_STACKS = {
+    "encoder_layers": 1, "encoder_attention_heads": 4, "encoder_ffn_dim": 48, "init_std": 0.15,
+    "decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 48,
+}  # fmt: skip
+SPECIAL: dict[str, dict[str, Any]] = {
+    "qwen2": {"use_sliding_window": True, "max_window_layers": 0},
+    **dict.fromkeys(("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"), LATENT),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), INDEXED),
+    **dict.fromkeys(("bart", "blenderbot", "mbart", "marian", "mvp", "pegasus", "plbart", "whisper"), TWO_STACKS),
+    "marian": TWO_STACKS | {"decoder_vocab_size": 61},
+    "bigbird_pegasus": TWO_STACKS,
+    "codegen": {"rotary_dim": 4},
+    "dots1": {"n_shared_experts": 1},
+    "falcon": {"head_dim": None},
+    "gemma4_text": {
+        "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 6},
+    "gptj": {"rotary_dim": 4},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
+    "longcat_flash": LATENT | {"num_layers": 2},
+    "mamba2": {"num_heads": 8, "n_groups": 1, "state_size": 8, "chunk_size": 8},
+    "xlstm": {"v_head_dim": None},
+    "zamba": {"num_hidden_layers": 6, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "zaya": {"num_experts_per_tok": 1},
+}  # fmt: skip
+"""Sizes of single kinds; None = none of the above."""
+LARGEST = 3_000_000  # parameters; a kind that cannot be made smaller by these names is left out
+TEMPERATURE = 0.8
+
+
+class Row(NamedTuple):
+    """What the walk found of one kind."""
+
+    kind: str
+    paths: Paths | None
+    nats: dict[str, float]
+    """Largest difference from a plain pass: of the sampler, and of padded and packed training rows."""
+    refused: str = ""
+
+
+def build(kind: str) -> PreTrainedModel:
+    """A tiny random model. Errors: those of transformers, and ValueError for one that stays large."""
+    known = AutoConfig.for_model(kind)
+    keys = SIZES | SPECIAL.get(kind, {})
+    given = {k: v for k, v in keys.items() if v is not None and (k in known.to_dict() or hasattr(known, k))}
+    config = AutoConfig.for_model(kind, **given)
+    with torch.device("meta"):
+        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+    if size > LARGEST:
+        raise ValueError(f"{size} parameters")
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    return model
+
+
+def walk(kind: str) -> Row:
+    """One kind, from the admission to sampled and trained rows."""
+    model = build(kind)
+    plain = copy.deepcopy(model)
+    try:
+        paths = admit(model, kind)
+    except GspoError as error:
+        return Row(kind, None, {}, error.why)
+    generator = torch.Generator().manual_seed(5)
+    prompts = [tuple(torch.randint(3, 61, (n,), generator=generator).tolist()) for n in (5, 13)]
+    drawn = sample(model, prompts, [[1, 2, 3], [4, 5]], Sampling(TEMPERATURE, 20), frozenset(), 1e18)
+    rows = [(prompts[p], tuple(one.token_ids), one.log_probs) for p, group in enumerate(drawn) for one in group]
+    expected = [plain_log_probs(plain, prompt, response) for prompt, response, _ in rows]
+    nats = {"sampler": worst([torch.tensor(log_probs) for *_, log_probs in rows], expected)}
+    texts = [prompt + response for prompt, response, _ in rows]
+    width = max(map(len, texts))
+    ids_BT = torch.tensor([text + (0,) * (width - len(text)) for text in texts])
+    mask_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
+    for b, (prompt, response, _) in enumerate(rows):
+        mask_BT[b, len(prompt) : len(prompt) + len(response)] = True
+    for name, packing in {"padded": None, "packed": pack(texts)}.items():
+        if name == "padded" or paths.packed:
+            scores_BT = token_scores(model, ids_BT, mask_BT, TEMPERATURE, packing).log_probs_BT.detach()
+            nats[name] = worst([scores_BT[b][mask_BT[b]] for b in range(len(rows))], expected)
+    with suppress(GspoError):  # peft finds no layers that it can adapt
+        nats["LoRA"] = adapted_difference(model, ids_BT, mask_BT, packed=paths.packed, texts=texts)
+    return Row(kind, paths, nats)
+
+
+@torch.no_grad()
+def plain_log_probs(model: PreTrainedModel, prompt: tuple[int, ...], response: tuple[int, ...]) -> torch.Tensor:
+    """By a pass of the untouched model over this row alone."""
+    logits_TV = model(input_ids=torch.tensor([prompt + response]), use_cache=False).logits[0].float() / TEMPERATURE
+    log_probs_TV = logits_TV[len(prompt) - 1 : -1].log_softmax(-1)
+    return log_probs_TV[torch.arange(len(response)), torch.tensor(response)]
+
+
+def worst(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
+
+
+@torch.no_grad()
+def adapted_difference(
+    model: PreTrainedModel, ids_BT: torch.Tensor, mask_BT: torch.Tensor, packed: bool, texts: list[tuple[int, ...]]
+) -> float:
+    """Training rows of the model with adapters that do something, against its plain pass with the same adapters."""
+    add_lora(model, Lora(rank=2), "start", None, seed=0)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.05)
+    scores_BT = token_scores(model, ids_BT, mask_BT, TEMPERATURE, pack(texts) if packed else None).log_probs_BT
+    model.set_attn_implementation("eager")
+    differences = []
+    for b, text in enumerate(texts):
+        start = int(mask_BT[b].nonzero()[0])
+        expected = plain_log_probs(model, text[:start], text[start:])
+        differences.append(float((scores_BT[b][mask_BT[b]] - expected).abs().max()))
+    return max(differences)
+
+
+def kinds() -> Iterator[str]:
+    """Those that can be built tiny."""
+    for kind in sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}):
+        try:
+            with torch.no_grad():
+                build(kind)(input_ids=torch.ones(1, 9, dtype=torch.long), use_cache=False)
+        except Exception:
+            continue  # it needs other files or sizes
+        yield kind
+
+
+def cells(row: Row) -> list[str]:
+    if row.paths is None:
+        return [row.kind, "refused", "", "", "", row.refused.split(" (")[0]]
+    layout = "packed" if row.paths.packed else "padded"
+    attention = "" if row.paths.attention == "gspo" else ", the model's attention"
+    cache = {"shared": "shared cache", "own": "its own cache", "none": "no cache"}[row.paths.cache]
+    lora = f"{row.nats['LoRA']:.0e}" if "LoRA" in row.nats else "-"
+    training = max(row.nats.get("packed", 0.0), row.nats["padded"])
+    return [row.kind, f"{layout}{attention}", cache, f"{row.nats['sampler']:.0e}", f"{training:.0e}", lora]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*")
+    parser.add_argument("--markdown", action="store_true", help="the table of docs/models.md")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.markdown:
+        print("| kind | training rows | sampling | sampler, nats | training, nats | LoRA, nats |")
+        print("|---|---|---|---|---|---|")
+    for kind in options.kinds or kinds():
+        line = cells(walk(kind))
+        print(f"| {' | '.join(line)} |" if options.markdown else "  ".join(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Passes in bfloat16 with float32 weights: the gradient is that of a bfloat16 model, the steps are float32's."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gspo_cli.config import ModelConfig, TinyModel
+from gspo_cli.models import log_probs
+from gspo_cli.models.device import determinism, prepare_torch
+from gspo_cli.models.load import load_policy
+from gspo_cli.models.log_probs import token_scores
+from gspo_cli.models.packing import pack
+from gspo_cli.models.precision import compute_dtype, compute_in, computing
+from gspo_cli.models.tiny import build_tiny
+from gspo_cli.models.trunk import enable_recompute
+from gspo_cli.rollout.builtin.engine import TransformersEngine
+from gspo_cli.types import Prompt, Sampling
+
+ROWS = [(5, 6, 7, 8, 9, 10, 11), (5, 6, 7, 12, 13), (20, 21, 22, 23)]
+
+
+def mixed(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy that computes in bfloat16."""
+    copied = copy.deepcopy(model)
+    compute_in(copied, torch.bfloat16)
+    return copied
+
+
+def half(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy with bfloat16 weights, as it would be loaded; its rotary frequencies stay float32."""
+    copied = copy.deepcopy(model)
+    for p in copied.parameters():
+        p.data = p.data.bfloat16()
+    return copied
+
+
+def scores(model: PreTrainedModel) -> Tensor:
+    """Log-probabilities of all tokens but each row's first."""
+    width = max(map(len, ROWS))
+    ids_BT = torch.tensor([[*row] + [0] * (width - len(row)) for row in ROWS])
+    mask_BT = torch.tensor([[0 < t < len(row) for t in range(width)] for row in ROWS])
+    return token_scores(model, ids_BT, mask_BT, 0.8, pack(ROWS)).log_probs_BT
+
+
+def gradients(model: PreTrainedModel) -> dict[str, Tensor]:
+    model.zero_grad()
+    scores(model).square().sum().backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_values_and_gradients_are_those_of_a_bfloat16_model(tiny_dense: PreTrainedModel) -> None:
+    ours, theirs = mixed(tiny_dense), half(tiny_dense)
+    with torch.no_grad():
+        assert torch.equal(scores(ours), scores(theirs)) and scores(ours).dtype == torch.float32
+    found, wanted = gradients(ours), gradients(theirs)
+    assert found.keys() == wanted.keys()
+    for name, grad in found.items():
+        assert grad.dtype == torch.float32 and torch.equal(grad, wanted[name].float()), name
+
+
+def test_gradients_of_several_passes_add_up_in_float32(tiny_dense: PreTrainedModel) -> None:
+    once, thrice = mixed(tiny_dense), mixed(tiny_dense)
+    one = gradients(once)
+    for _ in range(3):
+        scores(thrice).square().sum().backward()
+    for name, p in thrice.named_parameters():
+        assert p.grad is not None
+        torch.testing.assert_close(p.grad, 3 * one[name], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("layers", [False, True])
+def test_what_backward_recomputes_is_in_bfloat16_too(
+    tiny_moe: PreTrainedModel, layers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = gradients(mixed(tiny_moe))
+    monkeypatch.setattr(log_probs, "CHUNK_LOGITS", 5 * log_probs.vocabulary(tiny_moe))
+    monkeypatch.setattr(log_probs, "KEPT_LOGITS", 0)
+    again = mixed(tiny_moe)
+    if layers:
+        enable_recompute(again)
+    for name, grad in gradients(again).items():
+        torch.testing.assert_close(grad, wanted[name], rtol=0.02, atol=0.02 * float(wanted[name].abs().max()))
+
+
+def test_a_small_step_moves_the_weights_and_the_next_pass_sees_them(tiny_dense: PreTrainedModel) -> None:
+    ours, theirs = mixed(tiny_dense), half(tiny_dense)
+    moved = []
+    for model in (ours, theirs):
+        before = [p.detach().clone() for p in model.parameters()]
+        gradients(model)
+        torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.0).step()
+        pairs = zip(before, model.parameters(), strict=True)
+        moved.append(sum(int((a != b).sum()) for a, b in pairs) / sum(p.numel() for p in model.parameters()))
+    assert moved[0] > 0.5 > 0.1 > moved[1]
+    with torch.no_grad():
+        next(ours.parameters()).mul_(2.0)
+        first = scores(ours)
+    assert not torch.equal(first, scores(mixed(tiny_dense)))
+
+
+def test_the_context_leaves_the_weights_as_they_were(tiny_dense: PreTrainedModel) -> None:
+    ours = mixed(tiny_dense)
+    before = dict(ours.named_parameters())
+    with pytest.raises(KeyError), computing(ours), computing(ours):
+        head, embedding = ours.get_output_embeddings().weight, ours.get_input_embeddings().weight
+        assert ours.dtype == torch.bfloat16 and head is embedding
+        raise KeyError
+    assert all(before[name] is p for name, p in ours.named_parameters())
+    assert ours.dtype == torch.float32 and compute_dtype(ours) == torch.bfloat16
+    assert compute_dtype(tiny_dense) == torch.float32
+
+
+def test_the_sampler_computes_in_bfloat16(tiny_dense: PreTrainedModel) -> None:
+    ours, prompt = mixed(tiny_dense), Prompt("a", ROWS[0])
+    engine = TransformersEngine(ours, frozenset({-1}), 1.0, 60.0)
+    (drawn,) = engine.generate([prompt], Sampling(1.0, 6), {("a", 0): 3})
+    row = (*prompt.token_ids, *drawn.token_ids)
+    ids_BT, mask_BT = torch.tensor([row]), torch.arange(len(row))[None] >= len(prompt.token_ids)
+    found = torch.tensor(drawn.log_probs)
+    near, exact = (token_scores(m, ids_BT, mask_BT, 1.0).log_probs_BT[mask_BT].detach() for m in (ours, tiny_dense))
+    assert engine.info.dtype == "bfloat16" and math.isfinite(float(found.sum()))
+    assert (found - near).abs().max() < 0.05 and not torch.allclose(found, exact, atol=1e-5)
+
+
+def test_a_loaded_model_computes_as_its_configuration_says(tiny_dense: PreTrainedModel, tmp_path: Path) -> None:
+    """Training, `gspo rollout` and `gspo eval` all load it so."""
+    build_tiny(TinyModel(kind="qwen3", hidden=16, layers=1), seed=1)[1].save_pretrained(tmp_path)
+    tiny_dense.save_pretrained(tmp_path)
+    for compute, found in ((None, torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        model, _ = load_policy(ModelConfig(path=str(tmp_path), device="cpu", compute=compute), tmp_path)
+        assert compute_dtype(model) == found and model.dtype == torch.float32
+
+
+def test_the_precision_of_float32_products_is_set_and_recorded() -> None:
+    prepare_torch(1, "high")
+    assert determinism()["float32_matmul"] == "high" and torch.backends.cudnn.allow_tf32
+    prepare_torch(1)
+    assert determinism()["float32_matmul"] == "highest" and not torch.backends.cudnn.allow_tf32

@@ -1,0 +1,181 @@
+"""The scripts that compare training curves with TRL's: what both sides get, and how the curves are judged.
+
+Everything here runs without TRL; tests/docs/test_other_trainers.py runs its loss.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def script(name: str) -> ModuleType:
+    """A benchmark script as a module."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+report, driver, peer = script("curves_report"), script("same_curves"), script("peer_curves")
+
+
+def made_up(algo: str, seed: int, side: str, shift: float, batches: int = 6) -> dict[str, Any]:
+    """A finished run: its reward rises from 0.4 to 0.6, plus `shift`; the first of four updates never clips."""
+    updates = [0.0, 0.1, 0.2, 0.3] * batches
+    names = ("clip/token_frac", "clip/seq_frac", "grad/norm")
+    ratios = [f"ratio/{unit}_log_{what}" for unit in ("token", "seq") for what in ("mean", "std")]
+    series: dict[str, Any] = {"reward/mean": list(np.linspace(0.4, 0.6, batches) + shift), "batch_s": [2.0] * batches}
+    series |= {"length/mean": [10.0] * batches} | {f"updates/{name}": updates for name in [*names, *ratios]}
+    settings = {"algo": algo, "seed": seed, "batches": batches, "minibatches": 4}
+    return {"side": side, "settings": settings, "series": series, "cpu_s": 60.0, "held_out": {"average": 0.5 + shift}}
+
+
+def write_study(folder: Path, shifts: dict[int, float], algo: str = "gspo") -> None:
+    """Pairs of runs whose curves differ by `shifts[seed]`."""
+    for seed, shift in shifts.items():
+        for side, its_shift in (("ours", shift), ("peer", 0.0)):
+            (folder / f"{algo}-s{seed}-{side}.json").write_text(json.dumps(made_up(algo, seed, side, its_shift)))
+
+
+def judged(folder: Path) -> dict[str, Any]:
+    return report.judged(report.read_pairs(folder)["gspo"])  # type: ignore[no-any-return]
+
+
+def test_the_area_is_the_mean_of_the_curve_in_points() -> None:
+    run = made_up("gspo", 0, "ours", 0.0)
+    assert report.area(run) == pytest.approx(50.0)  # a straight line from 0.4 to 0.6
+    run["series"]["reward/mean"] = [0.0, 1.0, 0.0]
+    assert report.area(run) == pytest.approx(50.0)  # two triangles
+
+
+def test_equal_curves_are_equivalent_and_shifted_ones_are_not(tmp_path: Path) -> None:
+    noise = {0: 0.004, 1: -0.006, 2: 0.002, 3: -0.003, 4: 0.005, 5: -0.001}
+    write_study(tmp_path, noise)
+    found = judged(tmp_path)
+    # by hand: mean 0.0167 points, sd 0.4262; t(.95, 5) = 2.015; 0.0167 +- 2.015 x 0.4262 / sqrt(6)
+    assert found["reward_points"]["interval_90"] == pytest.approx([-0.3340, 0.3673], abs=1e-3)
+    assert found["equivalent"] and found["finished"]
+    write_study(tmp_path, {seed: shift + 0.03 for seed, shift in noise.items()})
+    moved = judged(tmp_path)
+    assert moved["reward_points"]["mean"] == pytest.approx(3.0167, abs=1e-3)
+    assert not moved["equivalent"]
+    assert moved["held_out_points"]["mean"] == pytest.approx(3.0167, abs=1e-3)
+
+
+def test_the_test_agrees_with_its_interval(tmp_path: Path) -> None:
+    for shift in (0.0, 0.01, 0.015, 0.0165, 0.018, 0.025):
+        write_study(tmp_path, {seed: shift + 0.002 * (-1) ** seed for seed in range(6)})
+        found = judged(tmp_path)
+        low, high = found["reward_points"]["interval_90"]
+        assert found["equivalent"] == (low > -report.MARGIN and high < report.MARGIN), shift
+
+
+def test_one_seed_and_unpaired_seeds_claim_nothing(tmp_path: Path) -> None:
+    write_study(tmp_path, {0: 0.0})
+    (tmp_path / "gspo-s1-ours.json").write_text(json.dumps(made_up("gspo", 1, "ours", 0.0)))
+    found = judged(tmp_path)
+    assert found["seeds"] == [0] and not found["equivalent"] and not found["finished"]
+    assert found["reward_points"]["interval_90"] is None
+    assert "says nothing about equivalence" in report.sentence("gspo", found)
+
+
+def test_runs_with_other_settings_are_refused(tmp_path: Path) -> None:
+    write_study(tmp_path, {0: 0.0})
+    other = made_up("gspo", 0, "peer", 0.0)
+    other["settings"]["minibatches"] = 2
+    (tmp_path / "gspo-s0-peer.json").write_text(json.dumps(other))
+    with pytest.raises(SystemExit, match="same settings"):
+        report.read_pairs(tmp_path)
+
+
+def test_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_study(tmp_path, {0: 0.001, 1: 0.002})
+    write_study(tmp_path, {0: 0.001, 1: -0.002}, "grpo")
+    monkeypatch.setattr(sys, "argv", ["curves_report.py", str(tmp_path), "--published", str(tmp_path / "out")])
+    report.main()
+    whole = json.loads((tmp_path / "out" / "same_curves.json").read_text())
+    assert set(whole["algorithms"]) == {"grpo", "gspo"} and not whole["algorithms"]["gspo"]["finished"]
+    assert whole["algorithms"]["gspo"]["seconds"]["ratio_processor"] == pytest.approx(1.0)
+    lines = (tmp_path / "out" / "same_curves.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 2 * 2 * 6 and lines[1].startswith("grpo,0,gspo,1,0.401,")
+    assert (tmp_path / "out" / "same_curves.svg").stat().st_size > 1000
+
+
+def test_a_batch_is_the_mean_of_its_updates_that_have_a_value() -> None:
+    run = made_up("gspo", 0, "ours", 0.0, batches=2)
+    run["series"]["updates/grad/norm"] = [1.0, None, 3.0, None, None, None, None, None]
+    first, second = report.batch_means(run, "updates/grad/norm")
+    assert first == 2.0 and math.isnan(second)
+
+
+# What the two sides get
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The job of the quickstart, without building its start model."""
+    monkeypatch.setattr("gspo_cli.training.cold_start.start_model", lambda *_: Path("start"))
+    return driver.job("quickstart", "gspo", seed=3, batches=2)  # type: ignore[no-any-return]
+
+
+def test_both_sides_see_the_prompts_in_the_order_of_a_run(shared: dict[str, Any]) -> None:
+    from gspo_cli.rollout.collect import PromptStream
+    from gspo_cli.tasks.arithmetic import Arithmetic
+
+    stream = PromptStream(Arithmetic().problems("train"), 32, 3)
+    expected = [p.prompt for step in (1, 2) for p in stream.batch(step)]
+    assert [row["prompt"] for row in shared["rows"]] == expected and len(set(expected)) == 64
+
+
+def test_the_peer_gets_the_recipe_in_its_own_terms(shared: dict[str, Any]) -> None:
+    settings = peer.peer_settings(shared, "out")
+    assert settings["per_device_train_batch_size"] * settings["steps_per_generation"] == 32 * 16
+    assert settings["max_steps"] == 2 * 4 and settings["num_generations"] == 16
+    assert (settings["epsilon"], settings["epsilon_high"]) == (3e-4, 4e-4)
+    assert settings["importance_sampling_level"] == "sequence" and settings["loss_type"] == "grpo"
+    assert (settings["learning_rate"], settings["adam_beta2"], settings["seed"]) == (1e-4, 0.95, 3)
+    assert settings["router_aux_loss_coef"] == 0.0
+    dense = peer.peer_settings(shared | {"experts": None, "algo": "grpo"}, "out")
+    assert "router_aux_loss_coef" not in dense and dense["importance_sampling_level"] == "token"
+
+
+def test_log_ratios_are_those_of_responses_with_an_advantage() -> None:
+    new_BT = torch.tensor([[0.1, 0.3, 9.0], [0.2, 0.0, 0.0], [5.0, 5.0, 5.0]])
+    inputs = {
+        "advantages": torch.tensor([1.0, -1.0, 0.0]),
+        "completion_mask": torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1]]),
+        "old_per_token_logps": torch.zeros(3, 3),
+    }
+    found = peer.log_ratio_moments(new_BT, inputs)
+    assert found["ratio/token_log_mean"] == pytest.approx(0.2)  # (0.1 + 0.3 + 0.2) / 3
+    assert found["ratio/seq_log_mean"] == pytest.approx(0.2)  # of 0.2 and 0.2
+    assert found["ratio/token_log_std"] == pytest.approx(0.1, abs=1e-6)
+    assert found["ratio/seq_log_std"] == pytest.approx(0.0, abs=1e-6)
+    none = peer.log_ratio_moments(new_BT, inputs | {"advantages": torch.zeros(3)})
+    assert set(none.values()) == {None}
+
+
+def test_a_claimed_run_is_left_to_its_owner(tmp_path: Path) -> None:
+    done = tmp_path / "gspo-s0-ours.json"
+    with driver.claimed(done) as mine, driver.claimed(done) as second:
+        assert mine and not second
+    done.write_text("{}")
+    with driver.claimed(done) as again:
+        assert not again, "a finished run is never run again"

@@ -1,0 +1,87 @@
+"""`gspo report clip`: shares and ranges by hand, and a study's own."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from statistics import NormalDist
+
+import pytest
+from report_runs import Record, line, write_run
+
+from gspo_cli.errors import GspoError
+from gspo_cli.report.clip_range import TARGETS, clip_ranges
+from gspo_cli.report.runs.folders import read_study
+from gspo_cli.stats.clip_share import range_for, scaled_range, share_discarded
+
+
+def test_share_by_hand() -> None:
+    """Range of one deviation to either side in log space: Q(1) = 0.1587 on each; half the advantages have each sign."""
+    low, high = 1 - 2.718281828**-0.1, 2.718281828**0.1 - 1
+    assert share_discarded(low, high, 0.1) == pytest.approx(0.158655, abs=1e-5)
+    assert share_discarded(0.2, 0.27, 0.0) == 0
+    # a range far inside the spread discards half at most: the other side of the clip does not act
+    assert 0.49 < share_discarded(3e-4, 4e-4, 1.0) < 0.5
+
+
+@pytest.mark.parametrize("share", TARGETS)
+def test_a_proposed_range_discards_its_share(share: float) -> None:
+    low, high = range_for(share, 0.3)
+    assert share_discarded(low, high, 0.3) == pytest.approx(share)
+    assert math.log(1 + high) == pytest.approx(0.3 * NormalDist().inv_cdf(1 - share))
+    assert (1 - low) * (1 + high) == pytest.approx(1)
+
+
+def test_published_range_at_other_lengths() -> None:
+    """3e-4 at 10,000 tokens: 6.7e-3 at 20, 1.7e-3 at 320."""
+    assert scaled_range(10_000) == pytest.approx(3e-4)
+    assert scaled_range(20) == pytest.approx(6.7e-3, rel=0.01)
+    assert scaled_range(320) == pytest.approx(1.68e-3, rel=0.01)
+
+
+def lines(std: float, clipped: float) -> list[Record]:
+    """Two rollout batches of two mini-batches; the first one of each is on policy and has no part."""
+    found = []
+    for step in (1, 2):
+        found.append(line(step, "rollout", None, {"length/mean": 30.0 + 10 * step}, {}))
+        for index in (0, 1):
+            values = {
+                "ratio/seq_log_std": index * std, "ratio/token_log_std": index * 3 * std,
+                "clip/seq_frac": index * clipped, "clip/token_frac": index * clipped,
+            }  # fmt: skip
+            found.append(line(step, "update", index, values, {}))
+    return found
+
+
+def study(folder: Path, clips: dict[str, tuple[float, float] | None], clipped: float) -> Path:
+    for arm, clip in clips.items():
+        run = write_run(folder / "s", arm, 0, lines(0.01, clipped))
+        config = json.loads((run / "config.json").read_text())
+        if clip is not None:
+            config["algo"]["clip"] = dict(zip(("low", "high"), clip, strict=True))
+        (run / "config.json").write_text(json.dumps(config))
+    return folder / "s"
+
+
+def test_arms_of_a_study(tmp_path: Path) -> None:
+    folder = study(tmp_path, {"gspo": (3e-4, 4e-4), "grpo": (0.2, 0.27), "sapo": None}, 0.45)
+    found = {one.arm: one for one in clip_ranges(read_study(folder))}
+    assert set(found) == {"gspo", "grpo"}  # sapo has no clip range
+    gspo, grpo = found["gspo"], found["grpo"]
+    assert (gspo.unit, gspo.length, gspo.log_std, gspo.measured) == ("sequence", 45.0, 0.01, 0.45)
+    assert (grpo.unit, grpo.log_std, grpo.by_length) == ("token", 0.03, None)
+    assert gspo.by_length == pytest.approx(3e-4 * (10_000 / 45) ** 0.5)
+    assert gspo.predicted == pytest.approx(0.486, abs=0.001)
+    assert gspo.verdict == "It discards 45 % of the responses, more than a third: much of every batch is not used."
+    assert gspo.proposals[0.15] == pytest.approx((0.01031, 0.01042), abs=1e-5)
+
+
+def test_a_range_that_does_nothing_is_named(tmp_path: Path) -> None:
+    (one,) = clip_ranges(read_study(study(tmp_path, {"gspo": (0.2, 0.2)}, 0.0)))
+    assert one.verdict == "It discards 0 % of the responses: it might as well not be there."
+
+
+def test_nothing_to_judge(tmp_path: Path) -> None:
+    with pytest.raises(GspoError, match="no clip range to judge"):
+        clip_ranges(read_study(study(tmp_path, {"sapo": None}, 0.0)))

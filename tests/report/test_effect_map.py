@@ -1,0 +1,105 @@
+"""`gspo report map`: the cells of several studies, their order, what stays white, and the figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare_studies import change, flat, put, write_study
+
+from gspo_cli.errors import GspoError
+from gspo_cli.report.compare.effect_map import map_cells, map_table
+from gspo_cli.report.compare.study import ComparisonRequest, compare
+from gspo_cli.report.figures.effect_map import draw
+from gspo_cli.report.runs.folders import read_study
+
+BETTER, WORSE, NOTHING = (0.03, 0.02, 0.04, 0.01, 0.05, 0.02), (-0.03, -0.02, -0.04, -0.01, -0.05, -0.02), (0.06, -0.06)
+
+
+def study(root: Path, name: str, differences: tuple[float, ...], **keys: Any) -> Path:
+    folder = write_study(root / name, flat(differences), seeds=len(differences))
+    for config in folder.glob("*/config.json"):
+        change(config, {key.replace("__", "."): value for key, value in keys.items()})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three measured cells of minibatches x noise, and one whose runs have not begun."""
+    root = tmp_path_factory.mktemp("map") / "sweep"
+    study(root, "a", BETTER, train__minibatches=10)  # noise.token at its default
+    study(root, "b", WORSE, train__minibatches=4, noise={"token": 0.3})
+    study(root, "c", NOTHING, train__minibatches=4)
+    (root / "d").mkdir()
+    recipe = json.loads((root / "a" / "grpo-s0" / "config.json").read_text()) | {"noise": {"token": 0.3}}
+    put(root / "d" / "study.json", {"schema": 1, "plans": [{"recipe": recipe, "arms": [], "seeds": []}]})
+    return root
+
+
+def test_cells_are_the_studies_own_comparisons(sweep: Path) -> None:
+    axes, cells = map_cells([str(sweep)], sweep, ComparisonRequest())
+    assert axes == ["train.minibatches", "noise.token"]
+    table = map_table(axes, cells)
+    places = table[[*axes, "study"]].to_numpy().tolist()
+    assert places == [["4", "0", "c"], ["4", "0.3", "b"], ["10", "0", "a"], ["10", "0.3", "d"]]  # 10 after 4
+    assert table["verdict"].tolist() == ["no_claim", "better", "better", "unmeasured"]
+    assert table["decided"].tolist() == [False, True, True, False]
+    assert table["n"].tolist() == [2, 6, 6, 0]
+    for name, index in (("a", 2), ("b", 1)):
+        alone = compare(read_study(sweep / name), ComparisonRequest())
+        row = table.iloc[index]
+        assert row["effect"] == pytest.approx(100 * alone["effect"])  # points
+        assert [row["low"], row["high"]] == pytest.approx([100 * end for end in alone["ci"]])
+    assert table["effect"][2] == pytest.approx(100 * sum(BETTER) / 6) and table["effect"][1] < 0
+
+
+def test_the_heat_map_colours_what_is_decided_only(sweep: Path) -> None:
+    axes, cells = map_cells([str(sweep)], sweep, ComparisonRequest())
+    figure = draw(map_table(axes, cells), axes, ("grpo", "gspo"), ["A note."])
+    faces = [tuple(round(x, 2) for x in patch.get_facecolor()[:3]) for patch in figure.axes[0].patches]
+    white = (1.0, 1.0, 1.0)
+    assert [face == white for face in faces] == [True, False, False, True]
+    red, blue = faces[1], faces[2]
+    assert red[0] > red[2] and blue[2] > blue[0]  # the baseline ahead is red
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert "too few seeds" in texts[0] and "N = 6" in texts[1] and texts[3] == "unmeasured"
+
+
+def test_one_axis_is_a_line_with_intervals(tmp_path: Path) -> None:
+    names = [
+        str(study(tmp_path, f"m{m}", d, train__minibatches=m)) for m, d in ((16, WORSE), (2, BETTER), (4, NOTHING))
+    ]
+    axes, cells = map_cells(names, tmp_path, ComparisonRequest())
+    table = map_table(axes, cells)
+    assert axes == ["train.minibatches"] and table["train.minibatches"].tolist() == ["2", "4", "16"]
+    figure = draw(table, axes, ("grpo", "gspo"), [])
+    filled = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert [len(line.get_xdata()) for line in filled] == [2, 1]
+    assert filled[1].get_markerfacecolor() == "white"
+
+
+def test_what_is_no_map(tmp_path: Path, sweep: Path) -> None:
+    one, same = (str(study(tmp_path, name, BETTER)) for name in ("one", "same"))
+    for names, axes, why in (
+        ([one, same], (), "all their recipes are the same"),
+        ([one, same], ("train.minibatches",), "both have train.minibatches = 4"),
+        ([str(sweep)], ("train.minibatches", "noise.token", "train.lr"), "they are train.minibatches"),
+    ):
+        with pytest.raises(GspoError) as caught:
+            map_cells(names, tmp_path, ComparisonRequest(), axes)
+        assert why in caught.value.why
+
+
+def test_the_command_writes_csv_figure_and_json(sweep: Path, tmp_path: Path, gspo_here: Callable[..., Any]) -> None:
+    done = gspo_here("report", "map", str(sweep), "--figures", str(tmp_path / "out"), "--format", "svg", "--json")
+    found = json.loads(done.out)
+    assert found["axes"] == ["train.minibatches", "noise.token"] and found["arms"] == ["grpo", "gspo"]
+    assert [cell["why"] for cell in found["cells"]] == [None, None, None, "no run has begun"]
+    assert any("Synthetic noise" in note for note in found["notes"])
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"map.csv", "map.json", "map.svg"}
+    assert "too few" not in (tmp_path / "out" / "map.csv").read_text()
+    shown = gspo_here("report", "map", str(sweep), "--figures", str(tmp_path / "out"), "--format", "svg")
+    assert "unmeasured" in shown.out and "no run has begun" in shown.err

@@ -1,0 +1,172 @@
+"""Settings, tuning and seeds of a study stand in its sentence; what was not planned or not fair says less."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare_studies import change, flat, write_plan, write_run, write_study
+from program import Gspo
+
+from gspo_cli.report.runs.seeds import departure
+
+EIGHT = (0.03, 0.02, 0.04, 0.01, 0.05, 0.02, 0.03, 0.025)
+GRID = {"lr": [5e-5, 1e-4, 2e-4]}
+
+
+def compared(gspo_here: Gspo, study: Path, *options: str) -> dict[str, Any]:
+    done = gspo_here("report", "compare", str(study), "--json", *options)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def tuned(study: Path, a: dict[str, Any] | None, b: dict[str, Any] | None, **lr: float) -> Path:
+    """The study with this recorded tuning, and each arm at this learning rate."""
+    table = {arm: own for arm, own in (("grpo", a), ("gspo", b)) if own}
+    for run in study.glob("*-s*"):
+        change(run / "config.json", {"report.tuning": table, "algo.lr": lr.get(run.name.split("-")[0])})
+    return study
+
+
+def trials(lr: float, **more: Any) -> dict[str, Any]:
+    return {"trials": 3, "seeds": [100, 101], "chosen": {"lr": lr}, "grid": GRID} | more
+
+
+def test_an_arm_at_a_hopeless_learning_rate_is_not_beaten(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = tuned(write_study(tmp_path / "demo", flat(EIGHT), seeds=8), None, None, grpo=1e-9, gspo=4e-4)
+    found = compared(gspo_here, study)
+    assert found["verdict"] == "suggestive" and "better" not in found["sentence"]
+    assert "neither arm was tuned" in found["sentence"] and "lr 1e-09 and 0.0004" in found["sentence"]
+    assert gspo_here("report", "compare", str(study), "--require", "better").code == 3
+
+
+CASES = {
+    "one": (trials(1e-4), None, "only grpo was tuned"),
+    "more trials": (trials(1e-4), trials(1e-4, trials=9), "grpo had 3 tuning trials, gspo 9"),
+    "more seeds": (trials(1e-4), trials(1e-4, seeds=[100]), "tuned on 2 seeds"),
+    "another grid": (trials(1e-4), trials(1e-4, grid={"lr": [1e-5, 1e-4, 1e-3]}), "different grids"),
+    "not as chosen": (trials(2e-4), trials(1e-4), "grpo ran with lr = 0.0001, its tuning chose 0.0002"),
+    "not a number": (
+        *[trials(1e-4, chosen={"name": "ppo"}, grid={"name": ["ppo", "grpo"]})] * 2,
+        "grpo ran with name = grpo, its tuning chose ppo",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_unequal_tuning_suggests_at_most(name: str, tmp_path: Path, gspo_here: Gspo) -> None:
+    grpo, gspo, why = CASES[name]
+    found = compared(gspo_here, tuned(write_study(tmp_path / "demo"), grpo, gspo, grpo=1e-4, gspo=1e-4))
+    assert found["verdict"] == "suggestive" and why in found["sentence"]
+
+
+def test_equal_tuning_stands_in_the_sentence_and_an_edge_asks_for_a_wider_grid(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = tuned(write_study(tmp_path / "demo"), trials(1e-4), trials(2e-4), grpo=1e-4, gspo=2e-4)
+    found = compared(gspo_here, study)
+    assert found["verdict"] == "better"
+    tuning = "Tuned: both arms 3 trials over lr in 5e-05, 0.0001, 0.0002 on 2 seeds."
+    assert f"Settings of GRPO and GSPO: lr 0.0001 and 0.0002. {tuning}" in found["sentence"]
+    assert "GSPO's lr 0.0002 is at the edge of its grid: widen it." in found["sentence"]
+    assert "GRPO's lr" not in found["sentence"]
+    (command,) = found["settings"]["wider"]
+    assert "--algo gspo --seeds 100,101" in command and command.endswith("--grid algo.lr=0.0002,0.0004,0.0008")
+
+
+def test_a_rate_that_no_tuning_chose_is_no_equal_chance(tmp_path: Path, gspo_here: Gspo) -> None:
+    own = {"trials": 3, "seeds": [100], "chosen": {"clip.low": 0.04}}
+    found = compared(gspo_here, tuned(write_study(tmp_path / "demo"), own, own, grpo=1e-9, gspo=1e-4))
+    assert found["verdict"] == "suggestive" and "lr differs, and no tuning chose it" in found["sentence"]
+
+
+def test_deleted_seeds_make_it_exploratory(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo", flat(EIGHT), seeds=8)
+    assert compared(gspo_here, study)["declared"]
+    for arm in ("grpo", "gspo"):
+        for seed in (3, 6):
+            shutil.rmtree(study / f"{arm}-s{seed}")
+    found = compared(gspo_here, study)
+    assert not found["declared"]
+    assert found["sentence"].startswith("Exploratory (planned seeds 3, 6 missing): GSPO better than GRPO")
+
+
+def test_added_seeds_make_it_exploratory(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo", flat(EIGHT), seeds=6)
+    for arm in ("grpo", "gspo"):
+        for seed in (6, 7):
+            write_run(study, arm, seed, flat(EIGHT)(arm, seed))
+    write_plan(study, ("grpo", "gspo"), range(8))
+    found = compared(gspo_here, study)
+    assert found["sentence"].startswith("Exploratory (seeds 6, 7 added after the first plan): ")
+    (study / "study.json").unlink()
+    assert "the planned seeds are not recorded" in compared(gspo_here, study)["sentence"]
+
+
+def test_planned_looks_are_no_exploration_but_cost_their_share(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo", flat(EIGHT), seeds=8)
+    write_plan_again(study, range(12))
+    for run in study.glob("*-s*"):
+        change(run / "config.json", {"report.looks": [8, 12]})
+    found = compared(gspo_here, study)
+    assert found["declared"] and found["looks"] == 2 and "Look 1 of 2, each at 5 % / 2." in found["sentence"]
+    # the interval of one look is at 97.5 %: t(.9875, 7) = 2.841244 for Student's
+    assert found["verdict"] == "better" and found["ci_t"][1] - found["effect"] == pytest.approx(
+        2.841244 * found["sd"] / 8**0.5, rel=1e-5
+    )
+    for arm in ("grpo", "gspo"):
+        shutil.rmtree(study / f"{arm}-s7")
+    assert "7 seeds are not one of the planned looks (8, 12)" in compared(gspo_here, study)["sentence"]
+
+
+def write_plan_again(study: Path, seeds: range) -> None:
+    (study / "study.json").unlink()
+    write_plan(study, ("grpo", "gspo"), seeds)
+
+
+def test_departures() -> None:
+    assert departure([0, 1, 2], [0, 1, 2], [], ()) == ""
+    assert departure([0, 1, 2], [0, 1], [2], ()) == "seed 2 invalidated"
+    assert departure(list(range(9)), list(range(1, 7)), [], (6, 9)) == "planned seed 0 missing"
+
+
+def test_a_start_model_per_seed_is_compared_within_pairs(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo")
+    assert "For this start model, which all seeds share." in compared(gspo_here, study)["sentence"]
+    for run in study.glob("*-s*"):
+        seed = int(run.name[-1])
+        change(run / "run.json", {"model_sha256": str(seed) * 64})
+        change(run / "config.json", {"cold_start": {"seed": seed}})
+    found = compared(gspo_here, study)
+    assert found["verdict"] == "better" and "start model" not in found["sentence"]
+    change(study / "gspo-s3" / "run.json", {"model_sha256": "9" * 64})
+    done = gspo_here("report", "compare", str(study), "--json")
+    assert done.code == 3 and [r["check"] for r in json.loads(done.out)["reasons"]] == ["start"]
+
+
+def test_a_removed_run_is_found_by_verify(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo", seeds=1)
+    change(study / "study.json", {"begun": ["grpo-s0", "gspo-s0", "gspo-s1"]})
+    done = gspo_here("runs", "verify", str(study), "--json")
+    assert "gspo-s1" in done.out and "the study began this run, and it is gone" in done.out
+
+
+def test_seeds_that_share_a_few_start_models_tell_their_share_of_the_variance(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo")
+    assert compared(gspo_here, study)["start_share"] is None
+    for run in study.glob("*-s*"):
+        start = int(run.name[-1]) % 3
+        change(run / "run.json", {"model_sha256": str(start) * 64})
+        change(run / "config.json", {"cold_start": {"seed": start}})
+    found = compared(gspo_here, study)
+    assert "For these 3 start models, which the seeds share." in found["sentence"]
+    # differences 3 2 4 1 5 2 of starts 0 1 2 0 1 2: means 2, 3.5, 3; between 1.1667, within 8.5 / 3 = 2.8333
+    share = found["start_share"]["difference"]
+    assert (share["starts"], share["seeds"], share["share"], share["ci"][0]) == (3, 6, 0.0, 0.0)
+    assert share["sd_seeds"] == pytest.approx((8.5 / 3) ** 0.5 / 100)
+    assert (
+        "Share of the variance that comes from the start model (3 starts, 6 seeds)"
+        in gspo_here("report", "compare", str(study)).out
+    )

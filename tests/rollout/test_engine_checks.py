@@ -1,0 +1,70 @@
+"""What an engine lacks is said before anything is loaded."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gspo_cli.config import Recipe, RolloutConfig
+from gspo_cli.errors import GspoError
+from gspo_cli.rollout.engine import check_engine
+from gspo_cli.training.state.run_config import config_table
+
+OWN = {"engine": "vllm", "vllm": {"python": sys.executable}}
+SERVER = {"engine": "vllm-server", "vllm": {"url": "http://127.0.0.1:8000"}}
+
+
+def check(table: dict[str, Any], device: str = "cpu", routes: bool = False, trains: bool = False,
+          head_dim: int | None = 32) -> None:  # fmt: skip
+    check_engine(RolloutConfig.model_validate(table), device, routes, trains, head_dim)
+
+
+@pytest.mark.parametrize(
+    ("table", "given", "message", "hint"),
+    [
+        (SERVER, {"trains": True, "device": "cuda"}, "needs vLLM beside the trainer", "gspo[vllm]"),
+        ({"engine": "vllm-server"}, {}, "needs rollout.vllm.url", "--set rollout.vllm.url="),
+        (OWN, {"routes": True}, "which experts it chose on a CPU", "algo.replay = 'r3'"),
+        (SERVER, {"routes": True}, "which experts it chose", "algo.replay = 'r3'"),
+        ({"engine": "vllm"}, {}, "needs rollout.vllm.python", "docs/vllm.md"),
+        ({"engine": "vllm", "vllm": {"python": "/no/such"}}, {}, "is not a program", "docs/vllm.md"),
+        (OWN, {"head_dim": 16}, "attention heads are 16 wide", "head_dim=32"),
+        ({"engine": "absent:engine"}, {}, "cannot load 'absent:engine'", "module:attribute"),
+        ({"compile": True}, {"routes": True}, "rollout.compile with recorded expert choices", "algo.replay = 'r3'"),
+        ({"engine": "vllm", "compile": True}, {}, "rollout.compile with engine vllm", "leave out rollout.compile"),
+        ({"engine": "faulty_engine:BACKEND"}, {}, "has no '__call__'", "docs/extending.md"),
+    ],
+)
+def test_what_is_lacking_is_named(table: dict[str, Any], given: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(GspoError, match=message) as caught:
+        check(table, **given)
+    assert hint in caught.value.hint
+
+
+def test_what_is_there_passes() -> None:
+    check(OWN, trains=True)
+    check(SERVER, trains=True)
+    check({"engine": "vllm"}, device="cuda", routes=True, trains=True, head_dim=16)
+    check({"engine": "transformers"}, routes=True, trains=True, head_dim=16)
+    check({"engine": "transformers", "compile": True}, trains=True)
+
+
+def test_a_recipe_is_refused_before_anything_is_loaded(gspo_here: Any, tmp_path: Any) -> None:
+    done = gspo_here("train", "quickstart", "--out", tmp_path, "--set", "rollout.engine=vllm", "--set",
+                     f"rollout.vllm.python={sys.executable}")  # fmt: skip
+    assert done.code == 2 and "attention heads are 16 wide" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_former_table_of_scripted_faults_is_read_and_written_but_not_set() -> None:
+    former = {"fault": None, "call": 1, "every": False}
+    assert RolloutConfig.model_validate({"scripted": former}) == RolloutConfig()
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        RolloutConfig.model_validate({"scripted": former | {"fault": "die"}})
+    recipe = Recipe.model_validate({"name": "t", "model": {"tiny": {}}})
+    written = config_table(recipe)
+    assert list(written["rollout"])[:3] == ["engine", "vllm", "scripted"] and written["rollout"]["scripted"] == former
+    assert Recipe.model_validate(written) == recipe

@@ -1,0 +1,91 @@
+"""The table of causes why a reward does not move: each is found beyond its threshold, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gspo_cli.config import Recipe
+from gspo_cli.runlog.diagnosis import CAUSES, Evidence, diagnose, no_update_warning
+from gspo_cli.training.guards import SignalWatch
+
+CONFIG: dict[str, Any] = {
+    "algo": {"name": "gspo", "clip": {"low": 3e-4, "high": 4e-4}, "kl": {"coef": 0.1}}, "train": {"minibatches": 4},
+    "rollout": {},
+}  # fmt: skip
+HEALTHY = {
+    "length/truncated_frac": 0.05, "group/zero_std_frac": 0.3, "mismatch/token_floor": 0.001, "clip/token_frac": 0.15,
+    "ratio/outside_frac": 0.2, "kl/ref_k3": 0.01, "adv/abs_mean": 0.8, "ratio/token_log_std": 0.01, "kl/old_k3": 0.001,
+    "entropy/mean": 0.5,
+}  # fmt: skip
+ILL: dict[str, dict[str, Any]] = {
+    "truncated": {"length/truncated_frac": 0.25},
+    "no_signal": {"group/zero_std_frac": 0.8},
+    "engine_mismatch": {"mismatch/token_floor": 0.1},
+    "clipped_always": {"clip/token_frac": 0.5},
+    "clipped_never": {"ratio/outside_frac": 0.0},
+    "kl": {"kl/ref_k3": 8.0},  # 0.1 x 8 / 0.8 = 1
+    "lr_low": {"ratio/token_log_std": 9.9e-5},
+    "lr_high": {"kl/old_k3": 0.1},
+    "entropy": {"entropy/mean": 0.049},
+}
+"""A value just beyond the threshold of each cause that a metric shows."""
+
+
+def found(**evidence: Any) -> list[str]:
+    """The causes found."""
+    given = {"means": HEALTHY, "config": CONFIG, "unscored_frac": 0.0, "no_answer_frac": 0.2} | evidence
+    return [one.cause.name for one in diagnose(Evidence(**given)) if one.found]
+
+
+def test_a_healthy_run_has_none() -> None:
+    assert found() == []
+    assert found(means={}, unscored_frac=None, no_answer_frac=None) == []  # nothing is known, so nothing is claimed
+
+
+@pytest.mark.parametrize("name", ILL)
+def test_each_metric_shows_its_cause_and_no_other(name: str) -> None:
+    assert found(means=HEALTHY | ILL[name]) == [name]
+
+
+def test_the_stored_responses_show_the_other_two() -> None:
+    assert found(unscored_frac=0.01) == ["grader_errors"]
+    assert found(no_answer_frac=0.5) == ["format"]
+    assert {*ILL, "grader_errors", "format"} == {cause.name for cause in CAUSES}
+
+
+def test_a_clip_that_cannot_bind_is_no_cause() -> None:
+    on_policy = CONFIG | {"train": {"minibatches": 1}}
+    still = HEALTHY | {"ratio/outside_frac": 0.0, "ratio/token_log_std": 0.0}
+    assert found(means=still, config=on_policy) == []  # one mini-batch: every ratio is 1
+    assert found(means=still, config=CONFIG | {"algo": {"name": "reinforce"}}) == ["lr_low"]
+
+
+def test_the_warning_names_the_cause_and_the_key() -> None:
+    cut = no_update_warning(3, {"length/truncated_frac": 0.875, "reward/mean": 0.0}, 16, 96)
+    assert "14 of 16 responses were cut off at 96 tokens" in cut and "raise rollout.max_new_tokens" in cut
+    whole = no_update_warning(3, {"length/truncated_frac": 0.25, "reward/mean": 1.0}, 16, 96)
+    assert "max_new_tokens" not in whole and "the same (1)" in whole
+
+
+def test_a_run_warns_once_of_cut_responses_and_each_time_of_a_batch_without_update() -> None:
+    said: list[str] = []
+    recipe = Recipe.model_validate(
+        {"name": "r", "model": {"path": "m"}, "rollout": {"prompts": 4, "samples": 4, "max_new_tokens": 96}}
+    )
+    watch = SignalWatch(recipe, said.append)
+    for step in (1, 2):
+        watch.observe(step, {"update/applied": 1.0, "length/truncated_frac": 0.5})
+    assert len(said) == 1 and "8 of 16" in said[0] and "rollout.max_new_tokens" in said[0]
+    for step in (3, 4):
+        watch.observe(step, {"update/applied": 0.0, "length/truncated_frac": 0.0, "reward/mean": 0.0})
+    assert [text.startswith("no update from rollout batch") for text in said] == [False, True, True]
+
+
+def test_the_page_has_the_table_of_the_program() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "watching.md").read_text(encoding="utf-8")
+    for cause in CAUSES:
+        metric = cause.metric if " " in cause.metric else f"`{cause.metric}`"
+        assert f"| {cause.what} | {metric} | {cause.threshold} | {cause.do} |" in page, cause.name

@@ -1,0 +1,124 @@
+"""What a program may write and hold, all of its processes together, in both sandboxes and as both users."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hoards import HONEST, MEMORY, STORAGE
+from sandboxes import own_sandbox, plain_user_sandbox
+
+from gspo_cli.sandbox.choose import SandboxChoice, open_sandbox
+from gspo_cli.sandbox.contract import Job, Limits, Sandbox
+from gspo_cli.sandbox.memory import held_bytes, seccomp_filter
+from gspo_cli.sandbox.process import Finished
+from gspo_cli.sandbox.sandlock import is_usable as has_sandlock
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", params=["bwrap", "bwrap, a plain user", "sandlock"])
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    if request.param == "sandlock" and not has_sandlock():
+        pytest.skip("sandlock is not installed, or this kernel is too old for it")
+    makers = {
+        "bwrap": own_sandbox,
+        "bwrap, a plain user": plain_user_sandbox,
+        "sandlock": lambda: open_sandbox(SandboxChoice("sandlock")),
+    }
+    opened = makers[request.param]()
+    yield opened
+    opened.close()
+
+
+def run(sandbox: Sandbox, program: str) -> tuple[Finished, int]:
+    """The result, and the most that its processes held at once, in bytes."""
+    process = sandbox.start(Job("program.py", {"program.py": program.encode()}, announce=True))
+    most, ended = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not ended.wait(0.01):
+            most = max(most, held_bytes([process.pid]))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    done = process.run(b"", time.monotonic() + 30, 1 << 16)
+    ended.set()
+    watcher.join()
+    return done, most
+
+
+@pytest.mark.parametrize("name", STORAGE)
+def test_no_program_stores_more_than_its_share(sandbox: Sandbox, name: str) -> None:
+    before = shutil.disk_usage("/dev/shm").used
+    done, _ = run(sandbox, STORAGE[name])
+    assert done.stopped == "storage limit" or int(done.stdout.split()[1]) <= Limits().scratch / MIB
+    assert shutil.disk_usage("/dev/shm").used - before < 64 * MIB
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_the_processes_together_hold_no_more_than_one_may(sandbox: Sandbox, name: str) -> None:
+    if not sandbox.facts()["process_limit"]:
+        pytest.skip("this machine cannot limit the processes of root")
+    bound = Limits().memory + 768 * MIB  # what 12 processes touch between two looks; more on a machine that stalls
+    done, most = run(sandbox, MEMORY[name])
+    if most > bound:
+        done, most = run(sandbox, MEMORY[name])
+    if sandbox.kind == "sandlock" and name == "orphans":  # these are killed as such
+        assert most < 512 * MIB
+    else:
+        assert done.stopped == "memory limit" and done.code != 0
+    assert most < bound
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_program_may_use_what_it_is_promised(sandbox: Sandbox, name: str) -> None:
+    if sandbox.kind == "sandlock" and name == "multiprocessing":
+        pytest.skip("locks need /dev/shm, which sandlock keeps from programs")
+    done, _ = run(sandbox, HONEST[name])
+    assert done.stdout.endswith(b"survived\n") and done.stopped == ""
+
+
+FILTERED = """
+import ctypes, os, sys
+class Program(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("steps", ctypes.c_char_p)]
+steps = sys.stdin.buffer.read()
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(38, 1, 0, 0, 0)
+program = Program(len(steps) // 8, steps)
+assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
+found = []
+for number in map(int, sys.argv[1:]):
+    ctypes.set_errno(0)
+    libc.syscall(ctypes.c_long(number), -1, -1, -1, -1, -1, -1)
+    found.append(ctypes.get_errno() == 38)
+print(found, os.getpid() > 0)
+"""
+
+
+def test_the_filter_forbids_its_calls_and_no_other() -> None:
+    steps = seccomp_filter()
+    if platform.machine() != "x86_64" or steps is None:
+        pytest.skip("the numbers below are those of x86_64")
+    assert len(steps) % struct.calcsize("HBBI") == 0
+    forbidden, others = [319, 447, 29, 68, 64, 240, 425, 323, 321, 298, 248, 249, 250], [0, 39, 318, 317]
+    numbers = [*forbidden, *others, 0x40000000 + 39]  # the last one is a call of another architecture
+    done = subprocess.run(
+        [sys.executable, "-c", FILTERED, *map(str, numbers)], input=steps, capture_output=True, timeout=30, check=False
+    )
+    assert done.stdout.decode().split("] ")[0] == str([True] * 13 + [False] * 4 + [True])[:-1], done.stderr
+
+
+def test_scratch_that_was_used_is_free_again(sandbox: Sandbox) -> None:
+    for _ in range(3):  # in one after the other
+        done, _ = run(sandbox, STORAGE["scratch"])
+        assert done.stopped or int(done.stdout.split()[1]) >= 48

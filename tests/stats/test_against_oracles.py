@@ -1,0 +1,149 @@
+"""The statistics against independent ones, and properties that must hold for any data."""
+
+from __future__ import annotations
+
+import itertools
+from math import comb
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.regression.linear_model import OLS
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+from statsmodels.stats.sandwich_covariance import cov_cluster_2groups
+
+from gspo_cli.stats import paired, problems
+from gspo_cli.stats.curves import area_mean, max_t
+
+RNG = np.random.default_rng(7)
+
+
+def test_paired_t_is_scipys_and_antisymmetric() -> None:
+    for n in range(2, 11):
+        a, b = RNG.normal(size=(2, n))
+        found, oracle = paired.paired_t(b - a), stats.ttest_rel(b, a)
+        assert (found.t, found.p, found.df) == pytest.approx((oracle.statistic, oracle.pvalue, oracle.df), rel=1e-12)
+        assert found.ci_t == pytest.approx(tuple(oracle.confidence_interval(0.95)), rel=1e-12)
+        swapped = paired.paired_t(a - b)
+        assert (swapped.mean, swapped.p) == pytest.approx((-found.mean, found.p), rel=1e-12)
+        assert swapped.ci == pytest.approx((-found.ci[1], -found.ci[0]), rel=1e-12)
+
+
+@pytest.mark.parametrize("n", range(2, 11))
+def test_sign_flip_is_the_enumeration(n: int) -> None:
+    D_S = RNG.normal(0.3, 1, size=n).round(2)
+    sums = np.array([np.dot(signs, D_S) for signs in itertools.product((1, -1), repeat=n)])
+    assert paired.sign_flip(D_S).p == pytest.approx((abs(sums) >= abs(D_S.sum()) - 1e-12).mean())
+
+
+def test_sign_flip_ends() -> None:
+    assert paired.sign_flip(np.zeros(6)).p == 1
+    for n in range(2, 11):
+        assert paired.sign_flip(np.arange(1.0, n + 1)).p == 2 / 2**n
+
+
+def test_many_seeds_are_drawn_and_repeat() -> None:
+    D_S = np.random.default_rng(1).normal(0.5, 1, 19)
+    one, other = paired.sign_flip(D_S), paired.sign_flip(D_S)
+    assert not one.exact and one.flips == 99_999 and one == other
+    assert one.p == pytest.approx(paired.paired_t(D_S).p, abs=0.02)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_two_way_is_statsmodels(clustered: bool) -> None:
+    for _ in range(50):
+        num_seeds, num_problems = RNG.integers(2, 8), RNG.integers(4, 9)
+        d_SJ = RNG.normal(size=(num_seeds, num_problems)) + RNG.normal(size=num_problems)
+        cluster_J = np.arange(num_problems) // 2 if clustered else np.arange(num_problems)
+        found = problems.two_way(d_SJ, cluster_J if clustered else None)
+        fit = OLS(d_SJ.ravel(), np.ones(d_SJ.size)).fit()
+        seeds_of = np.repeat(np.arange(num_seeds), num_problems)
+        both, by_seed, by_cluster = cov_cluster_2groups(
+            fit, seeds_of, np.tile(cluster_J, num_seeds), use_correction=True
+        )
+        assert found is not None
+        oracle = [float(v[0, 0]) for v in (by_seed, by_cluster, both)]
+        assert (found.v_s, found.v_c) == pytest.approx(tuple(oracle[:2]), rel=1e-10)
+        assert found.v_s + found.v_c - found.v_sc == pytest.approx(oracle[2], rel=1e-9)
+        assert found.v >= max(found.v_s, found.v_c)
+
+
+def test_power_is_statsmodels_without_nan() -> None:
+    for n in range(2, 33):
+        for effect in (0.1, 0.5, 1.0, 3.0, 12.0):
+            found, oracle = paired.power(effect, n), TTestPower().power(effect, n, 0.05)
+            assert np.isfinite(found)
+            # the noncentral t behind the oracle gives NaN in the far tail
+            assert found == pytest.approx(oracle, abs=1e-6) or np.isnan(oracle)
+    solved = {n: TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8) for n in (4, 6, 8, 16, 32)}
+    assert {n: paired.mde(1.0, n) for n in solved} == pytest.approx(solved, abs=1e-4)
+
+
+def test_more_seeds_see_less_and_the_inverse_holds() -> None:
+    found = [paired.mde(0.03, n) for n in range(2, 40)]
+    assert all(a > b for a, b in itertools.pairwise(found))
+    assert [paired.seeds_needed(0.03, m) for m in found] == list(range(2, 40))
+    assert paired.seeds_needed(1.0, 0.01) == pytest.approx(((1.959964 + 0.841621) / 0.01) ** 2, rel=1e-3)
+    assert paired.seeds_needed(1.0, 1e-9) is None
+
+
+def test_equality_is_the_90_per_cent_interval_inside_the_margin() -> None:
+    for _ in range(300):
+        D_S = RNG.normal(RNG.normal(0, 0.5), 1, RNG.integers(2, 12))
+        low, high = paired.paired_t(D_S).ci_equal
+        assert (paired.p_equal(D_S, 1.0) <= paired.levels(len(D_S)).equal) == (low >= -1 and high <= 1)
+
+
+@pytest.mark.slow
+def test_holm_is_statsmodels() -> None:
+    for size in range(1, 9):
+        p = list(RNG.uniform(size=size) ** 2)
+        assert paired.holm(p) == pytest.approx(list(multipletests(p, method="holm")[1]))
+
+
+def test_pass_at_k_is_the_binomial_form() -> None:
+    for n in range(1, 21):
+        for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+            assert problems.pass_at_k(n, c, k) == pytest.approx(1 - comb(n - c, k) / comb(n, k), abs=1e-12)
+        assert problems.pass_at_k(n, n // 2, 1) == pytest.approx((n // 2) / n)
+    with pytest.raises(AssertionError):
+        problems.pass_at_k(4, 2, 5)
+
+
+@pytest.mark.parametrize("n", [3, 6])
+def test_max_t_is_the_enumeration_and_never_below_the_pointwise_p(n: int) -> None:
+    D_ST = RNG.normal(0.5, 1, size=(n, 7))
+    flips = [D_ST * np.array(signs)[:, None] for signs in itertools.product((1, -1), repeat=n)]
+    t_FT = np.array([abs(flip.mean(axis=0)) / flip.std(axis=0, ddof=1) for flip in flips])
+    largest = (t_FT.max(axis=1)[:, None] >= t_FT[0] - 1e-9).mean(axis=0)
+    assert max_t(D_ST) == pytest.approx(largest)
+    assert (max_t(D_ST) >= (t_FT >= t_FT[0] - 1e-9).mean(axis=0)).all()
+
+
+def test_the_share_within_seeds_is_unbiased() -> None:
+    rng, k = np.random.default_rng(3), 4
+    p_SJ = rng.uniform(size=(2, 6, 10))
+    # the variance of a mean of binomials is known: sum of p(1-p)/k over problems and arms, over J^2
+    true = (p_SJ * (1 - p_SJ) / k).sum(axis=(0, 2)).mean() / 10**2
+    drawn = rng.binomial(k, p_SJ, size=(2000, 2, 6, 10)) / k
+    found = [problems.noise_split(a, b, k) for a, b in drawn]
+    assert np.mean([f.within for f in found if f]) == pytest.approx(true, rel=0.01)
+    assert min(f.between for f in found if f) >= 0
+    assert problems.noise_split(*drawn[0], 1) is None
+    assert problems.noise_split(*drawn[0][:, :1], 4) is None
+
+
+def test_the_area_of_a_constant_is_the_constant() -> None:
+    for _ in range(50):
+        x = np.sort(RNG.uniform(0, 100, 7))
+        low, high = np.sort(RNG.uniform(-10, 110, 2))
+        assert area_mean(x, np.full(7, 0.3), low, high) == pytest.approx(0.3, rel=1e-12)
+
+
+def test_equal_differences_have_no_t() -> None:
+    assert paired.is_flat(np.full(6, 0.1)) and paired.is_flat(np.zeros(4)) and paired.is_flat(np.ones(1))
+    with pytest.raises(AssertionError):
+        paired.paired_t(np.full(6, 0.1))
+    assert problems.two_way(np.ones((1, 5))) is None
+    assert problems.over_problems(np.ones(5)) is None

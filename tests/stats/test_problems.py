@@ -1,0 +1,97 @@
+"""pass@k and the error of a score against values worked out by hand and against brute force."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import sqrt
+from statistics import fmean, variance
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gspo_cli.stats.problems import (
+    clustered_error,
+    detectable,
+    interval,
+    mean_pass_at_k,
+    pass_at_k,
+    pass_at_k_interval,
+    powers_up_to,
+)
+
+
+def brute_force(right: int, n: int, k: int) -> float:
+    """The share of all k-subsets of n answers that hold a right one."""
+    subsets = list(combinations([i < right for i in range(n)], k))
+    return sum(map(any, subsets)) / len(subsets)
+
+
+@given(st.data())
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 8))
+    right, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    assert pass_at_k(n, right, k) == pytest.approx(brute_force(right, n, k), abs=1e-12)
+
+
+def test_pass_at_k_by_hand() -> None:
+    # 4 answers, 1 right: of the 6 pairs 3 hold it
+    assert pass_at_k(4, 1, 2) == 0.5
+    assert pass_at_k(32, 1, 1) == pytest.approx(1 / 32, abs=1e-15)
+    assert (pass_at_k(5, 0, 5), pass_at_k(5, 1, 5), pass_at_k(5, 4, 2)) == (0.0, 1.0, 1.0)
+    assert mean_pass_at_k([(4, 1), (4, 4)], 2) == 0.75
+    assert mean_pass_at_k([(4, 1), (1, 1)], 2) is None
+    assert (powers_up_to(1), powers_up_to(8), powers_up_to(12)) == ([1], [1, 2, 4, 8], [1, 2, 4, 8, 12])
+
+
+def test_clustered_error_by_hand() -> None:
+    # shares 1, 1/2, 0: mean 1/2, squares 1/4 + 0 + 1/4, over 3 x 2; the six answers pooled would give 0.22
+    assert clustered_error([1, 0.5, 0]) == pytest.approx(sqrt(0.5 / 6), abs=1e-15)
+    assert clustered_error([0.5]) is None
+    low, high = interval(0.5, sqrt(0.5 / 6), 3) or (0, 0)
+    # n = 0.25 / (0.5 / 6) = 3 answers, t(0.975, 2) = 4.302653: at one half, Wilson's half width is z / 2 sqrt(n + z^2)
+    half = 4.302653 / (2 * sqrt(3 + 4.302653**2))
+    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
+    assert interval(0.5, None, 1) is None
+    assert detectable(0.1) == pytest.approx(0.39598, abs=1e-5)  # 2.8 sqrt 2 x 0.1
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=40))
+def test_clustered_error_against_other_formulas(shares: list[float]) -> None:
+    n, mean = len(shares), fmean(shares)
+    assert clustered_error(shares) == pytest.approx(
+        sqrt(sum((p - mean) ** 2 for p in shares) / (n * (n - 1))), abs=1e-12
+    )
+    assert clustered_error(shares) == pytest.approx(sqrt(variance(shares) / n), abs=1e-12)
+
+
+def test_the_interval_covers_the_mean_over_problems() -> None:
+    """1000 benchmarks of 30 problems, whose shares spread: a 95 % interval holds the truth in 95 % of them."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(1000):
+        truth = rng.beta(2, 3, size=30)
+        shares = rng.binomial(8, truth) / 8
+        low, high = interval(float(shares.mean()), clustered_error(shares.tolist()), 30) or (0, 0)
+        held += low <= 0.4 <= high
+    assert scipy.stats.binomtest(held, 1000, 0.95).pvalue > 1e-3
+
+
+def test_an_interval_of_shares_is_bounded_and_never_empty() -> None:
+    # 0 of 30: [0, z^2 / (30 + z^2)] with t(0.975, 29) = 2.045230
+    assert interval(0.0, 0.0, 30) == pytest.approx((0.0, 2.04523**2 / (30 + 2.04523**2)), abs=1e-6)
+    assert interval(1.0, 0.0, 30) == pytest.approx((30 / (30 + 2.04523**2), 1.0), abs=1e-6)
+    one = [1.0] + [0.0] * 29
+    low, high = interval(1 / 30, clustered_error(one), 30) or (0, 0)
+    assert 0 < low < 1 / 30 < high < 0.2
+    assert pass_at_k_interval([(8, 0)] * 30, 4) == interval(0.0, 0.0, 30)
+    rng = np.random.default_rng(1)
+    for chance in (0.02, 0.1):
+        held = 0
+        for _ in range(1000):
+            shares = rng.binomial(4, rng.beta(20 * chance, 20 * (1 - chance), size=30)) / 4
+            low, high = interval(float(shares.mean()), clustered_error(shares.tolist()), 30) or (0, 0)
+            held += low <= chance <= high
+        assert held >= 930

@@ -1,0 +1,91 @@
+"""The tasks in plain words: right answers, splits, and what counts as an answer."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gspo_cli.config import EvalConfig, TaskConfig
+from gspo_cli.errors import GspoError
+from gspo_cli.evals.benchmark import DataChoice, GraderChoice
+from gspo_cli.evals.benchmarks import find_benchmark
+from gspo_cli.tasks import make_task
+from gspo_cli.tasks.sentences import first_name, last_number
+from gspo_cli.types import Problem
+
+NAMES = ("sums", "comparisons", "stories")
+
+
+def solve(question: str) -> str:
+    """The answer, read from the question and not from the numbers it was made of."""
+    first, second = map(int, re.findall(r"\d+", question))
+    if "Monday" in question:
+        return str(first + second)
+    if "Who has more" in question:
+        one, other = re.findall(r"(\w+) has \d", question)
+        return str(one if first > second else other)
+    return str(first + second if " more" in question else first - second)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_answer_is_right_and_the_splits_share_no_problem(name: str) -> None:
+    task = make_task(TaskConfig(name=name))
+    train, held_out = task.problems("train"), task.problems("held_out")
+    assert (len(train), len(held_out)) == (2000, 200)
+    assert len({p.id for p in train} | {p.id for p in held_out}) == 2200
+    assert task.problems("train") == train
+    for problem in [*train, *held_out]:
+        assert solve(problem.id) == problem.answer, problem
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("17 + 25 = 42.", "42"),
+        ("The answer is 42", "42"),
+        ("42.0", "42.0"),  # not the number 0
+        ("1,042 apples.", "1,042"),
+        ("forty-two", None),
+        ("", None),
+        ("٤٢", None),  # digits of another script are no answer
+    ],
+)  # fmt: skip
+def test_the_last_number_is_the_answer(text: str, number: str | None) -> None:
+    assert last_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("Anna has more.", "Anna"), ("Tom, not Anna.", "Tom"), ("Tommy has more.", None), ("52 is more than 7.", None)],
+)
+def test_the_first_name_is_the_answer(text: str, name: str | None) -> None:
+    assert first_name(text) == name
+
+
+SAID = {
+    "sums": ("42", {"17 + 25 = 42.": 1.0, "It is 43.": 0.0, "42 is 17 + 25.": 0.0, "I do not know.": 0.0}),
+    "comparisons": ("Anna", {"Anna has more than Tom.": 1.0, "Tom has less than Anna.": 0.0, "She has.": 0.0}),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_the_reward_and_the_benchmark_agree(name: str) -> None:
+    task, bench = make_task(TaskConfig(name=name)), find_benchmark(name)
+    answer, said = SAID[name]
+    problem = Problem("q", "q", answer)
+    grader = bench.grader(bench.load(DataChoice()), GraderChoice())
+    grades = grader.grade([(problem, text) for text in said])
+    for (text, value), grade in zip(said.items(), grades, strict=True):
+        score = task.reward(problem, text)
+        assert score.value == value and grade.verdict == score.reason, text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_has_the_held_out_problems(name: str) -> None:
+    assert name in EvalConfig(bench=(name,)).bench
+    assert list(find_benchmark(name).load(DataChoice()).problems) == make_task(TaskConfig(name=name)).problems(
+        "held_out"
+    )
+    with pytest.raises(GspoError, match="takes no data"):
+        find_benchmark(name).load(DataChoice(revision="x"))

@@ -1,0 +1,49 @@
+"""A hub that cannot be reached is found out once, before the libraries begin to retry."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from gspo_cli import hub
+
+
+class Missing(BaseHTTPRequestHandler):
+    """Any answer will do, even this one."""
+
+    def do_HEAD(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """A server that has nothing."""
+    made = HTTPServer(("127.0.0.1", 0), Missing)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{made.server_port}"
+    made.shutdown()
+    made.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, server: str, there: bool) -> None:
+    import datasets.config
+    from huggingface_hub import constants
+
+    hub._reachable.cache_clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", server if there else "http://127.0.0.1:9")  # the discard port: closed
+    for _ in range(2):
+        hub.prepare_hub()
+        assert constants.HF_HUB_OFFLINE is datasets.config.HF_HUB_OFFLINE is (not there)
+    assert hub._reachable.cache_info().misses == 1
+    hub._reachable.cache_clear()

@@ -1,0 +1,115 @@
+"""Synthetic noise on the old policy's log-probabilities: its size, its independence of everything else, its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_batches import CPU, learner, rollout_batch
+from test_update import WHOLE
+from transformers import PreTrainedModel
+
+from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.config import Recipe
+from gspo_cli.recipe import load
+from gspo_cli.report.runs.synthetic import synthetic_settings
+from gspo_cli.training.state.run_config import config_table
+from gspo_cli.training.step.batches import make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.noise import RecordedNoise, noise_of
+from gspo_cli.training.step.update import record_old_policy, update
+from gspo_cli.types import MiniBatch, Sample
+
+
+def response(length: int, index: int = 0) -> Sample:
+    return Sample("p", index, 0, (5,) * length, (-0.1,) * length, "stop", 0)
+
+
+@pytest.mark.parametrize("tail", ["normal", "student_t"])
+def test_size_is_the_standard_deviation(tail: str) -> None:
+    noise = RecordedNoise(0, 1, token=0.3, tail=tail)  # type: ignore[arg-type]
+    drawn = noise.of(response(20_000))
+    assert float(drawn.std()) == pytest.approx(0.3, rel=0.1)
+    assert abs(float(drawn.mean())) < 0.02
+    heavy = float((drawn / drawn.std()).pow(4).mean())
+    assert heavy == pytest.approx(3, abs=0.3) if tail == "normal" else heavy > 6
+
+
+def test_a_response_shares_its_own_part() -> None:
+    drawn = [RecordedNoise(0, 1, token=0.0, response=0.5).of(response(4, i)) for i in range(400)]
+    assert all(torch.equal(d, d[:1].expand(4)) for d in drawn)
+    assert float(torch.stack(drawn)[:, 0].std()) == pytest.approx(0.5, rel=0.15)
+
+
+def test_it_depends_on_nothing_but_its_keys() -> None:
+    noise = RecordedNoise(3, 7, token=0.3, response=0.1)
+    assert torch.equal(noise.of(response(5)), noise.of(response(5)))
+    # a longer response begins alike: the noise of a position does not depend on what follows
+    assert torch.equal(noise.of(response(5)), noise.of(response(9))[:5])
+    others = [replace(noise, seed=4).of(response(5)), replace(noise, step=8).of(response(5)), noise.of(response(5, 1))]
+    assert not any(torch.equal(noise.of(response(5)), other) for other in others)
+
+
+def prepared(noise: RecordedNoise | None) -> list[MiniBatch]:
+    batch, grpo = rollout_batch(), ALGORITHMS["grpo"]
+    advantages_B = grpo.advantage(*rewards_and_groups(batch), grpo.Params())
+    return make_mini_batches(batch, advantages_B, replace(WHOLE, minibatches=2, noise=noise), CPU)
+
+
+def test_ratios_are_off_by_it_before_any_update(tiny_moe: PreTrainedModel) -> None:
+    who = learner(tiny_moe, "grpo")
+    mini_batches = prepared(RecordedNoise(0, 1, token=0.3))
+    record_old_policy(who, mini_batches)
+    for index, mini in enumerate(mini_batches):
+        values = update(who, mini, lr=0.0, first=index == 0).result().values
+        assert values["ratio/token_log_std"] == pytest.approx(0.3, rel=0.25)
+        for micro in mini.micro_batches:
+            assert micro.noise_BT is not None and micro.trainer_log_probs_BT is not None
+            assert not micro.noise_BT[~micro.mask_BT].any()
+            # what mismatch/* compares stays clean
+            assert torch.equal(micro.old_log_probs_BT, micro.trainer_log_probs_BT + micro.noise_BT)
+
+
+def test_without_noise_the_first_ratios_are_exactly_one(tiny_moe: PreTrainedModel) -> None:
+    mini_batches = prepared(None)
+    record_old_policy(learner(tiny_moe, "grpo"), mini_batches)
+    values = update(learner(tiny_moe, "grpo"), mini_batches[0], lr=0.0, first=True).result().values
+    assert values["ratio/token_log_absmax"] == 0
+
+
+def test_a_recipe_without_noise_keeps_its_hash() -> None:
+    table = config_table(load("quickstart", {}, []))
+    assert "noise" not in table and "terms" not in table["task"]
+    assert noise_of(load("quickstart", {}, []), 1) is None
+    noisy = load("quickstart", {}, ["noise.token=0.3"])
+    assert config_table(noisy)["noise"] == {"token": 0.3, "response": 0.0, "tail": "normal"}
+    assert noise_of(noisy, 4) == RecordedNoise(0, 4, 0.3)
+
+
+def test_sentences_say_that_it_is_synthetic() -> None:
+    noisy = load("quickstart", {}, ["noise.token=0.3", "noise.tail='student_t'", "task.terms=[8,11]",
+                                    "rollout.max_new_tokens=200"])  # fmt: skip
+    assert synthetic_settings(noisy.model_dump(mode="json")) == (
+        "Synthetic noise on the old log-probabilities: 0.3 nat per token (Student's t, 3 degrees of freedom). "
+        "Rows of 8 to 11 digits."
+    )
+    routers = load("quickstart", {}, ["noise.experts=0.1"])
+    assert synthetic_settings(routers.model_dump(mode="json")) == (
+        "Synthetic router noise: 10 % of the old policy's expert slots exchanged."
+    )
+    assert synthetic_settings(config_table(load("quickstart", {}, []))) == ""
+
+
+@pytest.mark.parametrize(
+    ("task", "tokens", "why"),
+    [
+        ({"terms": [8, 11]}, 64, "max_new_tokens = 64 would cut such answers; set it to 120"),
+        ({"terms": [2, 2]}, 64, "at least 5"),
+        ({"terms": [6, 5]}, 64, "the fewest at least 2"),
+        ({"name": "gsm8k", "terms": [8, 11]}, 200, "the task is gsm8k"),
+    ],
+)
+def test_rows_that_cannot_work_are_refused(task: dict[str, object], tokens: int, why: str) -> None:
+    table = {"name": "x", "model": {"tiny": {}}, "task": task, "rollout": {"max_new_tokens": tokens}}
+    with pytest.raises(ValueError, match=why):
+        Recipe.model_validate(table)

@@ -1,0 +1,27 @@
+"""Which runs a path to resume stands for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gspo_cli.config import Recipe
+from gspo_cli.errors import GspoError
+from gspo_cli.training.study.plans import StudyPlan, record_plan, runs_with_plans
+
+
+def test_a_study_or_one_of_its_runs_goes_on_elsewhere(tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    recipe = Recipe.model_validate({"name": "study", "model": {"path": "x"}})
+    record_plan(study, StudyPlan(recipe, ["grpo", "gspo"], [0, 1], ""))
+    (study / "gspo-s1").mkdir()
+    assert [p.folder.name for p in runs_with_plans(study)] == ["grpo-s0", "gspo-s0", "grpo-s1", "gspo-s1"]
+    (one,) = runs_with_plans(study / "gspo-s1")
+    assert one.folder == study / "gspo-s1" and one.plan and one.plan.arms == ["grpo", "gspo"]
+    assert one.run and (one.run.arm, one.run.recipe.seed) == ("gspo", 1)
+    alone = shutil.copytree(study / "gspo-s1", tmp_path / "gspo-s1")
+    for stranger in (alone, study / "gspo-s2", tmp_path):
+        with pytest.raises(GspoError, match="no study in"):
+            runs_with_plans(stranger)

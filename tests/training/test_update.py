@@ -1,0 +1,141 @@
+"""One optimizer step: which tokens it is made on, how far it goes, and what is added to the loss.
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from test_batches import CPU, learner, rollout_batch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.config import AlgoConfig, Correction, Kl
+from gspo_cli.models.log_probs import token_scores
+from gspo_cli.training.step.batches import Batching, Row, lay_out, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.update import Learner, record_old_policy, update
+from gspo_cli.types import MicroBatch, MiniBatch, Sample
+
+WHOLE = Batching(minibatches=1, micro_batch_tokens=10_000)
+
+
+def whole_batch(advantages_B: Tensor | None = None, plan: Batching = WHOLE) -> tuple[MiniBatch, MicroBatch]:
+    """One mini-batch of one pass; GRPO's advantages unless others are given."""
+    batch, grpo = rollout_batch(), ALGORITHMS["grpo"]
+    if advantages_B is None:
+        advantages_B = grpo.advantage(*rewards_and_groups(batch), grpo.Params())
+    (mini,) = make_mini_batches(batch, advantages_B, plan, CPU)
+    (micro,) = mini.micro_batches
+    return mini, micro
+
+
+def parameters(model: PreTrainedModel) -> Tensor:
+    """All weights in one row."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def moved(who: Learner, mini: MiniBatch, lr: float = 1.0, first: bool = True) -> Tensor:
+    """How far one update moves the weights: -lr times the gradient, as the optimizer is plain descent."""
+    before = parameters(who.model)
+    update(who, mini, lr, first)
+    return parameters(who.model) - before
+
+
+def test_the_loss_tokens_are_the_response_to_its_end() -> None:
+    # prompts of 2 and 1 tokens, responses 7 8 1 and 9 1 that end in EOS = 1; EOS is a loss token, nothing after it
+    rows = [
+        Row((4, 5), Sample("a", 0, 0, (7, 8, 1), (-0.1, -0.2, -0.3), "stop", 0), 1.0),
+        Row((6,), Sample("b", 0, 0, (9, 1), (-0.4, -0.5), "stop", 0), -1.0),
+    ]
+    micro = lay_out(rows, CPU)
+    assert micro.input_ids_BT.tolist() == [[4, 5, 7, 8, 1], [6, 9, 1, 0, 0]]
+    assert micro.mask_BT.tolist() == [[False, False, True, True, True], [False, True, True, False, False]]
+    expected = torch.tensor([[0, 0, -0.1, -0.2, -0.3], [0, -0.4, -0.5, 0, 0]])
+    assert torch.equal(micro.sampler_log_probs_BT, expected)
+    # experts count at every token but each row's last; a token is predicted one position before it
+    assert micro.positions_N.tolist() == [0, 1, 2, 3, 5, 6] and micro.predicts_M.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_eos_has_a_gradient(tiny_moe: PreTrainedModel) -> None:
+    mini, micro = whole_batch()
+    assert int(mini.mask_BT.sum()) > int(micro.mask_BT.sum())
+    last_BT = micro.mask_BT & ~torch.nn.functional.pad(micro.mask_BT[:, 1:], (0, 1))
+    scores = token_scores(tiny_moe, micro.input_ids_BT, micro.mask_BT, 1.0).log_probs_BT
+    log_probs_BT = scores.detach().requires_grad_()
+    output = ALGORITHMS["gspo"].loss(
+        log_probs_BT, scores.detach(), micro.advantages, micro.mask_BT, ALGORITHMS["gspo"].Params()
+    )
+    (gradient_BT,) = torch.autograd.grad(output.loss_numerator, log_probs_BT)
+    assert (gradient_BT[last_BT] != 0).all() and len(gradient_BT[last_BT]) == 16
+
+
+def test_the_learning_rate_is_the_one_given(tiny_moe: PreTrainedModel) -> None:
+    whole, quarter = (moved(learner(tiny_moe, "grpo"), whole_batch()[0], lr) for lr in (1.0, 0.25))
+    torch.testing.assert_close(quarter, whole / 4, rtol=0, atol=1e-12)
+    assert float(whole.norm()) > 1e-3
+
+
+def test_the_gradient_is_clipped_to_its_global_norm(tiny_moe: PreTrainedModel) -> None:
+    free = moved(learner(tiny_moe, "grpo"), whole_batch()[0])
+    norm = float(free.norm())
+    who = replace(learner(tiny_moe, "grpo"), grad_clip=norm / 10)
+    before = parameters(who.model)
+    values = update(who, whole_batch()[0], 1.0, first=True).result().values
+    # clipping divides by norm + 1e-6
+    torch.testing.assert_close(parameters(who.model) - before, free / 10, rtol=1e-4, atol=1e-12)
+    assert values["grad/norm"] == pytest.approx(norm, rel=1e-6)  # logged before clipping
+    assert values["grad/clipped_frac"] == 1
+
+
+def test_an_infinite_gradient_of_a_finite_loss_is_refused(tiny_moe: PreTrainedModel) -> None:
+    who = learner(tiny_moe, "grpo")
+    next(who.model.parameters()).register_hook(lambda gradient: gradient + torch.inf)
+    before = parameters(who.model)
+    values = update(who, whole_batch()[0], 1.0, first=True).result().values
+    assert values["update/applied"] == 0 and values["loss"] is not None and abs(values["loss"]) < 1
+    assert torch.equal(parameters(who.model), before)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "dapo"])
+def test_the_kl_penalty_is_added_to_the_loss(tiny_moe: PreTrainedModel, name: str) -> None:
+    # without advantages the gradient is the penalty's alone: coef / N sum_i 1/L_i sum_t k3, in dapo coef / T sum sum k3
+    mini, micro = whole_batch(torch.zeros(20), replace(WHOLE, keep_rows_without_advantage=True))
+    who, coef = learner(tiny_moe, name), 0.3
+    reference = copy.deepcopy(who.model)
+    with torch.no_grad():
+        for p in reference.parameters():
+            p.mul_(1.1)
+    who = replace(who, algo=AlgoConfig(name=name, kl=Kl(coef=coef)), reference=reference)
+    record_old_policy(who, [mini])
+    ref_BT, mask_BT = micro.ref_log_probs_BT, micro.mask_BT
+    assert ref_BT is not None
+    log_probs_BT = token_scores(who.model, micro.input_ids_BT, mask_BT, 1.0).log_probs_BT
+    k3_BT = torch.where(mask_BT, (ref_BT - log_probs_BT).exp() - (ref_BT - log_probs_BT) - 1, 0.0)
+    expected = k3_BT.sum() / mask_BT.sum() if name == "dapo" else (k3_BT.sum(-1) / mask_BT.sum(-1)).mean()
+    (coef * expected).backward()
+    gradient = torch.cat([p.grad.flatten() for p in who.model.parameters() if p.grad is not None])
+    step = moved(who, mini)
+    assert len(gradient) == len(step) and float(step.norm()) > 1e-4
+    torch.testing.assert_close(step, -gradient, rtol=0, atol=1e-10)
+
+
+def test_corrections_weigh_by_the_old_policy(tiny_dense: PreTrainedModel) -> None:
+    # o - m = 0.5 everywhere while the policy has left o: every weight is e^0.5, wherever the policy is now
+    def gradient(kind: str) -> Tensor:
+        who, (mini, micro) = learner(tiny_dense, "grpo"), whole_batch()
+        with torch.no_grad():
+            now_BT = token_scores(who.model, micro.input_ids_BT, micro.mask_BT, 1.0).log_probs_BT
+        noise_BT = torch.randn(now_BT.shape, generator=torch.Generator().manual_seed(0), dtype=now_BT.dtype)
+        micro.old_log_probs_BT = now_BT + 0.1 * noise_BT * micro.mask_BT
+        micro.sampler_log_probs_BT = micro.old_log_probs_BT - 0.5
+        correction = Correction.model_validate({"kind": kind, "low": 0.0, "high": 100.0})
+        return moved(replace(who, algo=AlgoConfig(correction=correction)), mini, first=False)
+
+    weight = torch.tensor(0.5, dtype=torch.float64).exp()
+    # the model's normalisation works in float32
+    torch.testing.assert_close(gradient("tis"), gradient("none") * weight, rtol=1e-3, atol=1e-6)
