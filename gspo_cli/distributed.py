@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import json
 import os
 import socket
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -168,6 +172,24 @@ def leave(ranks: Ranks) -> None:
         import torch.distributed as dist
 
         dist.destroy_process_group()
+
+
+def exit_rank(code: int) -> None:
+    """End a process that joined others, without Python's own shutdown; in any other process this does nothing.
+
+    Threads of the collectives outlive the process group where something still refers to it. One that drops a tensor's
+    last reference asks for the interpreter; during shutdown it is ended within C++ code instead, which aborts the
+    process ("terminate called without an active exception") after all its work is done.
+    """
+    collectives = sys.modules.get("torch.distributed")
+    if collectives is None or not collectives.is_initialized():
+        return
+    threading._shutdown()  # type: ignore[attr-defined]  # as in the normal end: other threads, then exit handlers
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
+    os._exit(code)
 
 
 def free_port() -> int:

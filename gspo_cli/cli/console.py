@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
@@ -88,6 +89,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+RANK_0_REPORTS_S = 3.0
+"""How long another rank waits, so that rank 0 can report an error that all of them have."""
+
+
 def report(error: Exception, as_json: bool) -> ExitCode:
     """Print an error on stderr, in its three parts or as one JSON object, and return its exit code.
 
@@ -105,7 +110,8 @@ def report(error: Exception, as_json: bool) -> ExitCode:
             ExitCode.UNEXPECTED,
         )
     if (error.shared or error.code == ExitCode.USER_ERROR) and os.environ.get("RANK", "0") != "0":
-        return error.code  # rank 0 reports it
+        time.sleep(RANK_0_REPORTS_S)  # the launcher ends all ranks as soon as one has ended
+        return error.code
     if as_json:
         parts = {"error": error.message, "why": error.why, "do": error.hint, "exit": int(error.code)}
         sys.stderr.write(json.dumps(parts) + "\n")

@@ -13,6 +13,7 @@ from typer.main import get_command
 from gspo_cli import __version__
 from gspo_cli.cli import console, doctor, eval, fidelity, recipes, report, report_map, rollout, runs
 from gspo_cli.cli.train import command
+from gspo_cli.distributed import exit_rank
 from gspo_cli.errors import ExitCode, GspoError
 
 app = typer.Typer(
@@ -58,7 +59,16 @@ app.add_typer(runs.app, name="runs")
 
 
 def run() -> None:
-    """The console script. Global flags work anywhere on the line: `gspo train -q` is `gspo -q train`."""
+    """The console script, and what each rank of a launch runs."""
+    try:
+        run_arguments()
+    except SystemExit as end:
+        exit_rank(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def run_arguments() -> None:
+    """Run the command line. Global flags work anywhere on it: `gspo train -q` is `gspo -q train`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
             stream.reconfigure(errors="replace")  # for terminals that cannot show every sign

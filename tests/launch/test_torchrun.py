@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -96,6 +97,32 @@ def test_an_aborted_rank_is_begun_once_more_from_the_checkpoint(gspo: Gspo, smok
     assert [json.loads(line)["run"] for line in done.out.splitlines()] == [str(run)]
     assert [line["step"] for line in strict_lines(run / "metrics.jsonl") if line["kind"] == "step"] == [1, 2, 3, 4]
     assert gspo("runs", "verify", run.parent).code == 0
+
+
+ENDS = """
+import atexit, os, sys, threading, time
+from types import SimpleNamespace
+from gspo_cli.cli import main
+
+class AbortsInShutdown:
+    def __del__(self, abort=os.abort):
+        abort()
+
+kept = AbortsInShutdown()
+kept.itself = kept  # a circle, which nothing but Python's shutdown breaks
+joined = SimpleNamespace(is_initialized=lambda: sys.argv.pop() == "joined")
+sys.modules["torch.distributed"] = joined
+atexit.register(print, "handler")
+threading.Thread(target=lambda: (time.sleep(0.5), print("thread"))).start()
+main.run_arguments = lambda: sys.exit(4)
+main.run()
+"""
+
+
+@pytest.mark.parametrize(("joined", "code"), [("joined", 4), ("alone", -signal.SIGABRT)])
+def test_a_rank_ends_before_pythons_shutdown(joined: str, code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS, joined], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (code, ["thread", "handler"]), done.stderr
 
 
 @pytest.mark.parametrize(
