@@ -9,6 +9,8 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,24 @@ def load_plugin(name: str, needs: tuple[str, ...]) -> Any:
             "docs/extending.md has a complete example",
         )
     return found
+
+
+@contextmanager
+def users_code(message: str) -> Iterator[None]:
+    """Within the context a user's code runs. Errors: GspoError for whatever it raises, with its file and line."""
+    try:
+        yield
+    except GspoError:
+        raise
+    except (Exception, SystemExit) as error:  # it may raise anything
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if Path(__file__).parent not in Path(frame.filename).parents]
+        where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
+        raise GspoError(
+            message,
+            f"{type(error).__name__}: {error}{where}",
+            "correct the code; docs/extending.md has a complete example",
+        ) from error
 
 
 def _make_importable(name: str, top: str) -> None:

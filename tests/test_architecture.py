@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "instruments": BASE | {"algorithms", "models", "moe", "report", "rollout", "runlog", "stats", "training"},
     "exporters": {"errors", "runlog"},
     "plan": BASE | {"hub"},  # nothing that could load a weight
-    "cli": {"errors", "sanitize"},
+    "cli": {"distributed", "errors", "sanitize"},
     "__init__": {"report"}, "__main__": {"cli"},
 }  # fmt: skip
 """Within the package, besides itself; what a function imports counts too, except in `cli`."""

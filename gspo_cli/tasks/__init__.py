@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.plugins import is_plugin, load_plugin
+from gspo_cli.plugins import is_plugin, load_plugin, users_code
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.tasks.code import Code
 from gspo_cli.tasks.math import Gsm8k, Math
@@ -118,22 +116,6 @@ def _fill_template(task: Task, template: str) -> None:
         return [replace(p, prompt=fill(template, p.prompt)) for p in problems(split)]
 
     task.problems = filled  # type: ignore[method-assign]
-
-
-@contextmanager
-def users_code(message: str) -> Iterator[None]:
-    """Within the context a user's code runs. Errors: GspoError for whatever it raises, with its file and line."""
-    try:
-        yield
-    except GspoError:
-        raise
-    except (Exception, SystemExit) as error:  # it may raise anything
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        raise GspoError(
-            message,
-            f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})",
-            "correct the code; docs/extending.md has a complete example",
-        ) from error
 
 
 def read_problems(task: Task, config: TaskConfig) -> list[Problem]:

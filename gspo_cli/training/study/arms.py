@@ -16,6 +16,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.plugins import is_plugin, load_plugin
 from gspo_cli.recipe import Layer, check_params, user_errors
 from gspo_cli.training.study.checks import check_combination, check_recipe_engine
+from gspo_cli.training.study.trial import check_names, try_algorithm
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ def find_algorithm(name: str, arms: Sequence[str] = ()) -> Algorithm:
     Errors: GspoError for an unknown one, with the nearest algorithm or arm.
     """
     if is_plugin(name):
-        return cast(Algorithm, load_plugin(name, needs=NEEDED))
+        loaded = cast(Algorithm, load_plugin(name, needs=NEEDED))
+        check_names(name, loaded)
+        return loaded
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     near = difflib.get_close_matches(name, [*ALGORITHMS, *arms], n=1)
@@ -99,6 +102,8 @@ def resolve_arm(recipe: Recipe, arm: str, here: bool = True) -> tuple[Recipe, Al
     except ValidationError as error:
         raise locate_error(error, recipe, arm, Recipe) from error
     check_combination(filled, algorithm, params)
+    if is_plugin(str(name)):
+        try_algorithm(str(name), algorithm, params)
     if here:
         check_recipe_engine(filled, trains=True)
     return filled, algorithm, params

@@ -1,0 +1,86 @@
+"""A trial of somebody's own algorithm on four short responses: a mistake ends the command before a study begins."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.contract import Algorithm, LossOutput
+from gspo_cli.errors import GspoError
+from gspo_cli.plugins import users_code
+
+REWARDS_B, GROUPS_B = torch.tensor([1.0, 0.0, 0.5, 0.25]), torch.tensor([0, 0, 1, 1])
+MASK_BT = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 0]], dtype=torch.bool)
+OLD_BT = -torch.arange(1.0, 13.0).reshape(4, 3) / 8 * MASK_BT
+
+
+def check_names(name: str, algorithm: Algorithm) -> None:
+    """Errors: GspoError unless `Params` is a dataclass and `UNIT` one of the two."""
+    why, do = "the arms of a study are told apart by what they hold", "docs/extending.md has a complete example"
+    if not (isinstance(algorithm.Params, type) and is_dataclass(algorithm.Params)):
+        raise GspoError(f"algorithm {name!r}: Params is not a dataclass", why, do)
+    if algorithm.UNIT not in ("token", "sequence"):
+        raise GspoError(f'algorithm {name!r}: UNIT is neither "token" nor "sequence"', "each has its own ratio", do)
+
+
+def try_algorithm(name: str, algorithm: Algorithm, params: Any) -> None:
+    """Call each function of the contract once.
+
+    Errors: GspoError where one fails, or returns something of another type or shape, or numbers that are not finite.
+    """
+    with users_code(f"algorithm {name!r} failed in advantage()"):
+        advantages = algorithm.advantage(REWARDS_B.clone(), GROUPS_B.clone(), params)
+    check_tensor(name, "advantage()", advantages, (4,))
+    with users_code(f"algorithm {name!r} failed in denominator()"):
+        denominator = algorithm.denominator(MASK_BT.clone(), params)
+    if not isinstance(denominator, (int, float)):  # a plain number serves as well
+        check_tensor(name, "denominator()", denominator, ())
+    with users_code(f"algorithm {name!r} failed in token_terms()"):
+        terms = algorithm.token_terms(OLD_BT.clone(), MASK_BT.clone())
+    check_tensor(name, "token_terms()", terms, ())
+    log_probs_BT = (OLD_BT * 1.01).requires_grad_()
+    with users_code(f"algorithm {name!r} failed in loss()"):
+        output = algorithm.loss(
+            log_probs_BT, OLD_BT.clone(), advantages, MASK_BT.clone(), params,
+            sampler_log_probs_BT=OLD_BT.clone(), weights=None,
+        )  # fmt: skip
+    if not isinstance(output, LossOutput):
+        raise rejected(name, "loss()", describe(output), "a gspo_cli.algorithms.LossOutput")
+    check_tensor(name, "loss_numerator", output.loss_numerator, ())
+    check_tensor(name, "denominator", output.denominator, ())
+    check_tensor(name, "gradient_weight_BT", output.gradient_weight_BT, (4, 3))
+    if output.clipped_BT is not None:
+        check_tensor(name, "clipped_BT", output.clipped_BT, (4, 3))
+    if not output.loss_numerator.requires_grad:
+        raise rejected(name, "loss_numerator", "a tensor without a gradient", "one that depends on log_probs_BT")
+    with users_code(f"algorithm {name!r} failed in the gradient of its loss"):
+        (gradient_BT,) = torch.autograd.grad(output.loss_numerator, log_probs_BT)
+    check_tensor(name, "the gradient of loss_numerator", gradient_BT, (4, 3))
+
+
+def check_tensor(name: str, what: str, found: Any, shape: tuple[int, ...]) -> None:
+    """Errors: GspoError unless it is a tensor of this shape with finite numbers."""
+    wanted = f"a tensor of shape {list(shape)} with finite numbers"
+    if not isinstance(found, Tensor) or found.shape != shape:
+        raise rejected(name, what, describe(found), wanted)
+    if not bool(torch.isfinite(found).all()):
+        raise rejected(name, what, f"{found.tolist()}", wanted)
+
+
+def rejected(name: str, what: str, found: str, wanted: str) -> GspoError:
+    """What the trial got and what it needs."""
+    return GspoError(
+        f"algorithm {name!r}: {what} is {found}",
+        f"in a trial on 4 responses of up to 3 tokens it must be {wanted}",
+        "correct the code; docs/extending.md has a complete example",
+    )
+
+
+def describe(found: Any) -> str:
+    """A value by its type, and a tensor by its shape."""
+    if isinstance(found, Tensor):
+        return f"a tensor of shape {list(found.shape)}"
+    return "None" if found is None else f"of type {type(found).__name__}"
