@@ -321,13 +321,16 @@ def export(
         str, typer.Option("--to", help="tensorboard, wandb (as an offline run), trackio (a local project), or archive.")
     ] = "tensorboard",
     follow: Annotated[bool, typer.Option("--follow", help="Keep up with running runs until Ctrl-C.")] = False,
+    no_updates: Annotated[
+        bool, typer.Option("--no-updates", help="Archive: leave out single updates, most of its size.")
+    ] = False,
     out: Results = Path("results"),
     json_: Json = False,
 ) -> None:
     """Mirror a study's logs for a tracker, in <study>/TRACKER; the logs stay the original.
 
     `--to archive` packs logs, configurations and answers, without weights, into one file beside the study. Every
-    `gspo report` command reads it in place of a study.
+    `gspo report` command reads it in place of a study. With `--no-updates`, figures over single updates are empty.
 
     Examples:
         gspo runs export --to tensorboard
@@ -339,8 +342,10 @@ def export(
     from gspo_cli.report.runs.folders import find_study
 
     if to == "archive":
-        return _archive(find_study(study, out).folder, follow, json_)
+        return _archive(find_study(study, out).folder, follow, not no_updates, json_)
     mirror.check(to)
+    if no_updates:
+        raise GspoError(f"--no-updates with --to {to}", "only an archive can leave them out", "leave out --no-updates")
     folder = find_study(study, out).folder
     how_to_read = mirror.EXPORTERS[to].how_to_read(mirror.place(folder, to))
     if follow:
@@ -356,13 +361,13 @@ def export(
     console.note(how_to_read)
 
 
-def _archive(study: Path, follow: bool, json_: bool) -> None:
+def _archive(study: Path, follow: bool, updates: bool, json_: bool) -> None:
     from gspo_cli.report.runs.archive import SUFFIX, write_archive
 
     if follow:
         raise GspoError("--follow with --to archive", "an archive is written once", "leave out --follow")
     target = study.with_name(study.resolve().name + SUFFIX)
-    size = write_archive(study, target)
+    size = write_archive(study, target, updates)
     if json_:
         console.print_json({"study": str(study), "to": "archive", "path": str(target), "bytes": size})
     else:

@@ -45,6 +45,23 @@ def test_an_archive_gives_the_same_comparison(tmp_path: Path) -> None:
     assert not (moved / "demo" / "gspo-s0" / "checkpoints").exists() and not list(moved.glob(".tmp*"))
 
 
+def test_without_single_updates_the_comparison_is_the_same(tmp_path: Path) -> None:
+    study = cube(tmp_path / "a" / "demo")
+    log = study / "gspo-s0" / "metrics.jsonl"
+    last = json.loads(log.read_text().splitlines()[-1])
+    log.write_text(log.read_text() + json.dumps(last | {"kind": "update", "mini_batch": 0, "metrics": {}}) + "\n")
+    there = run(report.app, "compare", study, "--metric", "arithmetic/avg@4", "--json")
+    done = run(runs.app, "export", study, "--to", "archive", "--no-updates", "--json")
+    archive = json.loads(done.stdout)["path"]
+    here = run(report.app, "compare", archive, "--out", tmp_path, "--metric", "arithmetic/avg@4", "--json")
+    ours, theirs = json.loads(here.stdout), json.loads(there.stdout)
+    assert (ours["effect"], ours["ci"], ours["verdict"]) == (theirs["effect"], theirs["ci"], theirs["verdict"])
+    kept = (tmp_path / "demo" / "gspo-s0" / "metrics.jsonl").read_text()
+    assert '"update"' not in kept and len(kept.splitlines()) == len(log.read_text().splitlines()) - 1
+    refused = run(runs.app, "export", study, "--no-updates")
+    assert refused.exit_code == 2 and "only an archive" in refused.stderr
+
+
 PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "quickstart" / "quickstart-logs.tar.xz"
 
 

@@ -40,9 +40,10 @@ MOST_BYTES = 1 << 32
 """Unpacked; a file that grows further is no study."""
 
 
-def write_archive(study: Path, target: Path) -> int:
+def write_archive(study: Path, target: Path, updates: bool = True) -> int:
     """Writes the study's archive, and returns its size in bytes.
 
+    `updates=False` leaves out the log's lines of single updates; comparisons and maps read those of whole batches.
     Errors: GspoError for a folder without runs, and for a file that exists.
     """
     runs = sorted(path.parent for path in study.glob("*/run.json"))
@@ -61,6 +62,9 @@ def write_archive(study: Path, target: Path) -> int:
     ):
         for path in (path for path in files if path.is_file()):
             content = path.read_bytes()
+            if path.name == "metrics.jsonl" and not updates:
+                lines = content.splitlines(keepends=True)
+                content = b"".join(line for line in lines if json.loads(line)["kind"] != "update")
             info = tarfile.TarInfo(str(PurePosixPath(study.resolve().name, *path.relative_to(study).parts)))
             info.size, info.mode = len(content), 0o644  # no time, no owner: the same study gives the same bytes
             tar.addfile(info, io.BytesIO(content))
