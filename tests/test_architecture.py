@@ -26,10 +26,11 @@ PACKAGE = Path(gspo_cli.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "scipy"}
 
-BASE = {"types", "tables", "task_config", "config", "errors", "seeds", "recipe"}
+BASE = {"types", "tables", "model_config", "task_config", "config", "errors", "seeds", "recipe"}
 MAY_IMPORT = {
     "types": set(), "errors": set(), "seeds": set(), "tables": set(), "task_config": {"tables"},
-    "config": {"tables", "task_config"}, "recipe": {"config", "errors", "plugins"},
+    "model_config": {"tables"}, "config": {"tables", "model_config", "task_config"},
+    "recipe": {"config", "errors", "plugins"},
     "plugins": {"errors"}, "sanitize": set(), "distributed": {"errors"}, "rows": {"errors"}, "hub": set(),
     "doctor": {"errors", "sandbox"},
     "algorithms": {"types", "errors"},
@@ -58,7 +59,8 @@ MAY_IMPORT = {
 
 THIRD_PARTY = {
     "types": set(), "errors": set(), "seeds": set(), "tables": {"pydantic"},
-    "task_config": {"pydantic"}, "config": {"pydantic"}, "recipe": {"pydantic"}, "plugins": set(),
+    "task_config": {"pydantic"}, "model_config": {"pydantic"}, "config": {"pydantic"}, "recipe": {"pydantic"},
+    "plugins": set(),
     "distributed": {"torch"}, "sanitize": set(), "doctor": {"huggingface_hub", "packaging"}, "rows": {"pyarrow"},
     "hub": {"huggingface_hub", "datasets"},
     "algorithms": {"torch"},

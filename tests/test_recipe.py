@@ -85,7 +85,7 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> Non
 
 def test_all_shipped_recipes_parse() -> None:
     names = recipe.names()
-    assert len(names) == 22
+    assert len(names) == 23
     for name in names:
         loaded = recipe.load(name, {}, [f"rollout.vllm.python={sys.executable}"])  # known to the user's machine alone
         assert loaded.name == Path(name).name
