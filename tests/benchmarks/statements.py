@@ -204,9 +204,9 @@ def summaries(all_MS: Array, kept: list[Array], shape: str, collapse: tuple[floa
     return found | {"improvement covers": rate((ends[:, 0] <= share) & (share <= ends[:, 1]))}
 
 
-def rate(values: Array) -> float:
+def rate(values: Array) -> float | None:
     """A share in percent."""
-    return round(100 * float(values.mean()), 1) if len(values) else float("nan")
+    return round(100 * float(values.mean()), 1) if len(values) else None
 
 
 def detectable(num_seeds: int, num: int, target: float = 0.8) -> float:
