@@ -204,9 +204,9 @@ def summaries(all_MS: Array, kept: list[Array], shape: str, collapse: tuple[floa
     return found | {"improvement covers": rate((ends[:, 0] <= share) & (share <= ends[:, 1]))}
 
 
-def rate(values: Array) -> float | None:
-    """A share in percent."""
-    return round(100 * float(values.mean()), 1) if len(values) else None
+def rate(values: Array) -> float:
+    """A share in percent; NaN over no case, which is printed as null."""
+    return round(100 * float(values.mean()), 1) if len(values) else float("nan")
 
 
 def detectable(num_seeds: int, num: int, target: float = 0.8) -> float:
@@ -240,7 +240,8 @@ def main() -> None:
             print(json.dumps({"seeds": n, "detectable": round(effect, 3), "old and new power at": lost}), flush=True)
         return
     for shape, n, collapse in itertools.product(SHAPES, SEEDS, COLLAPSES):
-        print(json.dumps(cell(shape, n, collapse, args.studies, args.stream)), flush=True)
+        found = cell(shape, n, collapse, args.studies, args.stream)
+        print(json.dumps({k: None if v != v else v for k, v in found.items()}, allow_nan=False), flush=True)
 
 
 if __name__ == "__main__":
