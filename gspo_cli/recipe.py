@@ -65,7 +65,10 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
         raise GspoError(f"recipe {path.name} extends itself", f"the chain is {chain}", "remove one of its `extends`")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
-    except (ValueError, RecursionError) as error:  # bad TOML, bad UTF-8, an endless integer, endless brackets
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise GspoError(f"{path} is not in UTF-8", f"line {line}: {error}", "save it as UTF-8, as TOML asks") from error
+    except (ValueError, RecursionError) as error:  # bad TOML, an endless integer, endless brackets
         raise GspoError(f"{path} is not valid TOML", str(error), "fix that line") from error
     parent = table.pop("extends", None)
     layer = Layer(str(path), _dates_as_text(table))

@@ -73,11 +73,19 @@ def test_a_name_longer_than_a_file_name_may_be_is_an_unknown_recipe() -> None:
     assert "no recipe" in refused("x" * 300).message
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"seed = ", b"[model\n", b"seed = " + b"1" * 5000])
+@pytest.mark.parametrize("content", [b"seed = ", b"[model\n", b"seed = " + b"1" * 5000])
 def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.toml"
     path.write_bytes(content)
     assert refused(str(path)).message == f"{path} is not valid TOML"
+
+
+@pytest.mark.parametrize(("content", "line"), [(b"\xff\xfe", 1), (b'seed = 1\nname = "caf\xe9"\n', 2)])
+def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path: Path, content: bytes, line: int) -> None:
+    path = tmp_path / "latin.toml"
+    path.write_bytes(content)
+    error = refused(str(path))
+    assert error.message == f"{path} is not in UTF-8" and error.why.startswith(f"line {line}: ")
 
 
 # The shipped ones

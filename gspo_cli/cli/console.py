@@ -38,6 +38,8 @@ class SafeConsole(Console):
 if os.environ.get("NO_COLOR"):  # rich and typer let these override NO_COLOR
     for _name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"):
         os.environ.pop(_name, None)
+if os.environ.get("COLUMNS") == "0":  # some terminals of editors; rich would print nothing
+    del os.environ["COLUMNS"]
 out = SafeConsole(soft_wrap=True)
 err = SafeConsole(stderr=True)
 

@@ -51,3 +51,8 @@ def test_a_seed_is_not_negative() -> None:
 def test_a_terminal_that_cannot_show_a_sign_gets_a_question_mark() -> None:
     done = Spawned("report", "explain", "gspo", PYTHONIOENCODING="ascii").wait()
     assert (done.code, done.err) == (0, "") and "2507.18071, ?5.1" in done.out
+
+
+@pytest.mark.slow
+def test_a_terminal_that_claims_no_width_gets_whole_lines() -> None:
+    assert "quickstart" in Spawned("recipes", "ls", COLUMNS="0").wait().out
