@@ -244,8 +244,8 @@ def join_ranks() -> Ranks:
 def launch(nproc: int) -> ExitCode:
     """Run this same command in `nproc` connected processes, and return the exit code of the first that failed.
 
-    If one aborts (SIGABRT: glibc's rare and unexplained "double free or corruption" at exit), all are restarted once
-    from the last checkpoint, with a warning and an event in `events.jsonl`.
+    If one aborts (SIGABRT, as C libraries do; `exit_rank` removes the one known cause), all are restarted once from the
+    last checkpoint, with a warning and an event in `events.jsonl`.
     Errors: GspoError if a signal ended a process, which then reports nothing itself.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the failing process reports its own error
