@@ -58,3 +58,8 @@ def test_cells_train_resume_and_make_a_map(gspo_here: Gspo, smoke: Path, tmp_pat
         {"noise.token": 0.0}, {"noise.token": 0.3},
     ]  # fmt: skip
     assert {cell["comparison"]["verdict"] for cell in found["cells"]} == {"no_claim"}  # two seeds
+    for run in cells[1].glob("*-s*"):
+        shutil.rmtree(run)  # the map of a sweep whose second cell has not begun has the same axis
+    done = gspo_here("report", "map", "noise", *place, "--figures", tmp_path / "map", "--json")
+    assert json.loads(done.out)["axes"] == ["noise.token"], done.err
+    assert json.loads(done.out)["cells"][1]["why"] == "no run has begun"

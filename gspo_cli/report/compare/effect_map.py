@@ -83,12 +83,11 @@ def _studies(name: str, root: Path) -> list[Path]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Dotted key -> value: of its first run, or of its plan as long as no run has begun."""
-    configs = sorted(folder.glob("*/config.json"))
-    if configs:
-        return dict(flatten(read_object(configs[0])))
-    plan = read_object(folder / "study.json")["plans"][-1]
-    return dict(flatten(plan["recipe"]))
+    """Dotted key -> value: of its plan, which holds for all arms, or of its first run if it has none."""
+    plans = read_object(folder / "study.json")["plans"] if (folder / "study.json").is_file() else []
+    if plans and "recipe" in plans[-1]:
+        return dict(flatten(plans[-1]["recipe"]))
+    return dict(flatten(read_object(min(folder.glob("*/config.json")))))
 
 
 def _differing(tables: Sequence[dict[str, Any]]) -> list[str]:
