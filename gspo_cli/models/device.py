@@ -26,6 +26,8 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # whose pinned memory and statistics are meant where no device is named
     except (RuntimeError, AssertionError) as error:
         raise GspoError(f"cannot use device {name!r}", str(error).splitlines()[0], "model.device = 'auto'") from error
     return device

@@ -119,7 +119,8 @@ class PretendDevice(TorchFunctionMode):
             "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
             "get_device_name": lambda *_: "pretended", "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
             "set_rng_state": lambda *_: None, "device": lambda *_: nullcontext(),
-            "synchronize": lambda *_: self.note(True, "synchronize"),
+            "synchronize": lambda *_: self.note(True, "synchronize"), "set_device": lambda *_: None,
+            "is_initialized": lambda: True, "max_memory_allocated": lambda *_: 0,
             "empty_cache": lambda: None, "get_device_capability": lambda *_: (9, 0),
             "is_bf16_supported": lambda *_, **__: True, "is_current_stream_capturing": lambda: False,
         }.items():  # fmt: skip
