@@ -9,7 +9,7 @@ B = rows, H = query heads, K = key-value heads, G = H / K, Q = queries, T = keys
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,6 +20,7 @@ from transformers import masking_utils
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from gspo_cli.models.device import deterministic_kernels
 from gspo_cli.models.packing import Packing, take_rows
 
 ATTENTION = "gspo"
@@ -114,13 +115,31 @@ def attend(
     if queries == 1 and heads != groups:  # the heads of a group as queries: nothing is repeated
         grouped = query.view(batch, groups, heads // groups, -1)
         return F.scaled_dot_product_attention(grouped, key, value, mask, scale=scale).reshape(batch, heads, 1, -1)
-    if heads != groups and query.is_cuda and query.dtype == torch.float32:
-        # no kernel of linear memory takes grouped heads in float32 there
+    if heads != groups and query.is_cuda and (query.dtype == torch.float32 or mask is not None):
+        # no kernel of linear memory takes grouped heads there in float32, nor with a mask before torch 2.14
         key, value = (x.repeat_interleave(heads // groups, dim=1) for x in (key, value))
-    return F.scaled_dot_product_attention(
-        query, key, value, mask, is_causal=causal and mask is None and queries > 1, scale=scale,
-        enable_gqa=heads != key.shape[1],
-    )  # fmt: skip
+    alone = causal and mask is None and queries > 1
+    if not (query.is_cuda and any(x.requires_grad for x in (query, key, value))):
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, is_causal=alone, scale=scale, enable_gqa=heads != key.shape[1]
+        )
+    with deterministic_kernels():
+        out = F.scaled_dot_product_attention(
+            query, key, value, mask, is_causal=alone, scale=scale, enable_gqa=heads != key.shape[1]
+        )
+    return _deterministic_backward(out)
+
+
+def _deterministic_backward(out: Tensor) -> Tensor:
+    """A result of torch's attention whose backward pass runs within `deterministic_kernels`."""
+    node = out.grad_fn
+    if node is not None and not node.name().startswith("ScaledDotProduct") and node.next_functions:
+        node = node.next_functions[0][0]  # heads of odd width are padded, and the padding is cut off
+    if node is not None and node.name().startswith("ScaledDotProduct"):
+        contexts = ExitStack()
+        node.register_prehook(lambda _: contexts.enter_context(deterministic_kernels()) and None)
+        node.register_hook(lambda *_: contexts.close())
+    return out
 
 
 def _nonempty(mask: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ same code is compiled to C++, which needs g++ or clang.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,10 +26,12 @@ MOST_VARIANTS = 256
 """Compiled variants in one process, of all models together; torch's default of 8 is for one model."""
 TRIED_TOKENS = 3
 HINT = "leave out rollout.compile: the sampler's plain step draws from the same distribution"
+Backend = str | Callable[..., Any]
+"""torch's name of one, or a function."""
 Errors = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError, LookupError, OSError, ImportError)
 
 
-def compiled_step(model: PreTrainedModel, backend: str = "inductor") -> FixedStep:
+def compiled_step(model: PreTrainedModel, backend: Backend = "inductor") -> FixedStep:
     """The model's step, compiled and tried. It takes a minute or more; `seconds` of the result says how many.
 
     Errors: GspoError for a model that cannot be decoded in steps of fixed shape, that torch cannot compile, or whose
@@ -75,7 +77,7 @@ def expert_kernels(model: PreTrainedModel) -> tuple[str, ...]:
     return ("grouped_mm", "batched_mm") if grouped and has_experts else ("batched_mm",)
 
 
-def compiled(backend: str) -> Decode:
+def compiled(backend: Backend) -> Decode:
     """`decode`, compiled for sizes that vary: one compilation, and on a GPU one recorded graph for each size."""
     mode: dict[str, Any] = {"mode": "reduce-overhead"} if backend == "inductor" else {}
     function = torch.compile(decode, fullgraph=True, dynamic=True, backend=backend, **mode)
@@ -102,6 +104,8 @@ def _settings() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
     try:
         with (
+            # a layer's epsilon or scale is a constant: as an input it is on the CPU, where no CUDA graph can read it
+            torch._dynamo.config.patch(specialize_float=True),  # type: ignore[no-untyped-call]
             torch._dynamo.config.patch(recompile_limit=MOST_VARIANTS),  # type: ignore[no-untyped-call]
             shapes.patch(use_duck_shape=False),  # type: ignore[attr-defined]  # equal sizes by chance are no rule
         ):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # whose pinned memory and statistics are meant where no device is named
     except (RuntimeError, AssertionError) as error:
         raise GspoError(f"cannot use device {name!r}", str(error).splitlines()[0], "model.device = 'auto'") from error
     return device
@@ -58,6 +61,22 @@ def prepare_torch(threads: int | None, float32_matmul: str = "highest") -> None:
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_flush_denormal(True)  # Adam's moments of rarely used experts get that small, and slow a CPU down
+
+
+@contextmanager
+def deterministic_kernels() -> Iterator[None]:
+    """Within the context, an operation without a deterministic kernel fails instead of warning.
+
+    Attention has deterministic kernels, but as long as operations may warn, torch gives it faster ones that are not.
+    """
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    if warns:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        if warns:
+            torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def determinism() -> dict[str, Any]:

@@ -23,7 +23,19 @@ from typing import Any
 
 import torch
 from gpu_sampling import sampling
-from gpu_workload import STOP, Cases, Report, batch_of, build, digest, learner_of, minis_of, seconds  # fmt: skip
+from gpu_workload import (
+    STOP,
+    Cases,
+    Report,
+    batch_of,
+    build,
+    digest,
+    learner_of,
+    minis_of,
+    not_deterministic,
+    places_of_waits,
+    seconds,
+)
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -66,7 +78,11 @@ def numbers(device: str, tiny: bool, cases: Cases) -> None:
                 "sampler_to_trainer_rms": _mismatch(there, batch),
             }  # fmt: skip
         prepare_torch(1 if device == "cpu" else None)
-        row["same_seed_same_bytes"] = len({_train_twice(here, batch, device) for _ in range(2)}) == 1
+        twice: list[tuple[str, str]] = []
+        row["not_deterministic"] = not_deterministic(lambda: twice.append(_trained(here, batch, device)))  # noqa: B023
+        twice.append(_trained(here, batch, device))
+        row["same_seed_same_weights"], row["same_seed_same_tokens"] = (a == b for a, b in zip(*twice, strict=True))
+        row["same_seed_same_bytes"] = twice[0] == twice[1]
         row["float32_within_1e-4"] = row["float32"]["relative_max"] < 1e-4
         cases.found[name] = row
 
@@ -99,7 +115,8 @@ def _mismatch(model: PreTrainedModel, batch: RolloutBatch) -> float:
     return math.sqrt(squares / count)
 
 
-def _train_twice(model: PreTrainedModel, batch: RolloutBatch, device: str) -> str:
+def _trained(model: PreTrainedModel, batch: RolloutBatch, device: str) -> tuple[str, str]:
+    """What two updates make of the weights, and what is drawn before them, with its log-probabilities."""
     there = copy.deepcopy(model).to(device)
     learner = learner_of(there)
     prompts = [group.prompt.token_ids for group in batch.groups]
@@ -108,7 +125,7 @@ def _train_twice(model: PreTrainedModel, batch: RolloutBatch, device: str) -> st
     record_old_policy(learner, minis)
     for i, mini in enumerate(minis):
         update(learner, mini, 1e-3, first=i == 0)
-    return digest(there) + str([d.token_ids for group in drawn for d in group])
+    return digest(there), str([(d.token_ids, d.log_probs) for group in drawn for d in group])
 
 
 def step(device: str, tiny: bool, cases: Cases) -> None:
@@ -142,6 +159,7 @@ def step(device: str, tiny: bool, cases: Cases) -> None:
             row["share_of_peak"] = round(6 * active * trained / took / peak, 4)
             if device == "cuda":
                 row["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+                row["waits"] = places_of_waits(one, device)
             cases.found["runs"].append(row)
             del learner
         del model
@@ -331,6 +349,8 @@ def main() -> None:
     prepare_torch(1 if options.device == "cpu" else None)
     cases = Cases(options.seconds)
     cases.found["device"] = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    if options.device == "cuda":
+        cases.found |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     POINTS[options.point](options.device, options.tiny, cases)
     cases.show()
 

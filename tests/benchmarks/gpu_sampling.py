@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from gpu_workload import STOP, Cases, build, seconds, wait
+from gpu_workload import STOP, Cases, build, places_of_waits, seconds, wait
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from transformers import PreTrainedModel
@@ -46,6 +46,8 @@ def _measure(
 ) -> None:
     rows = (2, 6) if tiny else (16, 64, 256)
     prompt, new, repeats = (4, 6, 1) if tiny else (64, 128, 2)
+    dtype = str(model.dtype).removeprefix("torch.")
+    cases.found |= {"unit": "tokens per second", "prompt_tokens": prompt, "new_tokens": new, "dtype": dtype}
     for number in rows:
         if not cases.begin(f"{number} rows, {' and '.join(names)}"):
             continue
@@ -103,12 +105,13 @@ class Operations(TorchDispatchMode):
 
 
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
+COPIES = ("cudaMemcpy", "cuMemcpy")
 
 
 def started(work: Callable[[], object], device: str, step: FixedStep | None = None) -> dict[str, int]:
-    """`kernels_per_token` and `launches_per_token`, of all tokens together: what the GPU runs, and how often the
-    host starts something, a CUDA graph counting once. On a CPU, operations that are no views, and one for the compiled
-    step."""
+    """`kernels_per_token`, `launches_per_token`, `copies_per_token` and `waits_per_token`, of all tokens together: what
+    the GPU runs, how often the host starts something, a CUDA graph counting once, or copies, or waits. On a CPU,
+    operations that are no views, and one for the compiled step."""
     from torch.profiler import ProfilerActivity, profile
 
     if device == "cpu":
@@ -122,6 +125,8 @@ def started(work: Callable[[], object], device: str, step: FixedStep | None = No
     return {
         "kernels_per_token": sum(e.device_type == torch.autograd.DeviceType.CUDA for e in events),
         "launches_per_token": sum(e.name.startswith(LAUNCHES) for e in events),
+        "copies_per_token": sum(e.name.startswith(COPIES) for e in events),
+        "waits_per_token": sum(places_of_waits(work, device).values()),
     }
 
 

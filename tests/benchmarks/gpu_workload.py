@@ -6,7 +6,10 @@ import hashlib
 import json
 import math
 import time
+import warnings
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,6 +102,31 @@ def seconds(work: Callable[[], object], device: str, repeats: int, warm_up: int 
         wait(device)
         found.append(time.perf_counter() - start)
     return found[warm_up:]
+
+
+def places_of_waits(work: Callable[[], object], device: str) -> dict[str, int]:
+    """How often each line of Python made the host wait for the GPU, by torch's own account; nothing on a CPU."""
+    if device != "cuda":
+        work()
+        return {}
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        found = _warnings(work, "called a synchronizing CUDA operation")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return dict(Counter(f"{Path(w.filename).name}:{w.lineno}" for w in found))
+
+
+def not_deterministic(work: Callable[[], object]) -> list[str]:
+    """What torch warns of because it has no deterministic kernel for it, or does not use it."""
+    return sorted({str(w.message).split(".")[0][:150] for w in _warnings(work, "deterministic")})
+
+
+def _warnings(work: Callable[[], object], text: str) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        work()
+    return [w for w in caught if text in str(w.message)]
 
 
 def batch_of(model: PreTrainedModel, groups: int, samples: int, prompt: int, response: int) -> RolloutBatch:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 
+import numpy as np
 import pytest
 import torch
-from pretend_device import MixedDevices, PretendDevice
+import torch.nn.functional as F
+from pretend_device import DeviceAssert, HostRace, MixedDevices, PretendDevice
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -21,6 +24,16 @@ def there(*shape: int) -> Tensor:
     return torch.ones(shape, device=CUDA)
 
 
+def at(*index: int) -> Tensor:
+    """Indices on the device, without a copy to it."""
+    return torch.stack([torch.full((), i, device=CUDA) for i in index])
+
+
+def assigned(target: Tensor, where: object, value: object) -> Tensor:
+    target[where] = value  # type: ignore[index]
+    return target
+
+
 MIXED: dict[str, Callable[[], object]] = {
     "matmul": lambda: there(2, 3) @ here(3, 2),
     "a mask from the CPU": lambda: there(2, 3) @ there(3, 2).masked_fill(here(3, 2).bool(), 0.0),
@@ -31,7 +44,15 @@ MIXED: dict[str, Callable[[], object]] = {
     "embedding": lambda: torch.nn.functional.embedding(torch.tensor([0]), there(3, 2)),
     "device indices of a CPU tensor": lambda: here(3)[torch.zeros(1, dtype=torch.long, device=CUDA)],
     "a device scalar added to a CPU tensor in place": lambda: here(3).add_(there(1)),
+    "a CPU scalar changed by a device scalar": lambda: torch.tensor(1.0).add_(there()),
+    "CPU values at indices": lambda: assigned(there(3), at(0, 1), here(2)),
+    "a CPU mask to select by": lambda: there(3).masked_select(here(3) > 0),
+    "a CPU mask in attention": lambda: F.scaled_dot_product_attention(
+        *[there(1, 1, 2, 4)] * 3, torch.ones(2, 2, dtype=torch.bool)
+    ),
     "numpy": lambda: there(3).numpy(),
+    "numpy by itself": lambda: np.asarray(there(3)),
+    "a CPU generator within torch's own function": lambda: torch.nn.init.normal_(there(3), generator=torch.Generator()),
     "a CPU generator": lambda: torch.rand(3, device=CUDA, generator=torch.Generator()),
     "a CPU generator in place": lambda: there(3).normal_(generator=torch.Generator()),
     "a device generator": lambda: torch.rand(3, generator=torch.Generator("cuda")),
@@ -48,7 +69,10 @@ def test_what_a_gpu_allows_passes() -> None:
     with PretendDevice() as device:
         scalar = torch.tensor(2.0)
         assert (there(3) * scalar).is_cuda and (there(3) * 2 + 1).device == torch.device("cuda", 0)
-        assert torch.where(there(3) > scalar, there(3), scalar).is_cuda
+        assert torch.where(there(3) > scalar, there(3), 0.0).is_cuda and torch.minimum(there(3), scalar).is_cuda
+        assert assigned(there(3), there(3) > 0, 0.0).is_cuda and there(3).masked_fill(there(3) > 0, scalar).is_cuda
+        assert there(3).repeat_interleave(at(1, 1, 1), output_size=3).is_cuda and torch.quantile(there(5), 0.5).is_cuda
+        assert (F.one_hot(at(0, 1), 3) + there(3)).is_cuda and torch.zeros(3, device=0).is_cuda
         assert torch.zeros_like(there(3)).new_zeros(2).is_cuda and not there(3).new_zeros(2, device="cpu").is_cuda
         assert torch.rand(3, device=CUDA, generator=torch.Generator("cuda")).is_cuda
         assert there(4).view(2, 2)[0].is_cuda and torch.nn.Linear(2, 2).to(CUDA)(there(1, 2)).is_cuda
@@ -65,7 +89,22 @@ WAITS: dict[str, Callable[[], object]] = {
     "a copy": lambda: here(3).copy_(there(3)),
     "upload": lambda: here(3).to(CUDA),
     "upload without pinning": lambda: here(3).to(CUDA, non_blocking=True),
+    "upload of another type": lambda: here(3).pin_memory().to(CUDA, torch.float64, non_blocking=True),
+    "upload with gaps": lambda: here(3, 4).pin_memory()[:, :2].to(CUDA, non_blocking=True),
+    "upload by the type of another": lambda: here(3).type_as(there(3)) + there(3),
+    "a copy to memory that is not pinned": lambda: here(3).copy_(there(3), non_blocking=True),
+    "synchronize": lambda: torch.cuda.synchronize(),
     "from a list": lambda: torch.tensor([1, 2], device=CUDA),
+    "from a list, where another tensor is": lambda: there(3).new_tensor([1.0, 2.0]) + there(2),
+    "a list of one tensor": lambda: torch.tensor([there()]),
+    "an element": lambda: assigned(there(3), 0, 1.0),
+    "a number at indices": lambda: assigned(there(3), at(0, 1), 0.0),
+    "a number from the device where a mask is": lambda: assigned(there(3), there(3) > 0, there()),
+    "a mask filled with a number from the device": lambda: there(3).masked_fill(there(3) > 0, there()),
+    "where with a CPU number": lambda: torch.where(there(3) > 0, there(3), torch.tensor(2.0)),
+    "CPU memory filled with a number from the device": lambda: here(3).fill_(there()),
+    "classes that are not given": lambda: F.one_hot(at(0, 1)),
+    "indices as a list": lambda: there(3)[[0, 1]],
     "a mask as an index": lambda: there(3)[there(3) > 0],
     "CPU indices": lambda: there(3)[torch.tensor([0])],
     "nonzero": lambda: there(3).nonzero(),
@@ -86,6 +125,71 @@ def test_a_copy_from_pinned_memory_does_not_wait() -> None:
         assert here(3).pin_memory().to(CUDA, non_blocking=True).is_cuda
         there(3).copy_(here(3).pin_memory(), non_blocking=True)
     assert [t.waits for t in device.transfers] == [False, False]
+
+
+def test_pinned_memory_from_the_start_and_a_copy_to_the_host() -> None:
+    with PretendDevice() as device:
+        pinned = torch.zeros(3, pin_memory=True)
+        assert pinned.is_pinned() and not here(3).is_pinned() and pinned.to(CUDA, non_blocking=True).is_cuda
+        assert there(3).to("cpu", non_blocking=True).is_pinned()
+    assert [t.waits for t in device.transfers] == [False, False]
+    with PretendDevice(), pytest.raises(RuntimeError, match="single memory location"):
+        here(1).expand(3).pin_memory()
+
+
+def reused_too_early() -> None:
+    staging = here(3).pin_memory()
+    staging.to(CUDA, non_blocking=True)
+    staging.fill_(2.0)
+
+
+RACES: dict[str, Callable[[], object]] = {
+    "pinned memory used again": reused_too_early,
+    "a sum of what has not arrived": lambda: there(3).to("cpu", non_blocking=True).sum(),
+    "an array of what has not arrived": lambda: there(3).to("cpu", non_blocking=True).numpy(),
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_host_memory_used_during_a_copy_fails(name: str) -> None:
+    with PretendDevice(), pytest.raises(HostRace):
+        RACES[name]()
+
+
+def test_after_a_wait_host_memory_may_be_used() -> None:
+    with PretendDevice():
+        staging = here(3).pin_memory()
+        back = staging.to(CUDA, non_blocking=True).to("cpu", non_blocking=True)
+        torch.cuda.synchronize()
+        assert float(back.sum()) == 3.0 and float(staging.fill_(2.0).sum()) == 6.0
+
+
+def test_an_index_out_of_range_ends_the_process() -> None:
+    for use in (lambda: F.embedding(at(9), there(3, 2)), lambda: there(3)[at(9)], lambda: there(3).gather(0, at(9))):
+        with PretendDevice(), pytest.raises(DeviceAssert):
+            use()
+    with PretendDevice(), pytest.raises(IndexError):
+        there(3)[9]  # which the host knows
+
+
+def test_what_a_gpu_has_no_kernel_for_fails() -> None:
+    with PretendDevice(), pytest.raises(NotImplementedError):
+        at(1, 2) @ at(1, 2)
+    with PretendDevice(), pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.zeros(3, device="cuda:1")
+
+
+def test_backward_knows_no_context_variables() -> None:
+    """On a GPU it runs in a thread of its own."""
+    variable, seen = ContextVar("variable", default="none"), list[str]()
+    for device in (CUDA, torch.device("cpu")):
+        with PretendDevice():
+            x = torch.ones(3, device=device, requires_grad=True)
+            x.register_hook(lambda _: seen.append(variable.get()))
+            token = variable.set("ours")
+            (2 * x).sum().backward()
+            variable.reset(token)
+    assert seen == ["none", "ours"]
 
 
 def test_work_on_the_cpu_is_not_noted() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 EXPECTED = {
@@ -35,6 +37,7 @@ def test_each_point_runs_on_a_cpu(point: str, tmp_path: Path) -> None:
     if point == "numbers":
         assert all(found[model]["float32_within_1e-4"] for model in ("dense", "moe"))
         assert all(found[model]["same_seed_same_bytes"] for model in ("dense", "moe"))
+        assert all(found[model]["same_seed_same_tokens"] for model in ("dense", "moe"))
     if point == "sampling":
         launches, compiled = found["launches_per_token"], found.get("compiled_error", "C++")
         assert 1000 < launches["ours"] < 2500 and "C++" in compiled
@@ -45,6 +48,25 @@ def test_each_point_runs_on_a_cpu(point: str, tmp_path: Path) -> None:
         assert all(max(run["moe/slot_churn_step"]) > 0 for run in runs), found  # there were updates
     if point == "sharding":
         assert found["token_max"] < 1e-4 and found["gradient_norms"][0] == pytest.approx(found["gradient_norms"][1])
+
+
+def test_lines_that_wait_are_counted_by_torchs_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch warns of each, if asked to; nothing asks it afterwards."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import gpu_workload
+
+    modes = list[str]()
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def work() -> None:
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+        warnings.warn("cumsum_cuda_kernel does not have a deterministic implementation, but", stacklevel=1)
+
+    (place,) = (found := gpu_workload.places_of_waits(work, "cuda"))
+    assert place.startswith("test_rehearsal.py:") and found[place] == 3 and modes == ["warn", "default"]
+    (named,) = gpu_workload.not_deterministic(work)
+    assert named.startswith("cumsum_cuda_kernel")
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from gspo_cli.models.admission import admit, fixed_steps, paths_of, use_paths
 from gspo_cli.models.compiled import compiled_step
 from gspo_cli.models.device import prepare_torch
 from gspo_cli.models.fixed import FixedCache, FixedStep, decode, padded_length, padded_rows
-from gspo_cli.models.precision import compute_in
+from gspo_cli.models.precision import compute_in, computing
 from gspo_cli.rollout.builtin import engine as builtin
 from gspo_cli.rollout.builtin.engine import TransformersEngine
 from gspo_cli.rollout.builtin.sampler import sample
@@ -193,6 +193,30 @@ def test_one_compilation_for_all_sizes(kind: str, tiny_dense: PreTrainedModel, t
             parameter.mul_(-1.0)
     assert_equal(model, step)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+
+
+@pytest.mark.slow
+@IMPORTED
+@pytest.mark.parametrize("half", [False, True])
+def test_a_graph_has_one_input_that_moves(half: bool, tiny_moe: PreTrainedModel) -> None:
+    """A CUDA graph copies what has no fixed address for each token, and cannot read from the CPU, where torch puts a
+    number of the model's code that is an input."""
+    model, moving = copy.deepcopy(tiny_moe), list[str]()
+
+    def backend(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        tensors = [node for node in inputs if isinstance(node.meta["example_value"], Tensor)]
+        fixed_at = "_dynamo_static_input_type"
+        moving.extend(node.name for node in tensors if fixed_at not in node.meta.get("tensor_dict", {}))
+        assert len(tensors) > 20  # weights and caches
+        return graph.forward
+
+    if half:
+        compute_in(model, torch.bfloat16)
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    with torch.no_grad(), computing(model, {}):
+        compiled_step(model, backend)
+    assert set(moving) == {"l_inputs_3r_"}
 
 
 @pytest.mark.slow

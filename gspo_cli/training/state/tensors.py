@@ -80,11 +80,15 @@ def seed_generators(seed: int) -> None:
 
 
 def generator_tensors() -> dict[str, Tensor]:
-    """The states of the global generators: torch's, each CUDA device's, numpy's, Python's."""
+    """The states of the global generators: torch's, each CUDA device's, numpy's, Python's.
+
+    A run on a CPU leaves a GPU beside it alone: to ask for its generator would start CUDA.
+    """
     kind, numpy_numbers, position, has_gauss, numpy_gauss = cast(
         tuple[str, np.ndarray, int, int, float], np.random.get_state(legacy=True)
     )
     version, numbers, gauss = random.getstate()
+    gpus = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
     assert version == 3 and kind == "MT19937"
     return {
         "torch": torch.get_rng_state(),
@@ -92,7 +96,7 @@ def generator_tensors() -> dict[str, Tensor]:
         "numpy_rest": torch.tensor([position, has_gauss, numpy_gauss], dtype=torch.float64),
         "python": torch.tensor(numbers, dtype=torch.int64),
         "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
-    } | {f"cuda{index}": torch.cuda.get_rng_state(index) for index in range(torch.cuda.device_count())}
+    } | {f"cuda{index}": torch.cuda.get_rng_state(index) for index in range(gpus)}
 
 
 def restore_generators(tensors: dict[str, Tensor]) -> None:
