@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from program import Gspo
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.instruments.fidelity.measure import Plan
-from gspo_cli.instruments.fidelity.report import Request, check_request, names
+from gspo_cli.instruments.fidelity.report import Request, check_request, names, notes
 from gspo_cli.recipe import load
 
 
@@ -54,6 +57,13 @@ def test_arms_that_a_request_adds(quickstart: Recipe) -> None:
     assert arms["gspo-0.2"] == {"name": "gspo", "clip": {"low": 0.2, "high": 0.2}}
     assert arms["reinforce"]["allow_stale"] is True  # old data is what is measured
     assert quickstart.arms == {}
+
+
+def test_notes_name_the_length_of_the_rows() -> None:
+    recipe = load("quickstart", {"task": {"terms": [8, 11]}, "rollout": {"max_new_tokens": 120}}, [])
+    start: Any = SimpleNamespace(start_sha256="0" * 64, model=torch.nn.Linear(1, 1))
+    cells = pd.DataFrame({"noise": [0.0], "cosine": [0.5], "seed": [0], "gap": [float("nan")]})
+    assert "Rows of 8 to 11 digits." in notes(cells, recipe, request(), "grpo", start)[0]
 
 
 @pytest.mark.slow

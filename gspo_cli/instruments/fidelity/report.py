@@ -21,6 +21,7 @@ from gspo_cli.instruments.fidelity.measure import Cell, Plan, measure_seed
 from gspo_cli.instruments.fidelity.pool import pooled, table
 from gspo_cli.report.figures.save import save
 from gspo_cli.report.figures.style import USUAL, Image
+from gspo_cli.report.runs.synthetic import synthetic_settings
 from gspo_cli.rollout.collect import PromptStream, collect
 from gspo_cli.runlog.folder import make_writable
 from gspo_cli.runlog.fs import write_text
@@ -177,11 +178,12 @@ def notes(found: pd.DataFrame, recipe: Recipe, request: Request, baseline: str |
     """What a reader must know beside the numbers, a sentence or two each."""
     plan, size = request.plan, recipe.rollout.prompts * recipe.rollout.samples
     many = len(request.seeds) > 1
+    rows = synthetic_settings({"task": {"terms": recipe.task.terms}})
     lines = [
         f"Recipe {recipe.name}, start model {setup.start_sha256[:12]}. {plan.batches} batches of {size} responses "
         f"before the updates, {plan.reference} fresh ones ({plan.reference * size} responses) as the reference at each "
         f"number of updates; updates by {request.updater}, {recipe.minibatches} to a batch, learning rate "
-        f"{recipe.train.lr:g}.",
+        f"{recipe.train.lr:g}." + (f" {rows}" if rows else ""),
         "Cosine to the arm's own on-policy gradient, the reference's noise removed. Dotted: a fresh batch of the same "
         "size, the most that any arm can reach.",
         f"Intervals: 95 %, Student's t over {len(request.seeds)} seeds, each with its own updates, batches and "
