@@ -78,7 +78,10 @@ def effect_map(
     for _, row in table.iterrows():
         interval = f"[{row['low']:+.3g}, {row['high']:+.3g}]" if row["low"] == row["low"] else "n/a"
         effect = f"{row['effect']:+.3g} {row['unit']}" if row["effect"] == row["effect"] else "n/a"
-        shown.add_row(*(row[key] for key in axes), str(row["n"]), effect, interval, row["verdict"].replace("_", " "))
+        verdict = row["verdict"].replace("_", " ")
+        if verdict == "better":
+            verdict = f"{arms[(row['effect'] > 0) == (known.get('better') != 'lower')]} better"
+        shown.add_row(*(row[key] for key in axes), str(row["n"]), effect, interval, verdict)
     console.print_table(shown)
     for text in (*(f"{cell.study.name}: {cell.why}" for cell in cells if cell.why), *notes):
         console.note(text)

@@ -102,4 +102,4 @@ def test_the_command_writes_csv_figure_and_json(sweep: Path, tmp_path: Path, gsp
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"map.csv", "map.json", "map.svg"}
     assert "too few" not in (tmp_path / "out" / "map.csv").read_text()
     shown = gspo_here("report", "map", str(sweep), "--figures", str(tmp_path / "out"), "--format", "svg")
-    assert "unmeasured" in shown.out and "no run has begun" in shown.err
+    assert "unmeasured" in shown.out and "gspo better" in shown.out and "no run has begun" in shown.err
