@@ -45,7 +45,9 @@ def test_each_point_runs_on_a_cpu(point: str, tmp_path: Path) -> None:
     if point == "learning":
         runs = [found[name] for name in EXPECTED[point]]
         assert all(len(run["reward/mean"]) == 2 and 0 < max(run["reward/mean"]) < 1 for run in runs), found
-        assert all(max(run["moe/slot_churn_step"]) > 0 for run in runs), found  # there were updates
+        # a number where there was an update, even if it moved no expert
+        assert all(value is not None for run in runs for value in run["moe/slot_churn_step"]), found
+        assert max(found["float32"]["moe/slot_churn_step"]) > 0, found
     if point == "sharding":
         assert found["token_max"] < 1e-4 and found["gradient_norms"][0] == pytest.approx(found["gradient_norms"][1])
 
