@@ -102,6 +102,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         axes.annotate(text, (row["predicted_gap"], row["effect_points"]), textcoords="offset points", xytext=(5, 3))
     axes.axhline(0, color="0.7", zorder=0)
     axes.axvline(0, color="0.7", zorder=0)
+    axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel("predicted: mean gap in cosine, GSPO minus GRPO")
     axes.set_ylabel("trained: difference in reward, points")
     low, high = found["interval_95"]
