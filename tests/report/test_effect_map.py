@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from compare_studies import change, flat, put, write_study
 
@@ -103,3 +104,17 @@ def test_the_command_writes_csv_figure_and_json(sweep: Path, tmp_path: Path, gsp
     assert "too few" not in (tmp_path / "out" / "map.csv").read_text()
     shown = gspo_here("report", "map", str(sweep), "--figures", str(tmp_path / "out"), "--format", "svg")
     assert "unmeasured" in shown.out and "gspo better" in shown.out and "no run has begun" in shown.err
+
+
+PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "when"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="an installed package has no published results")
+def test_the_published_map_is_drawn_again_from_its_logs(tmp_path: Path, gspo_here: Callable[..., Any]) -> None:
+    logs = sorted(map(str, (PUBLISHED / "logs").glob("*.tar.xz")))
+    done = gspo_here("report", "map", *logs, "--out", str(tmp_path), "--figures", str(tmp_path / "map"))
+    assert done.code == 0, done.err
+    drawn, known = (pd.read_csv(folder / "map.csv") for folder in (tmp_path / "map", PUBLISHED / "map"))
+    pd.testing.assert_frame_equal(drawn, known)
+    assert drawn["n"].sum() == 71 and (drawn["verdict"] == "better").sum() == 7
