@@ -7,10 +7,11 @@ ROWS are `fidelity-rows.json` of single seeds (any numbers of updates, the same 
 archives of a sweep over `train.minibatches` and `noise.token`. Writes `prediction.json`, `.csv` and `.svg`. No model is
 run.
 
-The predictor was fixed before the studies ran. A batch that is divided into m mini-batches meets policies that are 0 to
-m - 1 updates younger: the predictor of a cell is the gap in cosine (treatment minus baseline) at the cell's noise,
-linear between the numbers of updates that were measured, and its mean over these m ages. The effect of a cell is the
-mean over seeds of the difference that `gspo report compare` finds. The 95 % interval is a bootstrap over seeds of both.
+The predictor was fixed before any effect was looked at. A batch that is divided into m mini-batches meets policies that
+are 0 to m - 1 updates younger: the predictor of a cell is the gap in cosine (treatment minus baseline) at the cell's
+noise, linear between the numbers of updates that were measured, and its mean over these m ages. The effect of a cell is
+the mean over seeds of the difference that `gspo report compare` finds. The 95 % interval is a bootstrap over seeds of
+both.
 """
 
 import argparse
