@@ -110,13 +110,17 @@ def test_a_disk_that_fills_ends_with_the_code_of_storage_and_goes_on_later(
 
 
 def commanded_as_user(start: Path, out: Path, output: Path, command: str) -> int:
-    """Exit code of a command in a fork without privileges; what it says goes to `output`."""
+    """Exit code of a command in a fork without privileges; what it says goes to `output`.
+
+    One thread in each command: a fork has none of its parent's OpenMP threads, and torch crashes if it uses them.
+    """
     small = ["--set", "task.name='toy:letters'", "--set", "rollout.prompts=2", "--set", "rollout.samples=2", "--set",
              "rollout.max_new_tokens=4", "--set", "eval.bench=[]"]  # fmt: skip
     arguments = {
         "train": ["train", SMOKE, "--model", start, *small, "--out", out, "--name", "x"],
         "rollout": ["rollout", SMOKE, "--model", start, *small, "--out", out],
-        "eval": ["eval", "benchmarks", start, "--limit", "1", "--max-tokens", "2", "--out", out],
+        "eval": ["eval", "benchmarks", start, "--limit", "1", "--max-tokens", "2", "--set", "model.threads=1",
+                 "--out", out],
     }[command]  # fmt: skip
 
     def work() -> None:
