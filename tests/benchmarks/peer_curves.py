@@ -14,11 +14,14 @@ import json
 import statistics
 import sys
 from importlib.metadata import version
+from itertools import starmap
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from workload import isolate, last_number
+from workload import isolate
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PACKAGES = ("trl", "transformers", "torch", "accelerate", "datasets", "numpy")
 LEVELS = {"grpo": "token", "gspo": "sequence"}
@@ -102,6 +105,12 @@ def train(job: dict[str, Any], model_folder: Path) -> dict[str, list[Any]]:
     from trl import GRPOConfig, GRPOTrainer
     from trl.trainer import grpo_trainer
 
+    sys.path.insert(0, str(ROOT))  # this project's rewards; the rest of it stays out
+    from gspo_cli.config import TaskConfig
+    from gspo_cli.tasks import make_task
+    from gspo_cli.tasks.scoring import score
+    from gspo_cli.types import Problem, Response
+
     if job["whole_groups"]:  # the mini-batches of gspo, to see what TRL's own change
         grpo_trainer.shuffle_sequence_dict = lambda tensors: tensors
     torch.set_num_threads(job["threads"])
@@ -152,8 +161,12 @@ def train(job: dict[str, Any], model_folder: Path) -> dict[str, list[Any]]:
             series["length/mean"].append(float(lengths.mean()))
             return result
 
-    def scored(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-        rewards = [last_number(text, right) for text, right in zip(completions, answer, strict=True)]
+    task = make_task(TaskConfig(**job["task"]))
+
+    def scored(completions: list[str], completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        rows = zip(columns["id"], columns["prompts"], columns["answer"], strict=True)
+        texts = [Response(text, len(ids), "stop") for text, ids in zip(completions, completion_ids, strict=True)]
+        rewards = [one.value for one in score(task, list(zip(starmap(Problem, rows), texts, strict=True)))]
         series["reward/mean"].append(statistics.fmean(rewards))
         return rewards
 

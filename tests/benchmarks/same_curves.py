@@ -3,9 +3,10 @@
 
     python tests/benchmarks/same_curves.py OUT --peer-python PEER/bin/python [--algos grpo,gspo] [--seeds 0-5]
 
-Both sides start from the recipe's cold-started model and see the same prompts in the same order; the rest of the
-settings comes from the recipe too, and `peer_curves.py` gives them their names in TRL. What cannot be made equal is
-written in docs/other-trainers.md. Trained models of both sides are evaluated alike, by `gspo eval`.
+Both sides start from the recipe's cold-started model, or from the one of `--model`, see the same prompts in the same
+order, and are scored by the recipe's rewards; the rest of the settings comes from the recipe too, and `peer_curves.py`
+gives them their names in TRL. What cannot be made equal is written in docs/other-trainers.md. Trained models of both
+sides are evaluated alike, by `gspo eval`.
 
 A finished pair of side and seed is a JSON file in OUT and is never run again, so the same command continues an
 interrupted study, and several can work on one OUT. `curves_report.py OUT` judges what is there.
@@ -41,11 +42,16 @@ def seeds_of(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def job(recipe_name: str, algo: str, seed: int, batches: int, whole_groups: bool = False) -> dict[str, Any]:
+def job(
+    recipe_name: str, algo: str, seed: int, batches: int, whole_groups: bool = False, model: Path | None = None
+) -> dict[str, Any]:
     """Everything the two sides share, from the recipe: settings, start model, prompts in the order of this seed."""
+    from transformers import AutoTokenizer
+
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.recipe import load
     from gspo_cli.rollout.collect import PromptStream
+    from gspo_cli.rollout.prompts import encode
     from gspo_cli.tasks import make_task
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.study.arms import plan_runs
@@ -53,19 +59,28 @@ def job(recipe_name: str, algo: str, seed: int, batches: int, whole_groups: bool
     [run] = plan_runs(load(recipe_name), [algo], [seed])
     recipe = run.recipe
     prepare_torch(recipe.model.threads)
-    start = start_model(recipe, lambda *_: None)
+    start = start_model(recipe, lambda *_: None) if model is None else model
+    tokenizer = AutoTokenizer.from_pretrained(start)
     stream = PromptStream(make_task(recipe.task).problems(recipe.task.split), recipe.rollout.prompts, seed)
-    rows = [problem for step in range(1, batches + 1) for problem in stream.batch(step)]
+    problems = [problem for step in range(1, batches + 1) for problem in stream.batch(step)]
+    rows = []
+    for problem in problems:
+        tokens = list(encode(tokenizer, problem, recipe.task).token_ids)
+        text = tokenizer.decode(tokens)  # with its chat template, if it has one
+        assert tokenizer(text)["input_ids"] == tokens, "TRL would get another prompt"
+        rows.append({"prompt": text, "id": problem.id, "answer": problem.answer})
     is_moe = recipe.model.tiny is not None and recipe.model.tiny.kind == "qwen3_moe"
     return {
         "recipe": recipe_name, "algo": algo, "seed": seed, "batches": batches, "start": str(start),
+        "task": recipe.task.model_dump(mode="json"), "bench": recipe.eval.bench[0],
+        "from_folder": model is not None,
         "prompts": recipe.rollout.prompts, "samples": recipe.rollout.samples, "minibatches": recipe.minibatches,
         "temperature": recipe.rollout.temperature, "max_new_tokens": recipe.rollout.max_new_tokens,
         "lr": recipe.algo.lr or recipe.train.lr, "warmup": recipe.train.warmup,
         "betas": recipe.train.optimizer.betas, "weight_decay": recipe.train.optimizer.weight_decay,
         "grad_clip": recipe.train.grad_clip, "clip": {"low": run.params.clip.low, "high": run.params.clip.high},
         "whole_groups": whole_groups, "threads": recipe.model.threads or 1, "experts": "grouped_mm" if is_moe else None,
-        "rows": [{"prompt": p.prompt, "answer": p.answer} for p in rows],
+        "rows": rows,
     }  # fmt: skip
 
 
@@ -88,7 +103,8 @@ def train_ours(shared: dict[str, Any], folder: Path) -> tuple[dict[str, Any], Pa
         shutil.rmtree(study, ignore_errors=True)
         command = [*gspo, shared["recipe"], "--algo", shared["algo"], "--seed", str(shared["seed"])]
         command += ["--steps", str(shared["batches"]), "--out", str(folder), "--name", "study"]
-        command += ["--set", "eval.bench=[]"]
+        command += ["--set", "eval.bench=[]", "--set", f"model.threads={shared['threads']}"]
+        command += ["--model", shared["start"]] if shared["from_folder"] else []
     else:
         command = [*gspo, "--resume", str(study)]
     cpu_s = measured(command, dict(os.environ))
@@ -125,10 +141,10 @@ def train_peer(shared: dict[str, Any], folder: Path, python: str) -> tuple[dict[
     return result, folder / "model"
 
 
-def held_out(model: Path, seed: int, folder: Path) -> dict[str, float]:
-    """avg@4 on the held-out sums, by `gspo eval`, with equal seeds on both sides."""
+def held_out(model: Path, bench: str, seed: int, folder: Path) -> dict[str, float]:
+    """avg@4 on the held-out problems, by `gspo eval`, with equal seeds on both sides."""
     shutil.rmtree(folder / "eval", ignore_errors=True)
-    command = [sys.executable, "-m", "gspo_cli", "eval", "benchmarks", str(model), "--bench", "arithmetic", "--json"]
+    command = [sys.executable, "-m", "gspo_cli", "eval", "benchmarks", str(model), "--bench", bench, "--json"]
     command += ["--seed", str(seed), "--out", str(folder / "eval"), "--set", "model.threads=1"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -142,7 +158,7 @@ def one_run(shared: dict[str, Any], side: str, folder: Path, python: str) -> dic
     folder.mkdir(parents=True, exist_ok=True)
     result, model = train_ours(shared, folder) if side == "ours" else train_peer(shared, folder, python)
     settings = {name: value for name, value in shared.items() if name not in ("rows", "start")}
-    result |= {"side": side, "settings": settings, "held_out": held_out(model, shared["seed"], folder)}
+    result |= {"side": side, "settings": settings, "held_out": held_out(model, shared["bench"], shared["seed"], folder)}
     return result
 
 
@@ -163,7 +179,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of the results")
     parser.add_argument("--peer-python", required=True, help="interpreter of TRL's environment")
-    parser.add_argument("--recipe", default="quickstart", help="recipe with [model.tiny] (default %(default)s)")
+    parser.add_argument("--recipe", default="quickstart", help="default %(default)s")
+    parser.add_argument("--model", type=Path, help="folder to start from (default: the recipe's [model.tiny])")
     parser.add_argument("--algos", default="grpo,gspo", help="default %(default)s")
     parser.add_argument("--sides", default="ours,peer", help="default %(default)s")
     parser.add_argument("--seeds", type=seeds_of, default=seeds_of("0-5"), help="default 0-5")
@@ -180,7 +197,7 @@ def main() -> None:
                     if not mine:
                         continue
                     work = args.out / "work" / done.stem
-                    shared = job(args.recipe, algo, seed, args.batches, args.whole_groups)
+                    shared = job(args.recipe, algo, seed, args.batches, args.whole_groups, args.model)
                     result = one_run(shared, side, work, args.peer_python)
                     partial = done.with_suffix(".partial")
                     partial.write_text(json.dumps(result) + "\n", encoding="utf-8")

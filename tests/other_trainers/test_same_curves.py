@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import torch
 
+from gspo_cli.models.tiny import byte_tokenizer, character_tokenizer
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -129,9 +131,16 @@ def test_a_batch_is_the_mean_of_its_updates_that_have_a_value() -> None:
 
 
 @pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def tokenizer(tmp_path: Path) -> Path:
+    """A folder that holds only a tokenizer."""
+    character_tokenizer().save_pretrained(tmp_path / "start")
+    return tmp_path / "start"
+
+
+@pytest.fixture
+def shared(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The job of the quickstart, without building its start model."""
-    monkeypatch.setattr("gspo_cli.training.cold_start.start_model", lambda *_: Path("start"))
+    monkeypatch.setattr("gspo_cli.training.cold_start.start_model", lambda *_: tokenizer)
     return driver.job("quickstart", "gspo", seed=3, batches=2)  # type: ignore[no-any-return]
 
 
@@ -142,6 +151,15 @@ def test_both_sides_see_the_prompts_in_the_order_of_a_run(shared: dict[str, Any]
     stream = PromptStream(Arithmetic().problems("train"), 32, 3)
     expected = [p.prompt for step in (1, 2) for p in stream.batch(step)]
     assert [row["prompt"] for row in shared["rows"]] == expected and len(set(expected)) == 64
+
+
+def test_a_chat_model_gets_its_template_as_text(tmp_path: Path) -> None:
+    with_template = byte_tokenizer()
+    with_template.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    with_template.save_pretrained(tmp_path)
+    job = driver.job("real/smollm2-135m", "grpo", seed=0, batches=1, model=tmp_path)
+    assert job["rows"][0]["prompt"].startswith("<user>") and job["rows"][0]["prompt"].endswith("<assistant>")
+    assert job["experts"] is None and [one["name"] for one in job["task"]["rewards"]] == ["task", "format"]
 
 
 def test_the_peer_gets_the_recipe_in_its_own_terms(shared: dict[str, Any]) -> None:
