@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,19 @@ def test_equal_tuning_stands_in_the_sentence_and_an_edge_asks_for_a_wider_grid(t
     assert "GSPO's lr 0.0002 is at the edge of its grid: widen it." in found["sentence"]
     assert "GRPO's lr" not in found["sentence"]
     (command,) = found["settings"]["wider"]
-    assert "--algo gspo --seeds 100,101" in command and command.endswith("--grid algo.lr=0.0002,0.0004,0.0008")
+    assert "--algo grpo,gspo --seeds 100,101" in command and "--name demo-tuning" in command
+    assert command.endswith("--grid algo.lr=5e-05,0.0001,0.0002,0.0004,0.0008")  # for both arms, which need one grid
+
+
+def test_the_command_for_a_wider_grid_of_a_tuned_study_is_one_that_train_takes(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = tuned(write_study(tmp_path / "demo"), trials(5e-5), trials(2e-4), grpo=5e-5, gspo=2e-4)
+    argv = ["gspo", "train", "quickstart", "--tuned", "results/tuning", "--algo", "grpo,gspo", "--seeds=0-5"]
+    for run in study.glob("*-s*"):
+        change(run / "run.json", {"argv": argv})
+    (command,) = compared(gspo_here, study)["settings"]["wider"]
+    assert command.endswith("--grid algo.lr=1.25e-05,2.5e-05,5e-05,0.0001,0.0002,0.0004,0.0008")
+    done = gspo_here(*shlex.split(command)[1:], "--dry-run")
+    assert done.code == 0, done.err
 
 
 def test_a_rate_that_no_tuning_chose_is_no_equal_chance(tmp_path: Path, gspo_here: Gspo) -> None:

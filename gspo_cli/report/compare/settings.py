@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.config import AlgoConfig, ReportConfig, Tuning
-from gspo_cli.report.runs.facts import command_for, flatten
+from gspo_cli.report.runs.facts import flatten, tuning_command
 from gspo_cli.report.runs.pairs import Pair
 from gspo_cli.report.runs.synthetic import synthetic_settings
 
@@ -48,12 +48,8 @@ def settings_of(pair: Pair, config: ReportConfig) -> Settings:
     edges = [edge for arm, own in tuning.items() if own for edge in _edges(arm, own)]
     by_arm = dict(zip(arms, tables, strict=True))
     one_algorithm = tables[0].get("name") == tables[1].get("name")
-    facts_of = {pair.baseline: left, pair.treatment: right}
-    wider = [
-        f"{command_for(facts_of[e['arm']], e['arm'], list((tuning[e['arm']] or Tuning(trials=0)).seeds))} "
-        f"--grid algo.{e['key']}={_wider(e)}"
-        for e in edges
-    ]  # fmt: skip
+    seeds = next((list(own.seeds) for own in tuning.values() if own), [])
+    wider = [tuning_command(left, list(tuning), seeds, f"algo.{key}", _wider(edges, key)) for key in _keys(edges)]
     starts = {record.facts.run_json.get("model_sha256") for record in pair.records}
     shared = len(starts) if len(pair.seeds) > len(starts) else None
     unequal = _unequal(by_arm, tuning, differ, one_algorithm)
@@ -104,12 +100,19 @@ def _edges(arm: str, own: Tuning) -> list[Table]:
     return rows
 
 
-def _wider(edge: Table) -> str:
-    """A grid of three values that continues beyond the edge, by the grid's own factor."""
-    grid = edge["grid"]
-    factor = grid[1] / grid[0] if len(grid) > 1 and grid[0] else 2.0
-    step = factor if edge["value"] == grid[-1] else 1 / factor
-    return ",".join(f"{edge['value'] * step**i:.6g}" for i in range(3))
+def _keys(edges: list[Table]) -> list[str]:
+    return list(dict.fromkeys(edge["key"] for edge in edges))
+
+
+def _wider(edges: list[Table], key: str) -> list[str]:
+    """One grid for all arms: a key's own, with two more values beyond each edge that an arm chose, by its factor."""
+    values: set[float] = set()
+    for edge in (e for e in edges if e["key"] == key):
+        grid = edge["grid"]
+        factor = grid[1] / grid[0] if len(grid) > 1 and grid[0] else 2.0
+        step = factor if edge["value"] == grid[-1] else 1 / factor
+        values |= {*grid, *(edge["value"] * step**i for i in (1, 2))}
+    return list(dict.fromkeys(f"{value:.6g}" for value in sorted(values)))
 
 
 def _tuning(tuning: dict[str, Tuning | None]) -> str:

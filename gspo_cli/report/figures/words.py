@@ -26,7 +26,8 @@ SMALL_LETTER = 0.0465
 def score_title(metric: str) -> str:
     """`Score on aime24, average of 32 samples` of `aime24/avg@32`."""
     bench, _, samples = metric.partition("/avg@")
-    return f"Score on {bench}, average of {samples} samples" if samples.isdigit() else f"Score: {metric}"
+    average = "one sample a problem" if samples == "1" else f"average of {samples} samples"
+    return f"Score on {bench}, {average}" if samples.isdigit() else f"Score: {metric}"
 
 
 def words(metric: str) -> str:

@@ -113,15 +113,27 @@ def flatten(table: Json, prefix: str = "") -> list[tuple[str, Any]]:
 
 def command_for(facts: Facts, arm: str, seeds: list[int], overwrite: bool = False) -> str:
     """The command that trains runs like this one with another arm or other seeds, in the same study."""
-    words, kept, skip = _training_words(facts), [], False
-    for word in words:
-        name = word.partition("=")[0]
-        if not skip and name not in PER_RUN | SWITCHES:
-            kept.append(word)
-        skip = not skip and word in PER_RUN
     study = facts.run.folder.resolve().parent
     more = ["--algo", arm, "--seeds", ",".join(map(str, seeds)), "--out", str(study.parent), "--name", study.name]
-    return shlex.join(["gspo", *kept, *more, *(["--overwrite"] if overwrite else [])])
+    return shlex.join(["gspo", *_words_without(facts, PER_RUN), *more, *(["--overwrite"] if overwrite else [])])
+
+
+def tuning_command(facts: Facts, arms: list[str], seeds: list[int], key: str, grid: list[str]) -> str:
+    """The command that tunes these arms alike over a grid, with runs like this one, in a study beside its own."""
+    study = facts.run.folder.resolve().parent
+    more = ["--algo", ",".join(arms), "--seeds", ",".join(map(str, seeds)), "--out", str(study.parent)]
+    more += ["--name", f"{study.name}-tuning", "--grid", f"{key}={','.join(grid)}"]
+    return shlex.join(["gspo", *_words_without(facts, PER_RUN | {"--tuned"}), *more])
+
+
+def _words_without(facts: Facts, options: set[str]) -> list[str]:
+    """The words of the command that began the run, without some of its options and their values."""
+    kept, skip = [], False
+    for word in _training_words(facts):
+        if not skip and word.partition("=")[0] not in options | SWITCHES:
+            kept.append(word)
+        skip = not skip and word in options
+    return kept
 
 
 def _training_words(facts: Facts) -> list[str]:
