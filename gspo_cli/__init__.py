@@ -14,7 +14,7 @@ __all__ = ["load_study"]
 
 
 def load_study(study: str | Path | None = None, out: str | Path = "results") -> StudyData:
-    """A study's runs, metrics, stored responses and configurations as pandas frames (docs/python.md).
+    """A study's runs, metrics, stored responses and configurations as pandas frames (docs/other-trainers.md).
 
     `study` is the folder of a study or run, or its name under `out`; None = the newest study there.
     Errors: GspoError if there is none, or if a file that describes a run is corrupt.

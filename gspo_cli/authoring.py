@@ -18,6 +18,7 @@ from gspo_cli import config
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.evals.benchmark import DataChoice
 from gspo_cli.evals.benchmarks import BENCHMARKS
 from gspo_cli.evals.command import check_benchmarks
 from gspo_cli.plugins import is_plugin
@@ -27,6 +28,7 @@ from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.runlog.folder import NAME
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.tasks import TASKS, make_task, read_problems
+from gspo_cli.training.cold_start import demonstration_rows
 from gspo_cli.training.study.arms import resolve_arm
 
 TEMPLATES = Path(__file__).parent / "new_recipe"
@@ -40,7 +42,11 @@ def recipe_files(recipes: list[str]) -> list[Path]:
     """
     found: list[Path] = []
     for name in recipes:
-        files = sorted(Path(name).rglob("*.toml")) if Path(name).is_dir() else [find(name)]
+        files = (
+            [path for path in sorted(Path(name).rglob("*.toml")) if path.is_file()]
+            if Path(name).is_dir()
+            else [find(name)]
+        )
         if not files:
             raise GspoError(f"no recipe in {name}", "it has no .toml file", "give a file or a folder of recipes")
         found += files
@@ -76,9 +82,11 @@ def _checks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "eval", partial(check_benchmarks, recipe.eval)
     yield "report.metric", partial(parse_metric, recipe.report.metric)
     if recipe.cold_start and recipe.cold_start.path:
-        yield "cold_start.path", partial(_check_file, recipe.cold_start.path)
+        yield "cold_start.path", partial(demonstration_rows, recipe.cold_start, recipe.cold_start.path)
     for name, file in recipe.eval.data.items():
-        yield f"eval.data.{name}", partial(_check_file, file)
+        embedded = name == "arithmetic"  # its data are lengths of rows
+        check = partial(BENCHMARKS[name].load, DataChoice((Path(file),))) if embedded else partial(_check_file, file)
+        yield f"eval.data.{name}", check
 
 
 def _check_task(recipe: Recipe) -> None:

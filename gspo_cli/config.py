@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
@@ -13,7 +14,7 @@ from gspo_cli.model_config import ColdStart as ColdStart
 from gspo_cli.model_config import Lora as Lora
 from gspo_cli.model_config import ModelConfig as ModelConfig
 from gspo_cli.model_config import TinyModel as TinyModel
-from gspo_cli.tables import Name, PositiveFloat, PositiveInt, Table
+from gspo_cli.tables import Name, PositiveFloat, PositiveInt, Seed, Table
 from gspo_cli.task_config import TaskConfig as TaskConfig
 from gspo_cli.task_config import WeightedReward as WeightedReward
 
@@ -29,13 +30,21 @@ class VllmConfig(Table):
     """A running server, such as http://127.0.0.1:8000; its key is read from VLLM_API_KEY."""
     concurrency: PositiveInt = 64
     """Concurrent requests to a server."""
-    tensor_parallel: PositiveInt = Field(default=1, exclude_if=lambda value: value == 1)
+    tensor_parallel: PositiveInt = 1
     """GPUs per engine."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_server(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "http://127.0.0.1")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("a server's address begins with http:// or https://, such as http://127.0.0.1:8000")
+        if "@" in parts.netloc:
+            raise ValueError("an address holds no password, which logs would show; a key belongs in VLLM_API_KEY")
+        return url
 
 
 ENGINES = ("transformers", "vllm", "vllm-server")
-FORMER_SCRIPTED = {"fault": None, "call": 1, "every": False}
-"""`rollout.scripted` as every `config.json` holds it; the table itself is gone."""
 
 
 class RolloutConfig(Table):
@@ -59,11 +68,11 @@ class RolloutConfig(Table):
     """Rollout batches sampled ahead: batch t uses the weights after batch t - 1 - max_lag; 0 = the newest weights."""
     store: Annotated[int, Field(ge=0)] = 0
     """Store every k-th scored batch as parquet; 0 = only what `keep_newest` keeps."""
-    keep_newest: bool = Field(default=True, exclude_if=lambda value: value)
+    keep_newest: bool = True
     """Store the first and the newest batch, too; the one before the newest is then removed."""
-    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), exclude_if=lambda value: not value)
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Texts that end a response; the text itself stays in it."""
-    compile: bool = Field(default=False, exclude_if=lambda value: not value)
+    compile: bool = False
     """Compile the built-in sampler's decoding step with torch: on a GPU, a CUDA graph for each size."""
 
     @field_validator("engine")
@@ -72,13 +81,6 @@ class RolloutConfig(Table):
         if name not in ENGINES and ":" not in name:
             raise ValueError(f"an engine is one of {', '.join(ENGINES)}, or module:attribute")
         return name
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_former_keys(cls, table: Any) -> Any:
-        if isinstance(table, dict) and table.get("scripted") == FORMER_SCRIPTED:
-            return {key: value for key, value in table.items() if key != "scripted"}
-        return table
 
     @model_validator(mode="before")
     @classmethod
@@ -95,7 +97,7 @@ class RolloutConfig(Table):
 class Optimizer(Table):
     """AdamW."""
 
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
 
 
@@ -115,9 +117,9 @@ class TrainConfig(Table):
     """Stop a run (exit code 4) whose reward collapses by `report.collapse`; it counts as collapsed either way."""
     micro_batch_tokens: PositiveInt = 8192
     """Maximum padded tokens in one forward and backward pass."""
-    recompute: bool = Field(default=False, exclude_if=lambda value: not value)
+    recompute: bool = False
     """Activation checkpointing: recompute each layer in the backward pass. Saves memory, costs a third more compute."""
-    divide: Literal["all", "machine"] = Field(default="all", exclude_if=lambda value: value == "all")
+    divide: Literal["all", "machine"] = "all"
     """Shard weights over all processes, or over those of each machine, so that only gradients travel between
     machines."""
     optimizer: Optimizer = Optimizer()
@@ -184,7 +186,7 @@ class NoiseConfig(Table):
     """Standard deviation in nats of what all tokens of a response share."""
     tail: Literal["normal", "student_t"] = "normal"
     """Its distribution; `student_t` has 3 degrees of freedom and the same standard deviation."""
-    experts: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, exclude_if=lambda value: value == 0)
+    experts: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the old policy's expert slots that noise on the routers' logits exchanges; 0.1 = 10 %."""
 
 
@@ -211,7 +213,7 @@ class CollapseRule(Table):
     """In standard deviations of the rewards of single responses."""
     least: Annotated[float, Field(ge=0)] = 0.1
     """In the reward's own unit."""
-    noise: Annotated[float, Field(ge=0)] = Field(default=3.5, exclude_if=lambda value: value == 3.5)
+    noise: Annotated[float, Field(ge=0)] = 3.5
     """In standard errors of the fall, from the spread within the batches."""
 
 
@@ -223,7 +225,7 @@ class Tuning(Table):
     """Separate from the study's seeds."""
     chosen: dict[str, Any] = Field(default={})
     """The `[algo]` keys that the trials chose, by dotted name."""
-    grid: dict[str, list[Any]] | None = Field(default=None, exclude_if=lambda value: value is None)
+    grid: dict[str, list[Any]] | None = None
     """The values that were tried, by the same names; shows whether a choice lies at the edge."""
     gen_tokens: Annotated[float, Field(ge=0)] | None = None
     """Tokens sampled in all trials."""
@@ -231,6 +233,8 @@ class Tuning(Table):
     """Training time of all trials."""
     study: str | None = None
     """Folder name of the study of the trials."""
+    conditions: dict[str, Any] | None = None
+    """What the trials had in common, by dotted recipe key: see `report.runs.facts.conditions_of`."""
 
 
 class CheckpointConfig(Table):
@@ -238,7 +242,7 @@ class CheckpointConfig(Table):
 
     every: Annotated[int, Field(ge=0)] = 20
     """Rollout batches between checkpoints; 0 = no regular checkpoints."""
-    start: bool = Field(default=True, exclude_if=lambda value: value)
+    start: bool = True
     """Save before the first rollout batch; without it, a run that is cut off early starts anew."""
     minutes: PositiveFloat | None = None
     """Also save when this much time has passed since the last checkpoint."""
@@ -266,19 +270,20 @@ class GuardConfig(Table):
 class ReportConfig(Table):
     """How the study is judged, fixed before it runs."""
 
-    metric: Annotated[str, Field(pattern=r"^[^\s:]+(:(last10|area@(steps|tokens|seconds)))?$")] = (
+    metric: Annotated[str, Field(pattern=r"^[^\s:]+(:(last10|last@[1-9][0-9]{0,8}|area@(steps|tokens|seconds)))?$")] = (
         "reward/mean:area@steps"
     )
-    """`<metric>:last10`, `<metric>:area@steps|tokens|seconds`, `<bench>/avg@K` or `<bench>/pass@K`."""
+    """`<metric>:last10` (the last tenth of the plan), `<metric>:last@N` (its last N rollout batches),
+    `<metric>:area@steps|tokens|seconds`, `<bench>/avg@K` or `<bench>/pass@K`."""
     baseline: str = "grpo"
     treatment: str = "gspo"
     margin: PositiveFloat | None = None
     """Difference below which two arms count as equal: in points (default: 2) for shares and rewards in points, else in
     the metric's unit."""
-    unit: Literal["points", "reward"] | None = Field(default=None, exclude_if=lambda value: value is None)
+    unit: Literal["points", "reward"] | None = None
     """Unit of reward differences: `points` (x 100, for rewards from 0 to 1) or `reward`. Default: `points` for a
     built-in task; with a task or reward of one's own nothing counts as equal until this is set."""
-    looks: tuple[Annotated[int, Field(ge=4)], ...] = Field(default=(), exclude_if=lambda value: not value)
+    looks: tuple[Annotated[int, Field(ge=4)], ...] = ()
     """Numbers of seeds at which the study may be compared before all are trained; each look tests at 5 % / looks."""
     checkpoint: Literal["last"] = "last"
     collapse: CollapseRule = CollapseRule()
@@ -286,6 +291,13 @@ class ReportConfig(Table):
     """Keys outside `[algo]` that were tuned per arm and may differ, such as `train.grad_clip`."""
     tuning: dict[Name, Tuning] = Field(default={})
     """Arm -> the cost of its tuning, shown beside every comparison."""
+
+    @field_validator("looks")
+    @classmethod
+    def _ascending(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
+        if list(looks) != sorted(set(looks)):
+            raise ValueError("looks are numbers of seeds in ascending order")
+        return looks
 
 
 class Cluster(Table):
@@ -300,24 +312,26 @@ class Recipe(Table):
     """A complete recipe; a run's `config.json` is one with a single arm and seed."""
 
     name: Name
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     model: ModelConfig
     cold_start: ColdStart | None = None
     task: TaskConfig = TaskConfig()
     rollout: RolloutConfig = RolloutConfig()
     train: TrainConfig = TrainConfig()
     algo: AlgoConfig = AlgoConfig()
-    noise: NoiseConfig | None = Field(default=None, exclude_if=lambda value: value is None)
+    noise: NoiseConfig | None = None
     """If absent, no noise."""
     arms: dict[Name, dict[str, Any]] = Field(default={})
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guards: GuardConfig = GuardConfig()
     report: ReportConfig = ReportConfig()
-    cluster: Cluster | None = Field(default=None, exclude_if=lambda value: value is None)
+    cluster: Cluster | None = None
     """If absent, `--dry-run` estimates no times."""
     _sources: tuple[Any, ...] = PrivateAttr(())
     """The layers it was merged from, so that later errors can name the file."""
+    _command_line: dict[str, Any] = PrivateAttr(default_factory=dict)
+    """What the command line set, which holds for every arm that can take it (`training.study.command_line`)."""
 
     def seeded(self, seed: int) -> Recipe:
         """The recipe of a run with this seed: its cold start too, if each seed has its own."""
@@ -372,6 +386,15 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         old = out.get(key)
         out[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return out
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` as `{"a.b": 1}`; an empty table is a value."""
+    flattened: dict[str, Any] = {}
+    for key, value in table.items():
+        nested = isinstance(value, dict) and value
+        flattened |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flattened
 
 
 def nest(key: str, value: Any) -> Any:

@@ -1,6 +1,10 @@
 """User errors in three parts, and the exit codes of the command line."""
 
+import re
 from enum import IntEnum
+
+PASSWORD = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+"""The user and password of an address."""
 
 
 class ExitCode(IntEnum):
@@ -22,6 +26,7 @@ class GspoError(Exception):
     """An error that the user can fix: what happened, why, and what to do."""
 
     def __init__(self, message: str, why: str, hint: str, code: ExitCode = ExitCode.USER_ERROR) -> None:
+        message, why = (PASSWORD.sub("...", text) for text in (message, why))
         super().__init__(message)
         self.message = message
         self.why = why

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gspo_cli.tables import PositiveFloat, PositiveInt, Table
+from gspo_cli.tables import PositiveFloat, PositiveInt, Seed, Table
 
 
 class TinyModel(Table):
@@ -51,10 +51,10 @@ class ModelConfig(Table):
     tiny: TinyModel | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the parameters; log-probabilities and ratios are always float32."""
-    compute: Literal["float32", "bfloat16"] | None = Field(default=None, exclude_if=lambda value: value is None)
+    compute: Literal["float32", "bfloat16"] | None = None
     """Type of the arithmetic of all passes, training's and the built-in sampler's; default: `dtype`. `bfloat16` with
     `dtype = "float32"` keeps weights, gradients and optimizer in float32."""
-    float32_matmul: Literal["highest", "high"] = Field(default="highest", exclude_if=lambda value: value == "highest")
+    float32_matmul: Literal["highest", "high"] = "highest"
     """Precision of float32 products on a GPU: exact, or in TF32 (`high`), which rounds their factors to 10 bits of
     mantissa. No effect on a CPU, or on vLLM."""
     device: str = "auto"
@@ -77,12 +77,12 @@ class ColdStart(Table):
     steps: PositiveInt = 1000
     batch: PositiveInt = 64
     lr: PositiveFloat = 3e-3
-    seed: int = 0
+    seed: Seed = 0
     """Separate from the run's seed, so that all runs of all studies start from the same model."""
-    per_seed: bool = Field(default=False, exclude_if=lambda value: not value)
+    per_seed: bool = False
     """A start model of its own for each seed of a study (cold start with `seed` plus the run's), the same for all arms.
     Without it a comparison is about one start model."""
-    starts: Annotated[int, Field(ge=2)] | None = Field(default=None, exclude_if=lambda value: value is None)
+    starts: Annotated[int, Field(ge=2)] | None = None
     """So many start models, which the seeds of a study share in turn (cold start with `seed` plus the remainder of the
     run's seed). A comparison then says how much of the variance comes from the start model."""
     path: str | None = None

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import math
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, is_dataclass
@@ -18,13 +20,16 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from gspo_cli.config import Recipe, merge
+from gspo_cli.config import AlgoConfig, Recipe, flat, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import add_search_folder
 
 FOLDERS = [Path(__file__).parent / "recipes", Path(__file__).parent.parent / "recipes"]
 """The shipped recipes: inside the wheel, or beside the package in a source tree."""
 
+MAX_EXTENDS, MAX_ERRORS, MOST_BYTES = 50, 100, 1 << 24
+LONG_KEY = re.compile(r"(?:[A-Za-z0-9_-]+[\"']?\s*\.\s*[\"']?){100}")
+"""More parts than any key has; nested tables of that depth would end the stack of whoever reads them."""
 CODE_KEYS = ("trust_remote_code", "code_revision")
 
 
@@ -64,13 +69,20 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
         chain = " -> ".join(p.name for p in (*seen, path))
         raise GspoError(f"recipe {path.name} extends itself", f"the chain is {chain}", "remove one of its `extends`")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise ValueError(f"it has {size} bytes, and a recipe at most {MOST_BYTES}")
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
+        if long := LONG_KEY.search(text):
+            raise ValueError(f"{long[0][:40]!r} begins a key of a hundred parts")
+        table = tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise GspoError(f"{path} is not in UTF-8", f"line {line}: {error}", "save it as UTF-8, as TOML asks") from error
     except (ValueError, RecursionError) as error:  # bad TOML, an endless integer, endless brackets
         raise GspoError(f"{path} is not valid TOML", str(error), "fix that line") from error
     parent = table.pop("extends", None)
+    if len(seen) >= MAX_EXTENDS:
+        raise GspoError(f"recipe {seen[0].name} extends too many others", f"{MAX_EXTENDS} is the most", "merge some")
     layer = Layer(str(path), _dates_as_text(table))
     if parent is None:
         return [layer]
@@ -81,16 +93,22 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
 def parse_set(assignment: str) -> Layer:
     """One `--set a.b=c`. The value is parsed as TOML; anything else, and a date, is text."""
     key, equals, text = assignment.partition("=")
-    keys = [k.strip() for k in key.split(".")]
-    if not equals or not all(keys):
-        raise GspoError(f"--set {assignment} lacks a key or value", "the form is KEY=VALUE", "e.g. --set train.lr=2e-4")
     try:
-        value = _dates_as_text(tomllib.loads(f"value = {text}"))["value"]
+        if not equals or key.count(".") > 100:
+            raise ValueError
+        table = keys = tomllib.loads(f"{key} = true")  # a label with a dot stands in quotes
+    except ValueError as error:
+        raise GspoError(
+            f"--set {assignment} lacks a key or value", "the form is KEY=VALUE", "e.g. --set train.lr=2e-4"
+        ) from error
+    try:
+        ((_, value),) = _dates_as_text(tomllib.loads(f"value = {text}")).items()
     except (ValueError, RecursionError):
         value = text
-    for part in reversed(keys):
-        value = {part: value}
-    return Layer(f"--set {assignment}", value)
+    while (last := next(iter(keys))) and isinstance(keys[last], dict):
+        keys = keys[last]
+    keys[last] = value
+    return Layer(f"--set {assignment}", table)
 
 
 def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] = ()) -> Recipe:
@@ -103,18 +121,65 @@ def validate(layers: list[Layer]) -> Recipe:
 
     Errors: RecipeErrors with every problem found.
     """
-    table: dict[str, Any] = {}
+    table, given = dict[str, Any](), dict[str, Any]()
     for layer in layers:
         _refuse_nonfinite(layer.table, layer.source, "")
-        table = merge(_drop_replaced_model(table, layer.table), layer.table)
-        if layer.source.endswith(".toml") and not is_shipped(Path(layer.source)):
+        if layer.source.startswith("--set ") and (cleared := _cleared(table, layer.table)):
+            raise GspoError(
+                f"{layer.source} changes nothing",
+                f"tables are merged, and [{cleared}] keeps its keys",
+                "set the keys to change; --algo chooses the arms",
+            )
+        table = _drop_replaced_model(table, layer.table)
+        table = _drop_replaced_algorithm(table, layer.table)
+        if not is_file(layer):
+            given = merge(given, layer.table)
+        elif layer.source.endswith(".toml") and not is_shipped(Path(layer.source)):
             add_search_folder(Path(layer.source).parent)
+        table = merge(table, layer.table)
     try:
         loaded = Recipe.model_validate(table)
     except ValidationError as error:
         raise RecipeErrors(user_errors(error, layers, Recipe)) from error
-    loaded._sources = tuple(layers)
+    loaded._sources, loaded._command_line = tuple(layers), given
     return loaded
+
+
+def default_arms(recipe: Recipe) -> list[str]:
+    """The arms that train without `--algo`: those of `[arms]`, else the algorithm of `[algo]`.
+
+    The command line adds one only together with its name: `--set arms.x.lr=1` may be a slip for another label.
+    """
+    added = recipe._command_line.get("arms", {})
+    files = [layer.table for layer in recipe._sources if is_file(layer)]
+    labels = [
+        arm
+        for arm, table in recipe.arms.items()
+        if arm not in added or "name" in table or any(contains(file, ("arms", arm)) for file in files)
+    ]
+    return labels or [recipe.algo.name]
+
+
+def no_algorithm(name: str, algorithms: Iterable[str], arms: Iterable[str]) -> GspoError:
+    """The error for a name that is neither an algorithm nor an arm, with the nearest."""
+    near = difflib.get_close_matches(name, [*algorithms, *arms], n=1)
+    return GspoError(
+        f"no algorithm or arm {name!r}",
+        f"the algorithms are {', '.join(algorithms)}" + (f"; the recipe's arms are {', '.join(arms)}" if arms else ""),
+        f"did you mean {near[0]!r}?" if near else "choose one of them with --algo",
+    )
+
+
+def refuse_twice(recipe: Recipe, keys: Iterable[str], option: str) -> None:
+    """Errors: GspoError where the command line set one of these dotted keys, which `option` decides as well."""
+    for key, given in itertools.product(keys, flat(recipe._command_line)):
+        if f"{given}.".startswith(f"{key}.") or f"{key}.".startswith(f"{given}."):
+            raise GspoError(f"{option} and --set {given}", f"both decide {key}", "leave one of them out")
+
+
+def is_file(layer: Layer) -> bool:
+    """Whether a layer is a recipe's file or a run's, and not from the command line."""
+    return not layer.source.startswith("--set ") and layer.source.endswith((".toml", ".json"))
 
 
 class RecipeErrors(GspoError):
@@ -145,6 +210,21 @@ def _drop_replaced_model(table: dict[str, Any], over: dict[str, Any]) -> dict[st
     return table | {"model": {k: v for k, v in old.items() if k not in replaced}}
 
 
+def _drop_replaced_algorithm(table: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`table` without the parameters of the algorithms that a `name` in `over` replaces, in `[algo]` or an arm."""
+
+    def kept(old: Any, new: Any, former: Any) -> Any:
+        if not isinstance(old, dict) or not isinstance(new, dict) or new.get("name") in (None, old.get("name", former)):
+            return old
+        return {key: value for key, value in old.items() if key in AlgoConfig.model_fields}
+
+    if "algo" in table:
+        table = table | {"algo": kept(table["algo"], over.get("algo"), AlgoConfig().name)}
+    if isinstance(arms := table.get("arms"), dict) and isinstance(new := over.get("arms"), dict):
+        table = table | {"arms": {label: kept(arm, new.get(label), label) for label, arm in arms.items()}}
+    return table
+
+
 def user_errors(
     error: ValidationError,
     layers: list[Layer],
@@ -158,12 +238,13 @@ def user_errors(
     `prefix` is the path of the validated table in the recipe, replacing the first `skip` parts of a problem's own path;
     `also` are further keys that the table may hold.
     """
-    return [_user_error(problem, layers, model, prefix, also, skip) for problem in error.errors(include_url=False)]
+    problems = error.errors(include_url=False)[:MAX_ERRORS]
+    return [_user_error(problem, layers, model, prefix, also, skip) for problem in problems]
 
 
 def _given(layers: list[Layer]) -> str:
     """What the command line put over the recipe's file, for a fault of several keys together."""
-    given = [layer.source for layer in layers if layer.table and not layer.source.endswith(".toml")]
+    given = [layer.source for layer in layers if layer.table and not is_file(layer)]
     return f", or what the command gave beside it: {', '.join(given)}" if given else ""
 
 
@@ -172,10 +253,10 @@ def _user_error(
 ) -> GspoError:
     path = (*prefix, *(str(part) for part in problem["loc"][skip:] if part != "[key]"))
     key = ".".join(path) or "the recipe"
-    files = [layer.source for layer in layers if layer.source.endswith(".toml")] or [layers[0].source]
-    source = next((layer.source for layer in reversed(layers) if path and _contains(layer.table, path)), files[-1])
+    files = [layer.source for layer in layers if is_file(layer)] or [layers[0].source]
+    source = next((layer.source for layer in reversed(layers) if path and contains(layer.table, path)), files[-1])
     if problem["type"] != "extra_forbidden":
-        value = f" (given: {problem['input']!r})" if problem["type"] != "missing" and path else ""
+        value = f" (given: {problem['input']!r:.200})" if problem["type"] != "missing" and path else ""
         return GspoError(f"{source}: {key}: {problem['msg'].removeprefix('Value error, ')}{value}",
                          "the recipe is checked before anything is loaded or written",
                          f"fix {key}" + ("" if path else _given(layers)))  # fmt: skip
@@ -197,7 +278,7 @@ def _user_error(
     )
 
 
-def _contains(table: Any, path: tuple[str, ...]) -> bool:
+def contains(table: Any, path: tuple[str, ...]) -> bool:
     for part in path:
         if not isinstance(table, dict) or part not in table:
             return False
@@ -218,7 +299,7 @@ def check_params(params_class: type[Any], table: dict[str, Any]) -> Any:
     Errors: pydantic.ValidationError on an unknown key or a wrong value.
     """
     defaults = params_class()
-    unknown = list(_unknown_keys(defaults, table, ()))
+    unknown = list(unknown_keys(defaults, table, ()))
     if unknown:
         raise ValidationError.from_exception_data(
             params_class.__name__, [{"type": "extra_forbidden", "loc": loc, "input": None} for loc in unknown]
@@ -226,13 +307,13 @@ def check_params(params_class: type[Any], table: dict[str, Any]) -> Any:
     return TypeAdapter(params_class).validate_python(merge(dataclasses.asdict(defaults), table))
 
 
-def _unknown_keys(defaults: Any, table: dict[str, Any], loc: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def unknown_keys(defaults: Any, table: dict[str, Any], loc: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The paths in `table` that the dataclass instance `defaults` has no field for."""
     for key, value in table.items():
         if key not in {f.name for f in dataclasses.fields(defaults)}:
             yield (*loc, key)
         elif isinstance(value, dict) and dataclasses.is_dataclass(getattr(defaults, key)):
-            yield from _unknown_keys(getattr(defaults, key), value, (*loc, key))
+            yield from unknown_keys(getattr(defaults, key), value, (*loc, key))
 
 
 def known_keys(model: Any = Recipe, prefix: str = "") -> Iterator[str]:
@@ -263,6 +344,16 @@ def _refuse_nonfinite(value: Any, source: str, key: str) -> None:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, item in inner:
         _refuse_nonfinite(item, source, f"{key}.{part}".lstrip("."))
+
+
+def _cleared(table: dict[str, Any], over: dict[str, Any]) -> str | None:
+    """The dotted name of a table with keys over which the one key of `over` sets an empty one."""
+    ((key, value), *others) = over.items()
+    old = table.get(key)
+    if others or not isinstance(value, dict) or not isinstance(old, dict) or not old:
+        return None
+    below = _cleared(old, value) if value else None
+    return f"{key}.{below}" if below else None if value else key
 
 
 def _dates_as_text(value: Any) -> Any:

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-PositiveInt = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+"""Tables hold whole numbers of 64 bits."""
+PositiveInt = Annotated[int, Field(ge=1, le=10**9)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 

@@ -60,21 +60,23 @@ class TaskConfig(Table):
     """How task `code` grades programs."""
     columns: dict[Literal["prompt", "answer"], str] = Field(default={})
     """Column names in `path`."""
-    terms: tuple[PositiveInt, PositiveInt] | None = Field(default=None, exclude_if=lambda value: value is None)
+    terms: tuple[PositiveInt, PositiveInt] | None = None
     """Fewest and most digits in a row of task `arithmetic`; n digits take about n * n tokens. Default: 3 to 5."""
-    too_long: Literal["refuse", "drop"] = Field(default="refuse", exclude_if=lambda value: value == "refuse")
+    guesses: Annotated[float, Field(ge=0, lt=1)] = 0.6
+    """Share of the built-in cold start's demonstrations that guess the answer at once, without working it out."""
+    too_long: Literal["refuse", "drop"] = "refuse"
     """What happens to problems whose prompt and response cannot fit into the model's positions."""
-    rewards: tuple[WeightedReward, ...] = Field(default=(), exclude_if=lambda value: not value)
+    rewards: tuple[WeightedReward, ...] = ()
     """Several rewards, summed by their weights; each is logged by itself. Not beside `reward`."""
-    deadline_s: PositiveFloat = Field(default=600.0, exclude_if=lambda value: value == 600.0)
+    deadline_s: PositiveFloat = 600.0
     """Time limit for one's own code to score a rollout batch."""
-    template: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    template: str | None = None
     """The prompt's text, with `{question}` in the place of the problem; replaces the task's own instruction."""
-    system: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    system: str | None = None
     """A system prompt, through the model's chat template."""
-    chat: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    chat: bool | None = None
     """Whether prompts go through the tokenizer's chat template; default: if it has one."""
-    chat_template_kwargs: dict[str, Any] = Field(default={}, exclude_if=lambda value: not value)
+    chat_template_kwargs: dict[str, Any] = Field(default={})
     """Variables of the chat template, such as `{ enable_thinking = false }`."""
 
     @model_validator(mode="after")

@@ -165,6 +165,8 @@ class MicroBatch:
     """Which of the N predicts each loss token; int64."""
     loss_M: Tensor
     """Where the flattened mask is True; int64, ascending. Known from the start, so that no pass waits for a count."""
+    groups_B: Tensor
+    """Number of each row's prompt in the rollout batch; int64."""
     packing: Packing | None = None
     """The packed form in which the rows are fed to the model; None = padded."""
     trainer_log_probs_BT: Tensor | None = None

@@ -5,21 +5,21 @@ Nothing in this package knows about models, files or devices.
 """
 
 from gspo_cli.algorithms import cispo, dapo, dr_grpo, gmpo, grpo, gspo, gspo_token, luspo, minirl, ppo, reinforce, sapo
-from gspo_cli.algorithms.contract import NEEDED, Algorithm, LossOutput
+from gspo_cli.algorithms.contract import NEEDED, AlgorithmSpec, LossInputs, LossOutput, loss_from_tensors
 
-ALGORITHMS: dict[str, Algorithm] = {
-    "grpo": grpo,
-    "gspo": gspo,
-    "gspo_token": gspo_token,
-    "sapo": sapo,
-    "ppo": ppo,
-    "reinforce": reinforce,
-    "dapo": dapo,
-    "dr_grpo": dr_grpo,
-    "cispo": cispo,
-    "gmpo": gmpo,
-    "luspo": luspo,
-    "minirl": minirl,
+ALGORITHMS: dict[str, AlgorithmSpec] = {
+    "grpo": AlgorithmSpec.of(grpo),
+    "gspo": AlgorithmSpec.of(gspo),
+    "gspo_token": AlgorithmSpec.of(gspo_token),
+    "sapo": AlgorithmSpec.of(sapo),
+    "ppo": AlgorithmSpec.of(ppo),
+    "reinforce": AlgorithmSpec.of(reinforce),
+    "dapo": AlgorithmSpec.of(dapo),
+    "dr_grpo": AlgorithmSpec.of(dr_grpo),
+    "cispo": AlgorithmSpec.of(cispo),
+    "gmpo": AlgorithmSpec.of(gmpo),
+    "luspo": AlgorithmSpec.of(luspo),
+    "minirl": AlgorithmSpec.of(minirl),
 }
 
-__all__ = ["ALGORITHMS", "NEEDED", "Algorithm", "LossOutput"]
+__all__ = ["ALGORITHMS", "NEEDED", "AlgorithmSpec", "LossInputs", "LossOutput", "loss_from_tensors"]

@@ -14,15 +14,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
 from gspo_cli.algorithms.ops import (
     capped_weight,
     group_advantage,
     num_tokens,
-    per_token,
     score_terms,
     sum_of_tokens,
     token_log_ratio,
+    weighted_advantages,
 )
 from gspo_cli.types import Mean
 
@@ -53,28 +53,18 @@ def denominator(mask_BT: Tensor, params: Params) -> Tensor:
     return num_tokens(mask_BT)
 
 
-def loss(
-    log_probs_BT: Tensor,
-    old_log_probs_BT: Tensor,
-    advantages: Tensor,
-    mask_BT: Tensor,
-    params: Params,
-    *,
-    sampler_log_probs_BT: Tensor | None = None,
-    weights: Tensor | None = None,
-) -> LossOutput:
+def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                    arXiv 2506.13585, Eq. 4
 
-    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
     Differs from the paper: no KL term. The loss value depends on l and means nothing.
     """
-    log_ratio_BT = token_log_ratio(log_probs_BT.detach(), old_log_probs_BT, mask_BT)
-    scale = per_token(advantages) if weights is None else per_token(advantages) * per_token(weights)
-    weight_BT = capped_weight(log_ratio_BT, params.cap) * scale
+    mask_BT = inputs.mask_BT
+    log_ratio_BT = token_log_ratio(inputs.log_probs_BT.detach(), inputs.old_log_probs_BT, mask_BT)
+    weight_BT = capped_weight(log_ratio_BT, params.cap) * weighted_advantages(inputs)
     capped_BT = (log_ratio_BT > log(params.cap)) & mask_BT
     share = Mean(capped_BT.sum(), mask_BT.sum())
     return LossOutput(
-        loss_numerator=-sum_of_tokens(score_terms(weight_BT, log_probs_BT, mask_BT), mask_BT),
+        loss_numerator=-sum_of_tokens(score_terms(weight_BT, inputs.log_probs_BT, mask_BT), mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=torch.where(mask_BT, weight_BT, 0.0),
         clipped_BT=None,

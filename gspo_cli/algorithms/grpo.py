@@ -12,7 +12,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip, LossOutput
+from gspo_cli.algorithms.contract import Clip, LossInputs, LossOutput
 from gspo_cli.algorithms.metrics import clipped_output
 from gspo_cli.algorithms.ops import (
     clipped_surrogate,
@@ -47,25 +47,17 @@ def denominator(mask_BT: Tensor, params: Params) -> Tensor:
     return num_responses(mask_BT)
 
 
-def loss(
-    log_probs_BT: Tensor,
-    old_log_probs_BT: Tensor,
-    advantages: Tensor,
-    mask_BT: Tensor,
-    params: Params,
-    *,
-    sampler_log_probs_BT: Tensor | None = None,
-    weights: Tensor | None = None,
-) -> LossOutput:
+def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                    arXiv 2507.18071, Eq. 2
 
-    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
     Differs from the paper: clipped in log space; the KL term is a separate modifier (0 by default).
     """
-    log_ratio = token_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
-    surrogate = clipped_surrogate(log_ratio, per_token(advantages), params.clip, params.dual_clip, weights)
+    mask_BT = inputs.mask_BT
+    log_ratio = token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    advantages = per_token(inputs.advantages)
+    surrogate = clipped_surrogate(log_ratio, advantages, params.clip, params.dual_clip, inputs.weights)
     return clipped_output(
-        surrogate, log_ratio, advantages, mask_BT, params.clip.log_bounds,
+        surrogate, log_ratio, inputs, params.clip.log_bounds,
         objective=sum_of_token_means(surrogate.value, mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=token_shares(surrogate.weight, mask_BT),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
 from gspo_cli.algorithms.ops import SATURATION, Surrogate, per_token, saturate, sequence_log_ratio, token_log_ratio
 from gspo_cli.types import Extreme, Kish, Mean, Reduced, Spread
 
@@ -16,16 +16,16 @@ from gspo_cli.types import Extreme, Kish, Mean, Reduced, Spread
 def clipped_output(
     surrogate: Surrogate,
     log_ratio: Tensor,
-    advantages: Tensor,
-    mask_BT: Tensor,
+    inputs: LossInputs,
     log_bounds: tuple[float, float],
     objective: Tensor,
     denominator: Tensor,
     gradient_weight_BT: Tensor,
 ) -> LossOutput:
     """The output of an algorithm with a hard clip; `objective` is the numerator of J."""
+    mask_BT = inputs.mask_BT
     clipped_BT = surrogate.clipped & mask_BT
-    metrics = clip_metrics(log_ratio, advantages, mask_BT, clipped_BT, log_bounds)
+    metrics = clip_metrics(log_ratio, inputs.advantages, mask_BT, clipped_BT, log_bounds)
     if surrogate.dual_clipped is not None:
         metrics["clip/dual_frac"] = Mean((surrogate.dual_clipped & mask_BT).sum(), mask_BT.sum())
     return LossOutput(-objective, denominator, gradient_weight_BT, clipped_BT, metrics)

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip, LossOutput
+from gspo_cli.algorithms.contract import Clip, LossInputs, LossOutput
 from gspo_cli.algorithms.metrics import clip_metrics
 from gspo_cli.algorithms.ops import (
     capped_weight,
@@ -25,6 +25,7 @@ from gspo_cli.algorithms.ops import (
     score_terms,
     sum_of_tokens,
     token_log_ratio,
+    weighted_advantages,
 )
 from gspo_cli.types import Mean
 
@@ -54,32 +55,22 @@ def denominator(mask_BT: Tensor, params: Params) -> Tensor:
     return num_responses(mask_BT)
 
 
-def loss(
-    log_probs_BT: Tensor,
-    old_log_probs_BT: Tensor,
-    advantages: Tensor,
-    mask_BT: Tensor,
-    params: Params,
-    *,
-    sampler_log_probs_BT: Tensor | None = None,
-    weights: Tensor | None = None,
-) -> LossOutput:
+def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                    arXiv 2512.01374, Eq. 7
 
-    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
     Errors: asserts that the sampler's log-probabilities are given.
     Differs from the paper: nothing known. The loss value depends on l and means nothing.
     """
-    assert sampler_log_probs_BT is not None, "minirl needs the sampler's log-probabilities"
-    log_ratio_BT = token_log_ratio(log_probs_BT.detach(), old_log_probs_BT, mask_BT)
-    clipped_BT = clipped_surrogate(log_ratio_BT, per_token(advantages), params.clip).clipped & mask_BT
-    log_weight_BT = token_log_ratio(log_probs_BT.detach(), sampler_log_probs_BT, mask_BT)
-    scale = per_token(advantages) if weights is None else per_token(advantages) * per_token(weights)
+    assert inputs.sampler_log_probs_BT is not None, "minirl needs the sampler's log-probabilities"
+    log_probs_BT, mask_BT, scale = inputs.log_probs_BT.detach(), inputs.mask_BT, weighted_advantages(inputs)
+    log_ratio_BT = token_log_ratio(log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    clipped_BT = clipped_surrogate(log_ratio_BT, per_token(inputs.advantages), params.clip).clipped & mask_BT
+    log_weight_BT = token_log_ratio(log_probs_BT, inputs.sampler_log_probs_BT, mask_BT)
     weight_BT = torch.where(clipped_BT, 0.0, capped_weight(log_weight_BT, params.cap) * scale)
-    metrics = clip_metrics(log_ratio_BT, advantages, mask_BT, clipped_BT, params.clip.log_bounds)
+    metrics = clip_metrics(log_ratio_BT, inputs.advantages, mask_BT, clipped_BT, params.clip.log_bounds)
     metrics["weight/capped_frac"] = Mean(((log_weight_BT > log(params.cap)) & mask_BT).sum(), mask_BT.sum())
     return LossOutput(
-        loss_numerator=-sum_of_tokens(score_terms(weight_BT, log_probs_BT, mask_BT), mask_BT),
+        loss_numerator=-sum_of_tokens(score_terms(weight_BT, inputs.log_probs_BT, mask_BT), mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=torch.where(mask_BT, weight_BT, 0.0),
         clipped_BT=clipped_BT,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip
+from gspo_cli.algorithms.contract import Clip, LossInputs
 
 
 def num_responses(mask_BT: Tensor) -> Tensor:
@@ -53,6 +53,12 @@ def score_terms(weight: Tensor, log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor
 def per_token(advantages: Tensor) -> Tensor:
     """Advantages per response as a column [B, 1]; advantages per token unchanged, [B, T]."""
     return advantages[:, None] if advantages.dim() == 1 else advantages
+
+
+def weighted_advantages(inputs: LossInputs) -> Tensor:
+    """Advantages times the sampler correction's weights, if there are any: [B, 1] or [B, T]."""
+    advantages = per_token(inputs.advantages)
+    return advantages if inputs.weights is None else advantages * per_token(inputs.weights)
 
 
 SATURATION = 20.0  # a log-ratio beyond this is taken as the constant +-20: exp() stays finite, the gradient is 0

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip, LossOutput
+from gspo_cli.algorithms.contract import Clip, LossInputs, LossOutput
 from gspo_cli.algorithms.critic import gae, whiten
 from gspo_cli.algorithms.metrics import clipped_output
 from gspo_cli.algorithms.ops import (
@@ -28,8 +28,6 @@ from gspo_cli.algorithms.ops import (
 UNIT: Literal["token", "sequence"] = "token"
 REDUCTION = "seq-mean-token-mean"
 token_terms = sum_of_token_means
-CRITIC = True
-"""Advantages come from a learned value function; see `token_advantages`."""
 
 
 @dataclass(frozen=True)
@@ -60,25 +58,17 @@ def denominator(mask_BT: Tensor, params: Params) -> Tensor:
     return num_responses(mask_BT)
 
 
-def loss(
-    log_probs_BT: Tensor,
-    old_log_probs_BT: Tensor,
-    advantages: Tensor,
-    mask_BT: Tensor,
-    params: Params,
-    *,
-    sampler_log_probs_BT: Tensor | None = None,
-    weights: Tensor | None = None,
-) -> LossOutput:
+def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                    arXiv 1707.06347, Eq. 7
 
-    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
     Differs from the paper: clipped in log space; mean over each response first (GSPO paper, Eq. 1).
     """
-    log_ratio = token_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
-    surrogate = clipped_surrogate(log_ratio, per_token(advantages), params.clip, params.dual_clip, weights)
+    mask_BT = inputs.mask_BT
+    log_ratio = token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    advantages = per_token(inputs.advantages)
+    surrogate = clipped_surrogate(log_ratio, advantages, params.clip, params.dual_clip, inputs.weights)
     return clipped_output(
-        surrogate, log_ratio, advantages, mask_BT, params.clip.log_bounds,
+        surrogate, log_ratio, inputs, params.clip.log_bounds,
         objective=sum_of_token_means(surrogate.value, mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=token_shares(surrogate.weight, mask_BT),

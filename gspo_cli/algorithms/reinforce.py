@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
 from gspo_cli.algorithms.ops import (
     group_advantage,
     num_responses,
-    per_token,
     score_terms,
     sum_of_token_means,
     token_shares,
+    weighted_advantages,
 )
 from gspo_cli.errors import GspoError
 
@@ -69,24 +69,14 @@ def denominator(mask_BT: Tensor, params: Params) -> Tensor:
     return num_responses(mask_BT)
 
 
-def loss(
-    log_probs_BT: Tensor,
-    old_log_probs_BT: Tensor,
-    advantages: Tensor,
-    mask_BT: Tensor,
-    params: Params,
-    *,
-    sampler_log_probs_BT: Tensor | None = None,
-    weights: Tensor | None = None,
-) -> LossOutput:
+def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                  arXiv 2402.03300, Eq. 21
 
-    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
     Differs from the paper: the mean over each response, as in GRPO. The loss value depends on l and means nothing.
     """
-    scale = per_token(advantages) if weights is None else per_token(advantages) * per_token(weights)
+    mask_BT, scale = inputs.mask_BT, weighted_advantages(inputs)
     return LossOutput(
-        loss_numerator=-sum_of_token_means(score_terms(scale, log_probs_BT, mask_BT), mask_BT),
+        loss_numerator=-sum_of_token_means(score_terms(scale, inputs.log_probs_BT, mask_BT), mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=token_shares(scale, mask_BT),
         clipped_BT=None,

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
 from gspo_cli.algorithms.ops import (
     SATURATION,
     group_advantage,
@@ -23,6 +23,7 @@ from gspo_cli.algorithms.ops import (
     sum_of_token_means,
     token_log_ratio,
     token_shares,
+    weighted_advantages,
 )
 from gspo_cli.types import Mean, Reduced
 
@@ -53,27 +54,17 @@ def denominator(mask_BT: Tensor, params: Params) -> Tensor:
     return num_responses(mask_BT)
 
 
-def loss(
-    log_probs_BT: Tensor,
-    old_log_probs_BT: Tensor,
-    advantages: Tensor,
-    mask_BT: Tensor,
-    params: Params,
-    *,
-    sampler_log_probs_BT: Tensor | None = None,
-    weights: Tensor | None = None,
-) -> LossOutput:
+def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                  arXiv 2511.20347, Eq. 5-8
 
     f'(w) = 4 p (1 - p) = sech^2(tau (w - 1) / 2) with p = sigmoid(tau (w - 1)); f(1) = 2 / tau, f'(1) = 1.
-    Shapes: log-probabilities in nats [B, T]; advantages [B] or [B, T]; mask bool [B, T].
     Differs from the paper: nothing but the saturation of log-ratios beyond +-20. The gate is soft: f'(1.27) = 0.98, and
         for w -> 0 it never falls below 0.77.
     """
-    log_ratio_BT = token_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
-    scale = per_token(advantages) if weights is None else per_token(advantages) * per_token(weights)
-    positive = per_token(advantages) > 0
-    tau = torch.full_like(per_token(advantages), params.tau_neg).masked_fill(positive, params.tau_pos)
+    mask_BT, advantages = inputs.mask_BT, per_token(inputs.advantages)
+    log_ratio_BT = token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    scale = weighted_advantages(inputs)
+    tau = torch.full_like(advantages, params.tau_neg).masked_fill(advantages > 0, params.tau_pos)
     ratio_BT = saturate(log_ratio_BT).exp()
     gate_BT = torch.sigmoid(tau * (ratio_BT - 1))
     value_BT = torch.where(scale == 0, 0.0, 4 / tau * gate_BT * scale)
@@ -85,7 +76,7 @@ def loss(
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=token_shares(weight_BT, mask_BT),
         clipped_BT=None,
-        metrics=gate_metrics(slope_BT, ratio_BT.detach(), per_token(advantages).expand_as(mask_BT), mask_BT),
+        metrics=gate_metrics(slope_BT, ratio_BT.detach(), advantages.expand_as(mask_BT), mask_BT),
     )
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import typer
 from rich import box
@@ -51,11 +51,11 @@ def is_live() -> bool:
     return sys.stderr.isatty() and not settings["quiet"] and not settings["verbose"]
 
 
-def note(text: str, prose: bool = False) -> None:
-    """Print a line on stderr, unless `-q`. On a terminal, prose is wrapped at words; any other text stays on one line,
+def note(*lines: str, prose: bool = False) -> None:
+    """Print lines on stderr, unless `-q`. On a terminal, prose is wrapped at words; any other text stays on one line,
     so that paths and commands can be copied.
     """
-    if not settings["quiet"]:
+    for text in () if settings["quiet"] else lines:
         err.print(text, soft_wrap=not (prose and err.is_terminal))
 
 
@@ -63,6 +63,14 @@ def print_json(value: dict[str, Any] | Iterable[dict[str, Any]]) -> None:
     """Print one object, or a list as one object per line."""
     for item in [value] if isinstance(value, dict) else value:
         sys.stdout.write(json.dumps(item, allow_nan=False, default=str) + "\n")
+
+
+def print_result(facts: dict[str, Any], as_json: bool, text: str | None = None) -> None:
+    """Print one JSON object, or else `text`, by default the first of the facts."""
+    if as_json:
+        print_json(facts)
+    else:
+        out.print(next(iter(facts.values())) if text is None else text)
 
 
 def table(*titles: str, title: str | None = None) -> Table:
@@ -73,6 +81,22 @@ def table(*titles: str, title: str | None = None) -> Table:
 def print_table(rendered: Table) -> None:
     """Print a table fitted to the width of the terminal."""
     out.print(rendered, soft_wrap=False)
+
+
+class Shown:
+    """What is drawn on the terminal while its context lasts, if anything is."""
+
+    live: Any = None
+    """A `rich.live.Live` or `rich.progress.Progress`; None without a terminal."""
+
+    def __enter__(self) -> Self:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
 
 
 def number(value: float | None, form: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gspo_cli.cli import console, options
-from gspo_cli.cli.options import GraderPython, JsonLines, Out, SandboxKind, Set, TrustCode, UnsafeLocal, Workers
+from gspo_cli.cli.options import GraderPython, JsonLines, Out, Set, TrustCode, UnsafeLocal, Workers
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def benchmarks(
     ratings: Annotated[list[str] | None, typer.Option(help="NAME=PATH: rating table, for percentiles.")] = None,
     grader: Annotated[str, typer.Option(help="Grader of programs: both, official or script.")] = "both",
     workers: Workers = None,
-    sandbox: SandboxKind = "auto",
     unsafe_local: UnsafeLocal = False,
     grader_python: GraderPython = None,
     answers: Annotated[Path | None, typer.Option(help="Grade these stored answers without running a model.")] = None,
@@ -99,7 +98,7 @@ def benchmarks(
     named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests,
              "ratings": ratings}  # fmt: skip
     choices = parse_data({option: texts or [] for option, texts in named.items()}, chosen)
-    grading = grader_choice(grader, workers, SandboxChoice(sandbox, unsafe_local, grader_python))
+    grading = grader_choice(grader, workers, SandboxChoice(unsafe_local, grader_python))
     if unsafe_local:
         console.note("warning: --unsafe-local: programs run without any isolation, and the summary says so")
     loading = ProblemLoader(choices, console.note)
@@ -132,7 +131,7 @@ def _evaluate(request: Request, all_checkpoints: bool, as_json: bool) -> None:
     from gspo_cli.evals.command import evaluations
 
     summaries, codes = [], [ExitCode.OK]
-    with closing(evaluations(request, console.note)) as planned:
+    with closing(evaluations(request)) as planned:
         for job in planned:
             try:
                 with EvalView(f"{job.benchmark.name} {job.target.step or ''}".strip()) as view:
@@ -145,15 +144,19 @@ def _evaluate(request: Request, all_checkpoints: bool, as_json: bool) -> None:
             except Exception as error:
                 codes.append(console.report(error, as_json))
     if all_checkpoints and summaries:
-        _plot_scores(request.targets[0].folder.parent)
+        from gspo_cli.report.figures.plots import plot_scores
+        from gspo_cli.report.runs.folders import find_study
+
+        run = request.targets[0].folder.parent
+        report = plot_scores(find_study(str(run), run))
+        console.note(*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items()))
+        console.note(*(f"figure: {path}" for paths in report.files.values() for path in paths))
     _finish(summaries, codes, as_json)
 
 
 def _report(summary: dict[str, Any], as_json: bool, said: Sequence[str] = ()) -> ExitCode:
     """Print what a reader must know of one evaluation but has not been told yet, and return its exit code."""
-    for warning in summary["warnings"]:
-        if warning not in said:
-            console.note(f"warning: {warning}")
+    console.note(*(f"warning: {warning}" for warning in summary["warnings"] if warning not in said))
     if summary["incomplete"]:
         console.note(
             f"warning: {summary['benchmark']} is incomplete: the grader failed on {summary['grader_errors']} of "
@@ -163,18 +166,6 @@ def _report(summary: dict[str, Any], as_json: bool, said: Sequence[str] = ()) ->
     if as_json:
         console.print_json(summary)
     return ExitCode.ENGINE if summary["incomplete"] else ExitCode.OK
-
-
-def _plot_scores(run: Path) -> None:
-    """Plot score against training step and generated tokens."""
-    from gspo_cli.report.figures.plots import plot_scores
-    from gspo_cli.report.runs.folders import find_study
-
-    report = plot_scores(find_study(str(run), run))
-    for line in [*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items())]:
-        console.note(line)
-    for path in (path for paths in report.files.values() for path in paths):
-        console.note(f"figure: {path}")
 
 
 def _finish(summaries: list[dict[str, Any]], codes: list[ExitCode], as_json: bool) -> None:
@@ -198,8 +189,6 @@ def list_(json_: JsonLines = False) -> None:
         gspo eval list
         gspo eval list --json
     """
-    from dataclasses import asdict
-
     from gspo_cli.cli.views.evaluation import list_table
     from gspo_cli.evals.benchmarks import BENCHMARKS
 
@@ -224,7 +213,6 @@ def grade(
     file: Annotated[Path, typer.Argument(help="Answers, one JSON object per line.")],
     grader: Annotated[str, typer.Option(help="Grader to use; an unknown name lists them all.")],
     workers: Workers = None,
-    sandbox: SandboxKind = "auto",
     unsafe_local: UnsafeLocal = False,
     grader_python: GraderPython = None,
     json_: JsonLines = False,
@@ -243,7 +231,7 @@ def grade(
     from gspo_cli.sandbox.choose import SandboxChoice
 
     chosen = find_grader(grader)
-    choice = SandboxChoice(sandbox, unsafe_local, grader_python)
+    choice = SandboxChoice(unsafe_local, grader_python)
     if choice != SandboxChoice() and not chosen.runs_programs:
         raise GspoError(
             f"a sandbox for --grader {grader}", "this grader runs no programs", "leave out the sandbox options"

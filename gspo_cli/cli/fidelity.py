@@ -8,14 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from gspo_cli.cli import console, options
-from gspo_cli.cli.options import Json, Model, RecipeArgument, Set, TrustCode, parse_seeds
+from gspo_cli.cli.options import FigureWidth, Format, Json, Model, RecipeArgument, Set, TrustCode, parse_seeds
 from gspo_cli.errors import GspoError
 
-Format = Annotated[
-    str | None,
-    typer.Option("--format", help="svg, png, pdf, or several, comma-separated.", show_default="svg,png; pdf for paper"),
-]
-Paper = Annotated[str | None, typer.Option("--paper", help="column (3.25 in) or page (7 in).")]
 Arms = Annotated[
     str,
     typer.Option(
@@ -45,7 +40,7 @@ def fidelity(
     set_: Set = None,
     out: Annotated[Path, typer.Option(help="Folder for csv and figure.")] = Path("fidelity"),
     format_: Format = None,
-    paper: Paper = None,
+    paper: FigureWidth = None,
     trust_remote_code: TrustCode = None,
     json_: Json = False,
 ) -> None:
@@ -57,21 +52,25 @@ def fidelity(
         gspo report fidelity --pool seeds-0-3 --pool seeds-4-7 --out all
         gspo report fidelity gsm8k --model ./Qwen3-0.6B --updates 1 --noise 0 --seeds 0 --reference 4
     """
+    from gspo_cli.report.figures.style import requested_images
+
     if pool:
-        _pool(pool, out, format_, paper, json_)
-        return
-    from gspo_cli.recipe import load, use_model
+        from gspo_cli.instruments.fidelity.merge import merge_fidelity
+
+        return _show(merge_fidelity(pool, out, requested_images(format_, paper)), json_)
+    from gspo_cli.recipe import load, refuse_twice, use_model
 
     loaded = load(recipe, use_model(model), set_ or [])
 
     from gspo_cli.cli.views.training import ColdStartBar  # torch and all else only once the options are valid
     from gspo_cli.instruments.fidelity.measure import Plan
-    from gspo_cli.instruments.fidelity.report import Request, check_request, report_fidelity
+    from gspo_cli.instruments.fidelity.report import Request, check_request, names, report_fidelity
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.remote_code import allow_code
-    from gspo_cli.report.figures.style import requested_images
     from gspo_cli.training.cold_start import start_model
+    from gspo_cli.training.study.arms import arm_notes
 
+    refuse_twice(loaded, ["seed"], "--seeds")
     images = requested_images(format_, paper)
     request = Request(
         arms=tuple(dict.fromkeys(algo.split(","))),
@@ -82,19 +81,12 @@ def fidelity(
             tuple(map(whole, numbers("--updates", updates))), tuple(numbers("--noise", noise)), batches, reference
         ),
     )
-    check_request(loaded, request)
+    measured = list(dict.fromkeys([*names(request), request.updater]))
+    console.note(*arm_notes(check_request(loaded, request), measured))
     allow_code(trust_remote_code)
     prepare_torch(loaded.model.threads, loaded.model.float32_matmul)
     start = start_model(loaded, ColdStartBar())
-    report = report_fidelity(loaded, start, request, out, console.note, images)
-    _show(report, json_)
-
-
-def _pool(files: list[Path], out: Path, format_: str | None, paper: str | None, as_json: bool) -> None:
-    from gspo_cli.instruments.fidelity.merge import merge_fidelity
-    from gspo_cli.report.figures.style import requested_images
-
-    _show(merge_fidelity(files, out, requested_images(format_, paper)), as_json)
+    _show(report_fidelity(loaded, start, request, out, console.note, images), json_)
 
 
 def _show(report: dict[str, Any], as_json: bool) -> None:
@@ -106,8 +98,7 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         return
     title = f"Gradient fidelity: {len(report['seeds'])} seeds, reference of {report['reference']} batches"
     console.out.print("\n".join([*TextTable(title, COLUMNS, text_rows(report["rows"])).lines(), ""]))
-    for line in report["notes"]:
-        console.note(line)
+    console.note(*report["notes"])
     for path in report["files"]:
         console.out.print(path)
 

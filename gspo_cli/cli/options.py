@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -85,6 +86,9 @@ Study = Annotated[
     str | None, typer.Argument(help="Study folder, run folder, or a name under --out.", show_default="the newest")
 ]
 RunName = Annotated[str, typer.Argument(help="Run folder, <study>/<run>, or the first characters of a run id.")]
+NewestRun = Annotated[
+    str | None, typer.Argument(help="Run folder, <study>/<run>, or a run id.", show_default="the newest run")
+]
 Results = Annotated[Path, typer.Option("--out", help="Folder that holds the studies.")]
 Out = Annotated[Path, typer.Option(help="Root folder of all results.")]
 Model = Annotated[str | None, typer.Option(help="A Hugging Face folder or hub name that replaces the recipe's model.")]
@@ -96,10 +100,14 @@ TrustCode = Annotated[
     str | None,
     typer.Option("--trust-remote-code", metavar="REVISION", help="Run the model's own code from this commit."),
 ]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="svg, png, pdf, or several, comma-separated.", show_default="svg,png; pdf for paper"),
+]
+FigureWidth = Annotated[str | None, typer.Option("--paper", help="column (3.25 in) or page (7 in).")]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Answers to grade at once.", show_default="one per physical core")
 ]
-SandboxKind = Annotated[str, typer.Option("--sandbox", help="Sandbox for programs: auto, bwrap or sandlock.")]
 UnsafeLocal = Annotated[bool, typer.Option("--unsafe-local", help="Run programs without isolation; this is recorded.")]
 GraderPython = Annotated[
     str | None, typer.Option(help="Python interpreter for graded programs.", show_default="this one")
@@ -107,6 +115,7 @@ GraderPython = Annotated[
 
 
 LARGEST_SEED = 2**63 - 1
+NUMBERS = re.compile(r"[0-9]{1,100}(-[0-9]{1,100})?")
 MOST_SEEDS = 10_000
 """Of one command; a slip such as 0-999999999 would fill the memory before anything is checked."""
 
@@ -132,9 +141,11 @@ def parse_seeds(seed: int | None, seeds: str | None, default: int) -> list[int]:
     parsed: list[int] = []
     for part in seeds.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+        if not NUMBERS.fullmatch(part.strip()) or (dash and int(last) < int(first)):
             raise GspoError(
-                f"--seeds {seeds} is not a list of seeds", f"{part.strip()!r} is not a number or a range", "e.g. 0-7"
+                f"--seeds {seeds:.100} is not a list of seeds",
+                f"{part.strip()!r:.100} is not a number or a range",
+                "e.g. 0-7",
             )
         low, high = check_seed(int(first)), check_seed(int(last or first))
         if high - low >= MOST_SEEDS:

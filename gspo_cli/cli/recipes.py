@@ -28,9 +28,7 @@ def ls(json_: JsonLines = False) -> None:
     """
     from gspo_cli.recipe import find, names
 
-    rows = []
-    for name in names():
-        rows.append({"name": name, "about": first_sentence(find(name).read_text(encoding="utf-8"))})
+    rows = [{"name": name, "about": first_sentence(find(name).read_text(encoding="utf-8"))} for name in names()]
     if json_:
         console.print_json(rows)
         return
@@ -61,22 +59,22 @@ def show(
         gspo recipes show quickstart
         gspo recipes show quickstart --resolved --set train.lr=2e-4
     """
-    from gspo_cli.recipe import find, load
+    from gspo_cli.recipe import default_arms, find, load
 
     loaded = load(recipe, {}, set_ or [])
     if not (resolved or json_ or set_):
         console.out.print(find(recipe).read_text(encoding="utf-8").rstrip())
         return
 
-    from gspo_cli.training.study.arms import resolve_arm  # torch: only to resolve
+    from gspo_cli.training.study.arms import arm_notes, plan_runs  # torch: only to resolve
 
-    arms = [*loaded.arms] or [loaded.algo.name]
-    complete = {arm: resolve_arm(loaded, arm, here=False)[0].algo.model_dump(mode="json") for arm in arms}
+    arms = default_arms(loaded)
+    complete = {
+        run.arm: run.recipe.algo.model_dump(mode="json") for run in plan_runs(loaded, arms, [loaded.seed], here=False)
+    }
+    console.note(*arm_notes(loaded, arms))
     table = loaded.model_dump(mode="json") | {"algo": complete[arms[0]], "arms": complete}
-    if json_:
-        console.print_json(table)
-    else:
-        console.out.print(json.dumps(table, indent=1))
+    console.print_result(table, json_, json.dumps(table, indent=1))
 
 
 @app.command()
@@ -94,11 +92,7 @@ def copy(
     """
     from gspo_cli.authoring import copy_recipe
 
-    written = copy_recipe(name, path)
-    if json_:
-        console.print_json({"recipe": str(written)})
-    else:
-        console.out.print(str(written))
+    console.print_result({"recipe": str(copy_recipe(name, path))}, json_)
 
 
 @app.command()
@@ -143,10 +137,7 @@ def schema(json_: Annotated[bool, typer.Option("--json", help="Print it on one l
     """
     from gspo_cli.authoring import recipe_schema
 
-    if json_:
-        console.print_json(recipe_schema())
-    else:
-        console.out.print(json.dumps(recipe_schema(), indent=1))
+    console.print_result(recipe_schema(), json_, json.dumps(recipe_schema(), indent=1))
 
 
 @app.command()
@@ -164,8 +155,6 @@ def new(
     from gspo_cli.authoring import new_recipe
 
     recipe, module = new_recipe(folder)
-    if json_:
-        console.print_json({"recipe": str(recipe), "module": str(module)})
-        return
-    console.out.print("\n".join(map(str, (recipe, module))))
-    console.note(f"try it: gspo train {recipe} --steps 2")
+    console.print_result({"recipe": str(recipe), "module": str(module)}, json_, f"{recipe}\n{module}")
+    if not json_:
+        console.note(f"try it: gspo train {recipe} --steps 2")

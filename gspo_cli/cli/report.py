@@ -7,20 +7,19 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gspo_cli.cli import console, options
-from gspo_cli.cli.options import Json, Results, Study, parse_seeds
+from gspo_cli.cli.options import Format, Json, Results, Study, parse_seeds
 from gspo_cli.errors import ExitCode, GspoError
+
+if TYPE_CHECKING:
+    from gspo_cli.report.compare.result import Found
 
 app = typer.Typer(help="Compare and plot runs; look up metrics and algorithms.", no_args_is_help=True)
 
-Format = Annotated[
-    str | None,
-    typer.Option("--format", help="svg, png, pdf, or several, comma-separated.", show_default="svg,png; pdf for paper"),
-]
 Paper = Annotated[
     str | None,
     typer.Option("--paper", help="column (3.25 in) or page (7 in); puts notes into a .tex file, not the figure."),
@@ -94,40 +93,32 @@ def compare(
                 raise GspoError(
                     f"{option} with --scores", "a file of scores has no runs to check", f"leave out {option}"
                 )
-        _compare_file(scores, metric or "last", baseline, treatment, margin, chosen, json_)
-        return
+        from gspo_cli.cli.views.scores import show_scores
+        from gspo_cli.report.compare.score_file import read_scores
+        from gspo_cli.report.compare.score_table import ScoresRequest, compare_scores
+
+        form, asked = metric or "last", ScoresRequest(baseline, treatment, margin, chosen)
+        found = compare_scores(read_scores(scores, form), asked, form)
+        return console.print_json(found.to_json()) if json_ else show_scores(found)
     request = ComparisonRequest(
         metric=metric, baseline=baseline, treatment=treatment, margin=margin, allow=frozenset(allow or ()),
         seeds=chosen, grader_errors_wrong=grader_errors == "wrong",
     )  # fmt: skip
     comparison = compare_arms(find_study(study, out), request)
     if json_:
-        console.print_json(comparison)
+        console.print_json(comparison.to_json())
     else:
         show_comparison(comparison)
-    if comparison["verdict"] == "refused" or (require is not None and not _shows(comparison, require)):
+    if comparison.primary.verdict == "refused" or (require is not None and not _shows(comparison.primary, require)):
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _compare_file(
-    path: Path, form: str, baseline: str | None, treatment: str | None, margin: float | None,
-    seeds: list[int] | None, json_: bool,
-) -> None:  # fmt: skip
-    from gspo_cli.cli.views.scores import show_scores
-    from gspo_cli.report.compare.score_file import read_scores
-    from gspo_cli.report.compare.score_table import ScoresRequest, compare_scores
+def _shows(found: Found, requirement: Requirement) -> bool:
+    from gspo_cli.report.compare.result import Compared
 
-    found = compare_scores(read_scores(path, form), ScoresRequest(baseline, treatment, margin, seeds), form)
-    if json_:
-        console.print_json(found)
-    else:
-        show_scores(found)
-
-
-def _shows(comparison: dict[str, Any], requirement: Requirement) -> bool:
-    if comparison["verdict"] != requirement or requirement is Requirement.EQUAL:
-        return bool(comparison["verdict"] == requirement)
-    return bool((comparison["effect"] < 0) == (comparison["better"] == "lower"))
+    if not isinstance(found, Compared) or found.verdict != requirement:
+        return False
+    return requirement is Requirement.EQUAL or (found.evidence.effect < 0) == (found.better == "lower")
 
 
 @app.command()
@@ -151,10 +142,7 @@ def serve(
     if (folder / "run.json").is_file():
         raise GspoError(f"{folder} is a run", "the page is of a whole study", f"gspo report serve {folder.parent}")
     with PageServer(folder, port) as server:
-        if json_:
-            console.print_json({"url": server.url, "study": str(folder)})
-        else:
-            console.out.print(server.url)
+        console.print_result({"url": server.url, "study": str(folder)}, json_)
         sys.stdout.flush()
         console.note(f"{folder}, for this machine only, until Ctrl-C")
         try:
@@ -252,9 +240,9 @@ def explain(
 def explained(key: str, value: Any) -> list[str]:
     """An entry as lines: a table as one `name = value` each, by dotted name; none for an empty table or text."""
     if isinstance(value, dict):
-        from gspo_cli.report.runs.facts import flatten
+        from gspo_cli.config import flat
 
-        rows = [f"{name} = {'none' if one is None else one}" for name, one in flatten(value) if one != {}]
+        rows = [f"{name} = {'none' if one is None else one}" for name, one in flat(value).items() if one != {}]
     else:
         rows = str(value).splitlines()
     return [f"{'' if number else key:<11} {row}".rstrip() for number, row in enumerate(rows)]
@@ -266,7 +254,7 @@ def _algorithm_entry(name: str) -> dict[str, Any]:
     Errors: GspoError suggesting the closest algorithm or metric.
     """
     from dataclasses import asdict
-    from inspect import cleandoc
+    from inspect import cleandoc, getmodule
 
     from gspo_cli.algorithms import ALGORITHMS
     from gspo_cli.runlog.schema import METRICS
@@ -278,16 +266,16 @@ def _algorithm_entry(name: str) -> dict[str, Any]:
             f"the algorithms are {', '.join(ALGORITHMS)}",
             f"did you mean {near[0]!r}?" if near else "`gspo report explain` lists all metrics",
         )
-    module = ALGORITHMS[name]
-    loss_doc = cleandoc(module.loss.__doc__ or "")
+    algorithm = ALGORITHMS[name]
+    loss_doc = cleandoc(algorithm.loss.__doc__ or "")
     return {
         "name": name,
-        "what": cleandoc(module.__doc__ or "").split("\n\nB = ")[0],
-        "ratio of": module.UNIT,
-        "reduction": module.REDUCTION,
-        "defaults": asdict(module.Params()),
-        "source": cleandoc(module.Params.__doc__ or ""),
-        "switches on": getattr(module, "PRESET", {}),
+        "what": cleandoc(getmodule(algorithm.Params).__doc__ or "").split("\n\nB = ")[0],
+        "ratio of": algorithm.UNIT,
+        "reduction": algorithm.REDUCTION,
+        "defaults": asdict(algorithm.Params()),
+        "source": cleandoc(algorithm.Params.__doc__ or ""),
+        "switches on": algorithm.PRESET,
         "differs": " ".join(loss_doc.partition("Differs from the paper:")[2].split()),
     }
 
@@ -320,8 +308,7 @@ def plots(
         about = {"figures": files, "captions": report.captions, "left_out": report.left_out, "notes": report.notes}
         console.print_json({"study": str(found.folder), **about})
         return
-    for line in [*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items())]:
-        console.note(line)
+    console.note(*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items()))
     for name, text in report.captions.items() if paper else ():
         console.note(f"caption of {name}: {text}")
     for path in (path for paths in report.files.values() for path in paths):
@@ -360,8 +347,9 @@ def clip(study: Study = None, out: Results = Path("results"), json_: Json = Fals
                 f"1 / sqrt(length), is {row['scaled_by_length']:.2g}."
             )
     console.note(
-        "Off-policy mini-batches alone. The last columns are ranges that would discard this share if log-ratios were "
-        "normal and had nothing to do with the sign of the advantage; no such range can discard more than half."
+        "Off-policy mini-batches, and only what has an advantage. The last columns are values of algo.clip.low / "
+        "algo.clip.high (gmpo: algo.log_clip_low / algo.log_clip_high) that would discard this share if log-ratios "
+        "were normal and had nothing to do with the sign of the advantage; no such range can discard more than half."
     )
 
 
@@ -377,11 +365,7 @@ def html(study: Study = None, out: Results = Path("results"), json_: Json = Fals
     from gspo_cli.report.page.html import report_html
     from gspo_cli.report.runs.folders import find_study
 
-    path = report_html(find_study(study, out))
-    if json_:
-        console.print_json({"page": str(path)})
-    else:
-        console.out.print(str(path))
+    console.print_result({"page": str(report_html(find_study(study, out)))}, json_)
 
 
 @app.command()
@@ -419,7 +403,6 @@ def batch(
         return
     for table in tables(report):
         console.out.print("\n".join([*table.lines(), ""]))
-    for line in report["notes"]:
-        console.note(line)
+    console.note(*report["notes"])
     for path in (path for paths in report["figures"].values() for path in paths):
         console.out.print(path)

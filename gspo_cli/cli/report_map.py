@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +11,9 @@ from typing import Annotated
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import Json, Results
+from gspo_cli.cli.options import FigureWidth, Format, Json, Results
 
-Format = Annotated[
-    str | None,
-    typer.Option("--format", help="svg, png, pdf, or several, comma-separated.", show_default="svg,png; pdf for paper"),
-]
-Paper = Annotated[str | None, typer.Option("--paper", help="column (3.25 in) or page (7 in).")]
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-\d+)?")
 
 
 @console.command
@@ -30,7 +28,7 @@ def effect_map(
     treatment: Annotated[str | None, typer.Option(help="The arm compared.")] = None,
     figures: Annotated[Path, typer.Option(help="Folder for csv and figure.")] = Path("map"),
     format_: Format = None,
-    paper: Paper = None,
+    paper: FigureWidth = None,
     json_: Json = False,
 ) -> None:
     """Draw where the treatment beats the baseline: one comparison per study, against one or two recipe keys.
@@ -42,7 +40,8 @@ def effect_map(
         gspo report map my-sweep
         gspo report map lag-0 lag-1 lag-4 --axis rollout.max_lag --json
     """
-    from gspo_cli.report.compare.effect_map import map_cells, map_table
+    from gspo_cli.report.compare.effect_map import map_cells, map_notes, map_table
+    from gspo_cli.report.compare.result import Compared, to_json
     from gspo_cli.report.compare.study import ComparisonRequest
     from gspo_cli.report.figures.effect_map import TITLE, draw
     from gspo_cli.report.figures.save import save
@@ -52,22 +51,23 @@ def effect_map(
     request = ComparisonRequest(metric=metric, baseline=baseline, treatment=treatment)
     axes, cells = map_cells(studies, out, request, axis or ())
     table = map_table(axes, cells)
-    known = next((cell.result for cell in cells if cell.result), None) or {}
-    arms = (str(known.get("baseline", "baseline")), str(known.get("treatment", "treatment")))
+    results = [cell.result for cell in cells if cell.result]
+    known = results[0] if results else None
+    metric = known.metric if known else None
+    arms = (known.baseline, known.treatment) if known else ("baseline", "treatment")
     notes = [
-        f"Each cell: {known.get('metric', 'no metric yet')}, {arms[1]} minus {arms[0]}, with its 95 % interval over N "
+        f"Each cell: {metric or 'no metric yet'}, {arms[1]} minus {arms[0]}, with its 95 % interval over N "
         "pairs of seeds, as `gspo report compare` finds it. "
         + ("Open circles: undecided." if len(axes) == 1 else "White: undecided or unmeasured."),
-        *dict.fromkeys(
-            cell.result["settings"]["synthetic"] for cell in cells if cell.result and _synthetic(cell.result)
-        ),
+        *merged(one.settings.synthetic for one in results if isinstance(one, Compared) and one.settings.synthetic),
+        *map_notes(cells),
     ]
-    side = {"figure": "map", "axes": axes, "metric": known.get("metric"), "arms": list(arms), "notes": notes}
+    side = {"figure": "map", "axes": axes, "metric": metric, "arms": list(arms), "notes": notes}
     files = save(figures, "map", TITLE, table, side, partial(draw, table, axes, arms, notes), images).paths
     rows = [
         {
             "study": str(cell.study), "values": cell.values, "why": cell.why or None,
-            "comparison": cell.result and {key: cell.result.get(key) for key in KEPT},
+            "comparison": cell.result and {key: to_json(cell.result).get(key) for key in KEPT},
         }
         for cell in cells
     ]  # fmt: skip
@@ -80,18 +80,22 @@ def effect_map(
         effect = f"{row['effect']:+.3g} {row['unit']}" if row["effect"] == row["effect"] else "n/a"
         verdict = row["verdict"].replace("_", " ")
         if verdict == "better":
-            verdict = f"{arms[(row['effect'] > 0) == (known.get('better') != 'lower')]} better"
+            verdict = f"{arms[(row['effect'] > 0) == (getattr(known, 'better', '') != 'lower')]} better"
         shown.add_row(*(row[key] for key in axes), str(row["n"]), effect, interval, verdict)
     console.print_table(shown)
-    for text in (*(f"{cell.study.name}: {cell.why}" for cell in cells if cell.why), *notes):
-        console.note(text)
+    console.note(*(f"{cell.study.name}: {cell.why}" for cell in cells if cell.why), *notes)
     for path in files:
         console.out.print(str(path))
 
 
-KEPT = ("verdict", "sentence", "metric", "baseline", "treatment", "n", "n_pairs", "effect", "ci", "unit", "points")
+KEPT = ("verdict", "sentence", "metric", "baseline", "treatment", "n", "n_pairs", "effect", "ci", "unit", "points",
+        "collapses", "below_start", "sensitivity")  # fmt: skip
 
 
-def _synthetic(result: dict[str, object]) -> bool:
-    settings = result.get("settings")
-    return isinstance(settings, dict) and bool(settings.get("synthetic"))
+def merged(texts: Iterable[str]) -> list[str]:
+    """Each sentence once; those that differ in their one number as one sentence with all of them."""
+    values: dict[str, list[str]] = {}
+    for text in dict.fromkeys(texts):
+        sizes = NUMBER.findall(text)
+        values.setdefault(NUMBER.sub("{}", text) if len(sizes) == 1 else text, []).extend(sizes)
+    return [text.format(", ".join(sizes)) if "{}" in text else text for text, sizes in values.items()]

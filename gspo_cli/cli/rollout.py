@@ -29,7 +29,7 @@ def cold_start(
         gspo cold-start --out my-start
         gspo cold-start quickstart --set cold_start.path=demos.jsonl --out my-start
     """
-    from gspo_cli.recipe import load
+    from gspo_cli.recipe import default_arms, load
 
     loaded = load(recipe, {}, set_ or [])
     if loaded.cold_start is None:
@@ -41,14 +41,13 @@ def cold_start(
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.remote_code import allow_code
     from gspo_cli.training.cold_start import build
+    from gspo_cli.training.study.arms import arm_notes
 
+    arm_notes(loaded, default_arms(loaded))
     allow_code(trust_remote_code)
     prepare_torch(loaded.model.threads, loaded.model.float32_matmul)
     build(loaded.seeded(loaded.seed), out, ColdStartBar())
-    if json_:
-        console.print_json({"model": str(out)})
-    else:
-        console.out.print(str(out))
+    console.print_result({"model": str(out)}, json_)
 
 
 RESULTS = Path("results")
@@ -105,43 +104,45 @@ def rollout(
         gspo rollout gsm8k --model ./Qwen3-0.6B --set rollout.prompts=8 --out my-batch
         gspo rollout gsm8k --model ./Qwen3-0.6B --show-prompt
     """
+    from gspo_cli.recipe import default_arms, refuse_twice
+
     loaded, why = _recipe_of(source, model, set_ or [])
-    check_seed(loaded.seed if seed is None else seed)
+    chosen = check_seed(loaded.seed if seed is None else seed)
+    if seed is not None:
+        refuse_twice(loaded, ["seed"], "--seed")
     if show_prompt:
         return print_prompt(loaded, trust_remote_code, json_)
     target = out / "step_000001.parquet"
     if target.exists():
         raise GspoError(f"{target} exists", "stored batches are never overwritten", "choose another --out")
 
-    from gspo_cli.cli.views.training import (  # torch and all else only once the options are valid
-        ColdStartBar,
-        SamplingBar,
-    )
+    # torch and all else only once the options are valid
+    from gspo_cli.cli.views.training import ColdStartBar, SamplingBar
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.remote_code import allow_code
     from gspo_cli.runlog.folder import writable
     from gspo_cli.tasks.scoring import show_slow_rewards
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.run_folder import sample_once
+    from gspo_cli.training.study.arms import arm_notes
     from gspo_cli.training.study.checks import check_recipe_engine
 
+    arm_notes(loaded, default_arms(loaded))
     allow_code(trust_remote_code)
     show_slow_rewards(console.note)
     check_recipe_engine(loaded, trains=False)
     with writable(out):
         prepare_torch(loaded.model.threads, loaded.model.float32_matmul)
-        start = start_model(loaded.seeded(loaded.seed if seed is None else seed), ColdStartBar())
+        start = start_model(loaded.seeded(chosen), ColdStartBar())
         console.note(f"model: {start}{why}")
         with SamplingBar() as bar:
-            batch = sample_once(loaded, start, loaded.seed if seed is None else seed, target, bar)
+            batch = sample_once(loaded, start, chosen, target, bar, console.note)
     prompts, responses = len(batch.groups), sum(len(group.samples) for group in batch.groups)
     rewards = [score.value for group in batch.groups for score in group.scores if score.value is not None]
     mean = sum(rewards) / len(rewards) if rewards else None
-    if json_:
-        console.print_json({"path": str(target), "prompts": prompts, "responses": responses, "reward_mean": mean})
-    else:
-        reward = console.number(mean, ".4f")
-        console.out.print(f"{target}: {responses} responses to {prompts} prompts, mean reward {reward}")
+    facts = {"path": str(target), "prompts": prompts, "responses": responses, "reward_mean": mean}
+    text = f"{target}: {responses} responses to {prompts} prompts, mean reward {console.number(mean, '.4f')}"
+    console.print_result(facts, json_, text)
 
 
 def print_prompt(recipe: Recipe, trust_remote_code: str | None, as_json: bool) -> None:
@@ -153,6 +154,7 @@ def print_prompt(recipe: Recipe, trust_remote_code: str | None, as_json: bool) -
     allow_code(trust_remote_code)
     inputs = read_inputs(recipe)
     assert inputs.tokenizer is not None and inputs.first is not None
+    console.note(*(f"warning: {note}" for note in inputs.notes))
     text, ids, tokens = describe_prompt(inputs.tokenizer, inputs.first)
     if as_json:
         about = {"problem_id": inputs.first.problem_id, "text": text, "token_ids": ids, "tokens": tokens}

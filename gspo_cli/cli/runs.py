@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import Json, JsonLines, Results, RunName, Study
+from gspo_cli.cli.options import Json, JsonLines, NewestRun, Results, RunName, Study
 from gspo_cli.errors import ExitCode, GspoError
 
 app = typer.Typer(help="List, show, compare, verify, import and export runs.", no_args_is_help=True)
@@ -75,14 +75,15 @@ def show(run: RunName, out: Results = Path("results"), json_: Json = False) -> N
         gspo runs show my-study/gspo-s0
         gspo runs show results/my-study/gspo-s0 --json
     """
-    from gspo_cli.report.runs.facts import describe_run, find_run, flatten
+    from gspo_cli.config import flat
+    from gspo_cli.report.runs.facts import describe_run, find_run
 
     facts = describe_run(find_run(run, out))
     if json_:
         console.print_json(facts)
         return
     about, config = facts.pop("about"), facts.pop("config")
-    for rows in (facts.items(), flatten(about), config.items()):
+    for rows in (facts.items(), flat(about).items(), config.items()):
         table = Table("", "", box=None, show_header=False, pad_edge=False)
         for key, value in rows:
             if value is not None and value != "" and value != {} and value != []:
@@ -141,18 +142,13 @@ def path(
 
     study = newest_study(out) if name is None else out / name
     folder = study if study.is_dir() or name is None else find_run(name, out).folder
-    if json_:
-        console.print_json({"path": str(folder)})
-    else:
-        console.out.print(str(folder))
+    console.print_result({"path": str(folder)}, json_)
 
 
 @app.command()
 @console.command
 def samples(
-    run: Annotated[
-        str | None, typer.Argument(help="Run folder, <study>/<run>, or a run id.", show_default="the newest run")
-    ] = None,
+    run: NewestRun = None,
     step: Annotated[str, typer.Option(help="Rollout batch: a stored number, first, newest or all.")] = "newest",
     reward: Annotated[str | None, typer.Option(help="Only rewards in this range: 0..0.5, 1.. or ..0.")] = None,
     truncated: Annotated[
@@ -191,13 +187,7 @@ def samples(
 
 @app.command()
 @console.command
-def doctor(
-    run: Annotated[
-        str | None, typer.Argument(help="Run folder, <study>/<run>, or a run id.", show_default="the newest run")
-    ] = None,
-    out: Results = Path("results"),
-    json_: Json = False,
-) -> None:
+def doctor(run: NewestRun = None, out: Results = Path("results"), json_: Json = False) -> None:
     """Look for reasons why a run's reward does not move, each with its metric, threshold and the key to change.
 
     Examples:
@@ -255,8 +245,7 @@ def verify(
     if json_:
         console.print_json({"path": str(target), "ok": not result.problems} | asdict(result))
     else:
-        for note in result.notes:
-            console.note(note)
+        console.note(*result.notes)
         for problem in result.problems:
             line = "" if problem.line is None else f", line {problem.line}"
             console.out.print(f"{problem.file}{line}: {problem.what}")
@@ -307,10 +296,7 @@ def import_(
             f"{label!r} is not a valid arm label", "it becomes a folder name", "use letters, digits, '.', '_' and '-'"
         )
     run = import_run(log, study_folder(out, name, name), algo, label, seed, reward)
-    if json_:
-        console.print_json({"run": str(run), "arm": label, "seed": seed})
-    else:
-        console.out.print(str(run))
+    console.print_result({"run": str(run), "arm": label, "seed": seed}, json_)
 
 
 @app.command()

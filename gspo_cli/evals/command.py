@@ -21,6 +21,7 @@ from gspo_cli.models.device import prepare_torch
 from gspo_cli.models.load import load_policy
 from gspo_cli.rollout.engine import Progress as Drawing
 from gspo_cli.rollout.engines import open_engine
+from gspo_cli.rollout.prompts import prompt_notes
 from gspo_cli.runlog.checksums import add_checksums
 from gspo_cli.types import StepMetrics
 
@@ -131,6 +132,8 @@ class Evaluation:
         subject = self.model.subject()
         seed = self.target.seed if request.seed is None else request.seed
         plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grader_choice)
+        for line in prompt_notes(subject.tokenizer, next(iter(plan.prompts.values()))):
+            note(f"warning: {line}")
         try:
             summary = evaluate(plan, self.folder, request.mode, progress, note)
         except GspoError as error:
@@ -143,7 +146,7 @@ class Evaluation:
         return summary
 
 
-def evaluations(request: Request, warn: Callable[[str], None]) -> Generator[Evaluation]:
+def evaluations(request: Request) -> Generator[Evaluation]:
     """All evaluations, model by model. Settings that a benchmark does not take are refused before the first.
 
     Errors: GspoError, as `resolve_settings` and `check_sandbox`.
@@ -151,8 +154,7 @@ def evaluations(request: Request, warn: Callable[[str], None]) -> Generator[Eval
     check_ranges(request.overrides)
     for benchmark in request.benchmarks:
         resolve_settings(benchmark, request.overrides, seed=0)
-    for warning in check_sandbox(request.benchmarks, request.grader_choice):
-        warn(f"warning: {warning}")
+    check_sandbox(request.benchmarks, request.grader_choice)
     for target in request.targets:
         model = LazyModel(target)
         try:

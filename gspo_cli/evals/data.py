@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -148,9 +149,8 @@ def raw_problems(files: list[DataFile], where: str) -> list[Problem]:
 
 
 def _find_schema(row: LowerRow, where: str) -> ColumnSchema:
-    for schema in SCHEMAS:
-        if all(name in row for name in schema.columns):
-            return schema
+    if known := next((schema for schema in SCHEMAS if all(name in row for name in schema.columns)), None):
+        return known
     accepted = " or ".join(" + ".join(schema.columns) for schema in SCHEMAS)
     raise GspoError(
         f"{where}: unknown column names",
@@ -164,8 +164,8 @@ def _raw_problem(schema: ColumnSchema, row: LowerRow, number: int, where: str) -
         identity, question, answer = schema.id(row), schema.question(row), schema.answer(row)
     except (KeyError, AttributeError) as error:
         raise _incomplete(where, "lacks a column of the first row", row) from error
-    if isinstance(answer, float) and answer.is_integer():
-        answer = int(answer)
+    if isinstance(answer, float):
+        answer = int(answer) if answer.is_integer() else answer if math.isfinite(answer) else None
     if not isinstance(question, str) or not question.strip():
         raise _incomplete(where, "has no question", row)
     if not is_unicode(identity, question, answer):

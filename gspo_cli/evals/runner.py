@@ -117,7 +117,8 @@ def evaluate(
     """
     with open_store(folder, plan.identity, plan.portions, mode, warn) as store:
         grader = plan.benchmark.grader(plan.problems, plan.grader_choice)
-        if store.finished and _same_grader(store.summary()["grader"], grader.about):
+        stored = store.summary()["grader"] if store.finished else {}
+        if store.finished and all(stored.get(key) == grader.about.get(key) for key in ("name", "version")):
             grader.close()
             warn(f"{folder} is finished and has these settings: its answers and figures are used again")
             return store.summary()
@@ -137,10 +138,6 @@ def evaluate(
         }
         store.finish(answers, grades, summary)
         return summary
-
-
-def _same_grader(stored: dict[str, Any], current: dict[str, Any]) -> bool:
-    return (stored.get("name"), stored.get("version")) == (current.get("name"), current.get("version"))
 
 
 def _draw_missing(plan: EvalPlan, store: Store, grading: GradingQueue, progress: Progress) -> int:

@@ -7,7 +7,9 @@ import json
 import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
@@ -17,9 +19,6 @@ from gspo_cli.models.load import tokenizer_hash, weights_hash
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.prompts import PLAIN
 from gspo_cli.types import Prompt, Sampling
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,7 @@ def resolve_settings(benchmark: Benchmark, overrides: Overrides, seed: int) -> S
     Errors: GspoError for a value out of range, or several samples at temperature 0.
     """
     check_ranges(overrides)
-    changes: dict[str, Any] = {
-        name: value
-        for name in ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
-        if (value := getattr(overrides, name)) is not None
-    }
+    changes = {k: v for k, v in asdict(overrides).items() if v is not None and k not in ("samples", "limit")}
     sampling = replace(benchmark.sampling, **changes)
     greedy = sampling.temperature == 0
     samples = overrides.samples or (1 if greedy else benchmark.samples)

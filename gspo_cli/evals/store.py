@@ -17,7 +17,7 @@ from gspo_cli.evals.benchmark import Grade
 from gspo_cli.evals.settings import first_difference
 from gspo_cli.rollout.engine import SampleKey
 from gspo_cli.runlog.folder import make_writable
-from gspo_cli.runlog.fs import append_lines, write_atomic, write_text
+from gspo_cli.runlog.fs import append_lines, require_regular, write_atomic, write_text
 from gspo_cli.runlog.log import canonical, now
 
 Mode = Literal["new", "resume", "overwrite"]
@@ -169,8 +169,7 @@ class Store:
             )
 
     def _clear(self) -> None:
-        unknown = [p.name for p in self.folder.iterdir() if p.name not in OURS]
-        if unknown:
+        if unknown := [p.name for p in self.folder.iterdir() if p.name not in OURS]:
             raise GspoError(
                 f"will not delete {self.folder}", f"it holds {unknown[0]}, which is not ours", "move it elsewhere"
             )
@@ -226,6 +225,7 @@ def _read_answers(path: Path) -> tuple[list[Answer], dict[str, Any]]:
 
     names = [f.name for f in fields(Answer)]
     try:
+        require_regular(path)
         table = pq.read_table(path, partitioning=None)
         identity = json.loads((table.schema.metadata or {})[IDENTITY])
         return [Answer(**row) for row in table.select(names).to_pylist()], identity

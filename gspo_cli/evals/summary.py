@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -46,21 +45,15 @@ def score(answers: Sequence[Answer], grades: Sequence[Grade]) -> dict[str, Any]:
     error = clustered_error(shares) if shares else None
     verdicts, reasons = Counter(g.verdict for g in grades), Counter(g.reason for g in grades)
     most_samples = max(Counter(a.problem_id for a in answers).values(), default=0)
+    pass_at_k = {k: mean_pass_at_k(pairs, k) for k in powers_up_to(most_samples) if pairs}
+    known_k = [k for k, value in pass_at_k.items() if value is not None]
     return {
         "average": average,
         "standard_error": error,
         "interval_95": interval(average, error, len(shares)) if average is not None else None,
         "detectable_difference": detectable(error),
-        "pass_at_k": {
-            str(k): value
-            for k in powers_up_to(most_samples)
-            if pairs and (value := mean_pass_at_k(pairs, k)) is not None
-        },
-        "pass_at_k_interval_95": {
-            str(k): pass_at_k_interval(pairs, k)
-            for k in powers_up_to(most_samples)
-            if pairs and mean_pass_at_k(pairs, k) is not None
-        },
+        "pass_at_k": {str(k): pass_at_k[k] for k in known_k},
+        "pass_at_k_interval_95": {str(k): pass_at_k_interval(pairs, k) for k in known_k},
         "average_box_only": fmean(box / num for _, num, box in graded) if shares else None,
         "num_problems": len(counts),
         "num_problems_graded": len(graded),
@@ -147,7 +140,7 @@ def _warnings(settings: Settings, answers: Sequence[Answer]) -> list[str]:
 
 def _mean(values: Sequence[float | str | None]) -> float | None:
     known = [float(v) for v in values if v is not None]
-    return math.fsum(known) / len(known) if known else None
+    return fmean(known) if known else None
 
 
 def _disagreements(grades: Sequence[Grade]) -> dict[str, int] | None:

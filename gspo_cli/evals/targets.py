@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from pydantic import ValidationError
 from gspo_cli.config import ModelConfig, Recipe, RolloutConfig, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
-from gspo_cli.recipe import Layer, parse_set, user_errors
+from gspo_cli.recipe import Layer, parse_set, user_errors, validate
 from gspo_cli.runlog.folder import newest_run
+from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.tables import Table
 
 ARITHMETIC = ("dtype", "compute", "float32_matmul", "device", "threads")
@@ -150,14 +150,7 @@ def run_recipe(run: Path, sets: Iterable[str]) -> Recipe:
     config = _read_object(run / "config.json")
     model = {key: value for key, value in config.get("model", {}).items() if key in ARITHMETIC}
     own = {"model": model | {"path": str(_checkpoints(run)[-1])}, "cold_start": None}
-    layers = [Layer(str(run / "config.json"), config | own), *map(parse_set, sets)]
-    table: dict[str, Any] = {}
-    for layer in layers:
-        table = merge(table, layer.table)
-    try:
-        return Recipe.model_validate(table)
-    except ValidationError as error:
-        raise user_errors(error, layers, Recipe)[0] from error
+    return validate([Layer(str(run / "config.json"), config | own), *map(parse_set, sets)])
 
 
 def _checkpoints(run: Path) -> list[Path]:
@@ -195,9 +188,6 @@ def _model_source(layers: list[Layer], model: Path) -> ModelSource:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise GspoError(f"cannot read {path}", str(error), "name a model folder instead") from error
-    if not isinstance(value, dict):
-        raise GspoError(f"cannot read {path}", "it is not an object", "name a model folder instead")
-    return value
+        return read_object(path)
+    except GspoError as error:
+        raise GspoError(error.message, error.why, "name a model folder instead") from error

@@ -56,7 +56,7 @@ class Tail:
         values = {name: value for name, value in record["metrics"].items() if value is not None}
         values |= {name: float(word) for name, word in record["nonfinite"].items()}
         named = {f"updates/{name}" if is_update else name: float(value) for name, value in values.items()}
-        named |= {f"perf/{name}": float(v) for name, v in perf.items() if name not in KEYS and _is_number(v)}
+        named |= {f"perf/{name}": float(v) for name, v in perf.items() if name not in KEYS and type(v) in (int, float)}
         step = self._updates if is_update else record["step"]
         return LogRow("update" if is_update else "rollout_batch", step, self._time(perf), named)
 
@@ -88,10 +88,6 @@ class Tail:
                 f"{path} cannot be exported", f"a line is not what was written: {error}",
                 "`gspo runs verify` names the line", ExitCode.STORAGE,
             ) from error  # fmt: skip
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 EVERY_S = 5.0
@@ -136,7 +132,10 @@ class Mirror:
             self.folder.mkdir(parents=True)
         except OSError as error:
             raise fs.storage_error(self.folder, error) from error
-        return Tail(self.run), self._exporter.open_sink(_origin(self.run), self.folder)
+        about, study = read_object(self.run / "run.json"), self.run.resolve().parent.name
+        config = read_object(self.run / "config.json")
+        origin = Origin(str(about["run_id"]), study, self.run.name, str(about["arm"]), config)
+        return Tail(self.run), self._exporter.open_sink(origin, self.folder)
 
 
 def place(study: Path, tracker: str) -> Path:
@@ -204,9 +203,3 @@ def follow(
 
 def _with_log(study: Path) -> list[Path]:
     return [path.parent for path in sorted([*study.glob("metrics.jsonl"), *study.glob("*/metrics.jsonl")])]
-
-
-def _origin(run: Path) -> Origin:
-    about = read_object(run / "run.json")
-    return Origin(str(about["run_id"]), run.resolve().parent.name, run.name, str(about["arm"]),
-                  read_object(run / "config.json"))  # fmt: skip

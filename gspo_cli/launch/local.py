@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from gspo_cli.distributed import LAUNCHED_AT, RESTART_REASON, Ranks, join, leave
@@ -26,26 +25,15 @@ Event = dict[str, Any]
 """One of `started`, `phase` (with `sampling`), `step` with its values, `warnings`, and `stopping` (asked to save and
 end); or the last one, `ended` with the exit code, and with `error`, the three parts of what went wrong or None."""
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
-SAME_PACKAGE = """
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-folder, target = sys.argv[1:3]
-del sys.argv[1:3]
-spec = spec_from_file_location("gspo_cli", folder + "/__init__.py", submodule_search_locations=[folder])
-sys.modules["gspo_cli"] = package = module_from_spec(spec)
-spec.loader.exec_module(package)
-from importlib import import_module
-module, _, name = target.partition(":")
-sys.exit(getattr(import_module(module), name)())
-"""
-"""Runs `module:function` from this very package. `python -m` would search the working directory first: in a clone of
-the sources, a child would run the checkout and not the installed package that started it."""
-
 
 def same_package(target: str) -> tuple[str, ...]:
-    """The command that calls a function of this package in another process; further words are its arguments."""
-    return (sys.executable, "-P", "-c", SAME_PACKAGE, PACKAGE, target)
+    """The command that calls `module:function` of this package in another process; further words are its arguments.
+
+    Without `-P` Python would search the working directory first: in a clone of the sources, a child would run the
+    checkout and not the installed package that started it.
+    """
+    module, _, name = target.partition(":")
+    return (sys.executable, "-P", "-c", f"import sys; from {module} import {name}; sys.exit({name}())")
 
 
 WORKER = same_package("gspo_cli.training.worker:main")

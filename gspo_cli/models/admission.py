@@ -9,8 +9,8 @@ R = rows, T = token positions, V = vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from typing import Any, Literal
@@ -92,20 +92,7 @@ def admit(model: PreTrainedModel, name: str) -> Paths:
 
     Errors: GspoError that names the model and the part that is not right.
     """
-    trial = Trial(model)
-    with shortened(model) as restored:
-        try:
-            trial.set_reference()
-        except (IndexError, KeyError, RuntimeError, TypeError, ValueError, AttributeError):
-            restored()  # some architectures cannot do with fewer layers
-            try:
-                trial.set_reference(whole=True)
-            except (IndexError, KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-                raise GspoError(
-                    f"{name}: its forward pass fails",
-                    f"{type(model).__name__}: {type(error).__name__}: {' '.join(str(error).split())[:200]}",
-                    "its config.json does not fit its weights or this version of transformers",
-                ) from error
+    with tried(model, name) as trial:
         paths, faults = Paths("eager", rounding=trial.rounding), list[str]()
         for implementation in (ATTENTION, "eager"):
             wrong = trial.error_of(implementation, trial.padded)
@@ -145,17 +132,32 @@ def admit(model: PreTrainedModel, name: str) -> Paths:
 def fixed_steps(model: PreTrainedModel) -> Difference:
     """How far decoding in steps of fixed shape (`FixedRows`, not compiled) is off, for a model that was admitted."""
     paths = paths_of(model)
-    trial = Trial(model)
-    with shortened(model) as restored:
-        try:
-            trial.set_reference()
-        except (IndexError, KeyError, RuntimeError, TypeError, ValueError, AttributeError):
-            restored()  # as in `admit`
-            trial.set_reference(whole=True)
+    with tried(model, type(model).__name__) as trial:
         trial.limit = min(trial.limit, max(ROUNDING, TIMES_ROUNDING * paths.nats))
         found = trial.error_of(paths.attention, lambda: trial.decoded("fixed"))
     use_paths(model, paths)
     return found
+
+
+@contextmanager
+def tried(model: PreTrainedModel, name: str) -> Iterator[Trial]:
+    """Within the context, a model is shortened if it can be, and its trial has a reference. Errors: GspoError."""
+    failures = (IndexError, KeyError, RuntimeError, TypeError, ValueError, AttributeError)
+    trial = Trial(model)
+    with shortened(model) as restored:
+        try:
+            trial.set_reference()
+        except failures:
+            restored()  # some architectures cannot do with fewer layers
+            try:
+                trial.set_reference(whole=True)
+            except failures as error:
+                raise GspoError(
+                    f"{name}: its forward pass fails",
+                    f"{type(model).__name__}: {type(error).__name__}: {' '.join(str(error).split())[:200]}",
+                    "its config.json does not fit its weights or this version of transformers",
+                ) from error
+        yield trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ B = rows, H = query heads, K = key-value heads, G = H / K, Q = queries, T = keys
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -119,15 +119,12 @@ def attend(
         # no kernel of linear memory takes grouped heads there in float32, nor with a mask before torch 2.14
         key, value = (x.repeat_interleave(heads // groups, dim=1) for x in (key, value))
     alone = causal and mask is None and queries > 1
-    if not (query.is_cuda and any(x.requires_grad for x in (query, key, value))):
-        return F.scaled_dot_product_attention(
-            query, key, value, mask, is_causal=alone, scale=scale, enable_gqa=heads != key.shape[1]
-        )
-    with deterministic_kernels():
+    differentiated = query.is_cuda and any(x.requires_grad for x in (query, key, value))
+    with deterministic_kernels() if differentiated else nullcontext():
         out = F.scaled_dot_product_attention(
             query, key, value, mask, is_causal=alone, scale=scale, enable_gqa=heads != key.shape[1]
         )
-    return _deterministic_backward(out)
+    return _deterministic_backward(out) if differentiated else out
 
 
 def _deterministic_backward(out: Tensor) -> Tensor:

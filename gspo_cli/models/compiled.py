@@ -105,8 +105,7 @@ def _settings() -> Iterator[None]:
     try:
         with (
             # a layer's epsilon or scale is a constant: as an input it is on the CPU, where no CUDA graph can read it
-            torch._dynamo.config.patch(specialize_float=True),  # type: ignore[no-untyped-call]
-            torch._dynamo.config.patch(recompile_limit=MOST_VARIANTS),  # type: ignore[no-untyped-call]
+            torch._dynamo.config.patch(specialize_float=True, recompile_limit=MOST_VARIANTS),  # type: ignore[no-untyped-call]
             shapes.patch(use_duck_shape=False),  # type: ignore[attr-defined]  # equal sizes by chance are no rule
         ):
             yield

@@ -60,6 +60,8 @@ def check_model_folder(folder: Path) -> None:
                 "checkpoints",
                 "copy the file into the folder if it belongs there, or name the folder that holds it",
             )
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise GspoError(f"{path} is no ordinary file", "a pipe or device may never end", "remove it")
         if path.name.endswith(".safetensors.index.json"):
             _check_index(path)
         if path.suffix == ".safetensors":
@@ -131,7 +133,10 @@ def check_weights(folder: Path) -> None:
     names = [SINGLE]
     if (folder / INDEX).is_file():
         try:
-            names = sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
+            found = json.loads((folder / INDEX).read_bytes())["weight_map"].values()
+            if not all(isinstance(name, str) for name in found):
+                raise TypeError("a name in weight_map is no text")
+            names = sorted(set(found))
         except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
             raise _damaged(folder / INDEX, f"it is not an index of weights: {error}") from error
     elif not (folder / SINGLE).is_file():

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from gspo_cli.config import ModelConfig, Recipe
+from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
 from gspo_cli.hub import prepare_hub
 from gspo_cli.models.admission import Paths, admit, paths_of, use_paths
 from gspo_cli.models.device import pick_device
-from gspo_cli.models.files import check_model_folder, check_source, check_vocabulary, load_error
+from gspo_cli.models.files import MAX_TOKEN_ID, check_model_folder, check_source, check_vocabulary, load_error
 from gspo_cli.models.lora import adapt, adapter_base, attach, is_adapter
 from gspo_cli.models.precision import compute_dtype, compute_in
 from gspo_cli.models.remote_code import code_arguments
 from gspo_cli.models.sharding import Model, copy_full, full_tensor, shard
 from gspo_cli.models.trunk import ValueModel, trunk_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from gspo_cli.config import ModelConfig, Recipe
-    from gspo_cli.distributed import Ranks
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -55,6 +51,7 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
     except Exception as error:  # libraries raise almost anything over a broken file
         raise load_error(f"cannot load the model {source}", source, error) from error
     require_all_weights(source, report)
+    stop_ids(model, tokenizer)
     keep_weights(model)
     model = model.to(pick_device(config.device)).eval()
     admit(model, source)
@@ -111,11 +108,19 @@ def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrained
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Every token id that ends a response: the generation config's, the model config's and the tokenizer's."""
+    """Every token id that ends a response: the generation config's, the model config's and the tokenizer's.
+
+    Errors: GspoError for what is no token id.
+    """
     stops: set[int] = {tokenizer.eos_token_id}
     for config in (model.generation_config, model.config):
         ids = getattr(config, "eos_token_id", None)
         stops.update(ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
+    if wrong := [i for i in stops if type(i) is not int or not -1 <= i <= MAX_TOKEN_ID]:
+        raise GspoError(
+            f"the model's eos_token_id holds {wrong[0]!r:.80}", "it is no token's number",
+            "correct it in its config.json and generation_config.json",
+        )  # fmt: skip
     return frozenset(stops)
 
 

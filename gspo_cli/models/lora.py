@@ -6,18 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from gspo_cli.config import Lora, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.seeds import derive_seed
-
-if TYPE_CHECKING:
-    from gspo_cli.config import Lora, Recipe
 
 EXPERT_NAMES = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """In a mixture-of-experts model peft always takes these names to mean the experts' weights."""
@@ -153,7 +150,7 @@ def refuse_adapter(path: str | Path, what: str) -> None:
         raise GspoError(
             f"{what} cannot start from the adapters in {path}",
             "a start model must be a full one: the KL penalty and new adapters refer to it",
-            "merge them with peft's merge_and_unload() (docs/lora.md), and start from that folder",
+            "merge them with peft's merge_and_unload() (docs/real-models.md), and start from that folder",
         )
 
 
@@ -198,6 +195,6 @@ def attach(model: PreTrainedModel, path: Path) -> PreTrainedModel:
         raise GspoError(
             f"the adapters in {path} change the language-model head",
             "log-probabilities are computed from its weight alone, so the change would be ignored",
-            "merge them into a full model first (docs/lora.md)",
+            "merge them into a full model first (docs/real-models.md)",
         )
     return adapted.eval()

@@ -49,11 +49,9 @@ def computing(model: nn.Module, kept: Rounded | None = None) -> Iterator[None]:
     try:
         for module, name, weight in exact:
             key = id(weight)
-            if key not in rounded and kept is not None and key in kept:
-                rounded[key] = kept[key].copy_(weight)
-            elif key not in rounded:
-                rounded[key] = weight.to(dtype)
-            module._parameters[name] = rounded[id(weight)]  # type: ignore[assignment]
+            if key not in rounded:
+                rounded[key] = kept[key].copy_(weight) if kept and key in kept else weight.to(dtype)
+            module._parameters[name] = rounded[key]  # type: ignore[assignment]
         if kept is not None:
             kept.update(rounded)
         yield

@@ -6,7 +6,7 @@ Nothing is copied but what is cast.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import nn
@@ -24,45 +24,37 @@ VOCABULARY = 1024
 def shortened(model: PreTrainedModel) -> Iterator[Callable[[], None]]:
     """Within the context, a model has one layer of each kind (those up to the last new kind), a short head, and short
     windows; what the context gives puts all of it back."""
-    restore: list[Callable[[], None]] = []
-
-    def undo_all() -> None:
-        while restore:
-            restore.pop()()
-
-    try:
+    with ExitStack() as restore:
         _shorten_windows(model, restore)
         _drop_layers(model, restore)
         _shorten_head(model, restore)
-        yield undo_all
-    finally:
-        undo_all()
+        yield restore.close
 
 
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size", "attention_window_size")
 
 
-def _shorten_windows(model: PreTrainedModel, restore: list[Callable[[], None]]) -> None:
+def _shorten_windows(model: PreTrainedModel, restore: ExitStack) -> None:
     configs = {id(c): c for c in (model.config, model.config.get_text_config())}
     for owner in (*configs.values(), *model.modules()):
         for name in WINDOWS:
             value = vars(owner).get(name)
             if type(value) is int and value > WINDOW:
-                restore.append(lambda owner=owner, name=name, value=value: setattr(owner, name, value))  # type: ignore[misc]
+                restore.callback(setattr, owner, name, value)
                 setattr(owner, name, WINDOW)
 
 
-def _shorten_head(model: PreTrainedModel, restore: list[Callable[[], None]]) -> None:
+def _shorten_head(model: PreTrainedModel, restore: ExitStack) -> None:
     """Views of the weights of the first tokens, by the model's own module: what it adds or scales is seen as well."""
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or head.out_features <= VOCABULARY:
         return
     for name, whole in list(head.named_parameters(recurse=False)):
-        restore.append(lambda name=name, whole=whole: setattr(head, name, whole))  # type: ignore[misc]
+        restore.callback(setattr, head, name, whole)
         setattr(head, name, nn.Parameter(whole[:VOCABULARY], whole.requires_grad))
 
 
-def _drop_layers(model: PreTrainedModel, restore: list[Callable[[], None]]) -> None:
+def _drop_layers(model: PreTrainedModel, restore: ExitStack) -> None:
     config = model.config.get_text_config()
     try:
         layers = layers_of(model)
@@ -73,15 +65,10 @@ def _drop_layers(model: PreTrainedModel, restore: list[Callable[[], None]]) -> N
     kinds = [_kind(layer, i, config) for i, layer in enumerate(layers)]
     keep = max(kinds.index(kind) for kind in kinds) + 1
     if keep < len(layers):
-        dropped, whole = list(layers)[keep:], len(layers)
-
-        def undo() -> None:
-            layers.extend(dropped)
-            config.num_hidden_layers = whole
-
+        restore.callback(layers.extend, list(layers)[keep:])
+        restore.callback(setattr, config, "num_hidden_layers", len(layers))
         del layers[keep:]
         config.num_hidden_layers = keep
-        restore.append(undo)
 
 
 def _kind(layer: nn.Module, index: int, config: Any) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gspo_cli.moe.routers import Routing
+from gspo_cli.moe.routers import Routing, in_order
 
 
 class RouterTap:
@@ -69,7 +69,7 @@ class RouterTap:
         """The hook that reads one router."""
 
         def hook(_gate: nn.Module, _args: Any, output: Any) -> None:
-            logits, gates, index = output
+            logits, gates, index, *_ = in_order(output)
             self.outputs[layer] = (logits.detach(), gates.detach(), index.detach())
 
         return hook
@@ -79,9 +79,10 @@ class RouterTap:
         assert rule is not None
 
         def hook(gate: nn.Module, _args: Any, output: Any) -> Any:
-            logits, gates, natural_RK = output
+            logits, gates, natural_RK, *more = in_order(output)
             index_RK = torch.where(record_RK == missing, natural_RK, record_RK)
-            return logits, rule(gate, logits, index_RK).to(gates.dtype), index_RK
+            replayed = (logits, rule(gate, logits, index_RK).to(gates.dtype), index_RK)
+            return (*(replayed if output[0] is logits else replayed[::-1]), *more)
 
         return hook
 

@@ -8,23 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import expm1, isfinite, sqrt
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report.runs.folders import Study
+from gspo_cli.report.runs.facts import read_events
+from gspo_cli.report.runs.folders import StoredRun, Study
 from gspo_cli.report.runs.log import Log, load_log
 from gspo_cli.runlog.strict_json import read_object
-from gspo_cli.stats.clip_share import NOTHING, TOO_MUCH, range_for, scaled_range, share_discarded
+from gspo_cli.stats.clip_share import (
+    NEEDED,
+    NOTHING,
+    SCALED,
+    TOO_MUCH,
+    measured_share,
+    own_keys,
+    range_for,
+    scaled_range,
+    share_discarded,
+)
 
 TARGETS = (0.01, 0.05, 0.15, 0.33)
 """Shares for which a range is proposed."""
-WANTED = {
-    "rollout": {"length/mean"},
-    "update": {"ratio/seq_log_std", "ratio/token_log_std", "clip/seq_frac", "clip/token_frac"},
-}
+WANTED = {"rollout": {"length/mean"}, "update": {"ratio/seq_log_std", "ratio/token_log_std", *NEEDED}}
 SEQUENCE = {"gspo", "gspo_token", "luspo"}
-"""Algorithms whose clip acts on a response's ratio; for every other one it acts on a token's."""
+"""Algorithms whose clip acts on a response's ratio, for runs too short to have recorded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +42,21 @@ class ClipRange:
     arm: str
     algorithm: str
     unit: str
-    """What has a ratio: `token` or `sequence`."""
-    low: float
-    high: float
+    """What the clip acts on: `token` or `sequence`."""
+    keys: dict[str, float]
+    """The range, as keys of `[algo]`."""
     length: float
     """Mean response length in tokens."""
     log_std: float
     """Standard deviation of the log-ratio, nats; root mean square over mini-batches."""
     measured: float
-    """Share of responses (sequence) or tokens (token) that the clip discarded."""
+    """Share of the responses (sequence) or tokens (token) with an advantage that the clip discarded."""
     predicted: float
     """The share for normal log-ratios around 0 whose sign has nothing to do with the advantage's."""
     by_length: float | None
-    """The published range scaled to this length as 1 / sqrt(L); None for token ratios, which do not depend on it."""
-    proposals: dict[float, tuple[float, float]]
-    """Wanted share -> the range (low, high) that would discard it, under the same assumption."""
+    """GSPO's published range scaled to this length as 1 / sqrt(L); None for other algorithms."""
+    proposals: dict[float, dict[str, float]]
+    """Wanted share -> the range that would discard it, under the same assumption, as keys of `[algo]`."""
     verdict: str
     """A sentence."""
 
@@ -66,44 +74,56 @@ def clip_ranges(study: Study) -> list[ClipRange]:
     if not found:
         raise GspoError(
             f"no clip range to judge in {study.folder}",
-            "no arm has both a hard clip and a second mini-batch per rollout batch, where ratios leave 1",
-            "name a study of grpo, gspo or another clipped algorithm with train.minibatches of 2 or more",
+            "no arm has both a hard clip and an advantage in a batch's second mini-batch, where ratios leave 1",
+            "name a study of a clipped algorithm with train.minibatches of 2 or more, or train for more batches",
         )
     return found
 
 
 def _of_arm(arm: str, logs: Sequence[Log]) -> ClipRange | None:
     algo = read_object(logs[0].run.folder / "config.json").get("algo", {})
-    clip, name = algo.get("clip"), logs[0].run.algorithm
-    unit = "sequence" if name in SEQUENCE else "token"
-    stds = _values(logs, f"ratio/{'seq' if unit == 'sequence' else 'token'}_log_std")
-    clipped = _values(logs, f"clip/{'seq' if unit == 'sequence' else 'token'}_frac")
-    lengths = _values(logs, "length/mean", first=True)
-    if not isinstance(clip, dict) or not stds or not clipped or not lengths:
+    bounds, name, unit = _bounds(algo), logs[0].run.algorithm, _unit(logs[0].run)
+    lines = [line for log in logs for line in _off_policy(log)]
+    stds = [std for line in lines if (std := line.get(f"ratio/{'seq' if unit == 'sequence' else 'token'}_log_std"))]
+    clipped = [share for line in lines if (share := measured_share(unit, line)) is not None]
+    lengths = [float(v) for log in logs for v in log.frame[log.frame["metric"] == "length/mean"]["value"].dropna()]
+    if bounds is None or not stds or not clipped or not lengths:
         return None
-    low, high = float(clip["low"]), float(clip["high"])
     std, length = sqrt(sum(v * v for v in stds) / len(stds)), sum(lengths) / len(lengths)
     measured = sum(clipped) / len(clipped)
     return ClipRange(
-        arm, name, unit, low, high, length, std, measured, share_discarded(low, high, std),
-        scaled_range(length) if unit == "sequence" else None,
-        {share: range_for(share, std) for share in TARGETS}, _verdict(measured, unit),
+        arm, name, unit, own_keys(algo, *bounds), length, std, measured, share_discarded(*bounds, std),
+        scaled_range(length) if name in SCALED else None,
+        {share: own_keys(algo, *range_for(share, std)) for share in TARGETS}, _verdict(measured, unit),
     )  # fmt: skip
 
 
-def _values(logs: Sequence[Log], metric: str, first: bool = False) -> list[float]:
-    """The finite values of a metric; of update lines only those after the first of a rollout batch."""
-    values: list[float] = []
-    for log in logs:
-        rows = log.frame[log.frame["metric"] == metric]
-        if not first:
-            rows = rows[rows["mini_batch"].fillna(0) > 0]
-        values += [float(v) for v in rows["value"] if abs(v) < float("inf")]
-    return values
+def _bounds(algo: dict[str, Any]) -> tuple[float, float] | None:
+    """An arm's range (low, high) for a ratio; None without a hard clip."""
+    if "log_clip_low" in algo:
+        return -expm1(-algo["log_clip_low"]), expm1(algo["log_clip_high"])
+    clip = algo.get("clip")
+    return (float(clip["low"]), float(clip["high"])) if isinstance(clip, dict) else None
+
+
+def _unit(run: StoredRun) -> str:
+    """What a run's clip acts on, as its training recorded it."""
+    recorded = (str(event["unit"]) for event in read_events(run.folder) if event.get("event") == "clip_range")
+    return next(recorded, "sequence" if run.algorithm in SEQUENCE else "token")
+
+
+def _off_policy(log: Log) -> list[dict[str, float]]:
+    """The finite metrics of each update line after the first of a rollout batch."""
+    rows = log.frame[log.frame["mini_batch"].fillna(0) > 0]
+    found: dict[tuple[int, int], dict[str, float]] = {}
+    for step, index, metric, value in zip(*(rows[c] for c in ("step", "mini_batch", "metric", "value")), strict=True):
+        if isfinite(value):
+            found.setdefault((step, index), {})[str(metric)] = float(value)
+    return list(found.values())
 
 
 def _verdict(measured: float, unit: str) -> str:
-    what = "responses" if unit == "sequence" else "tokens"
+    what = f"{'responses' if unit == 'sequence' else 'tokens'} with an advantage"
     if measured > TOO_MUCH:
         return f"It discards {100 * measured:.0f} % of the {what}, more than a third: much of every batch is not used."
     if measured < NOTHING:
@@ -115,10 +135,14 @@ def rows(found: Sequence[ClipRange]) -> list[dict[str, Any]]:
     """As JSON holds them."""
     return [
         {
-            "arm": one.arm, "algorithm": one.algorithm, "unit": one.unit, "low": one.low, "high": one.high,
+            "arm": one.arm, "algorithm": one.algorithm, "unit": one.unit, "keys": list(one.keys),
+            **dict(zip(("low", "high"), one.keys.values(), strict=True)),
             "length_mean": one.length, "log_std": one.log_std, "measured": one.measured, "predicted": one.predicted,
             "scaled_by_length": one.by_length,
-            "proposals": {f"{share:g}": {"low": low, "high": high} for share, (low, high) in one.proposals.items()},
+            "proposals": {
+                f"{share:g}": dict(zip(("low", "high"), keys.values(), strict=True))
+                for share, keys in one.proposals.items()
+            },
             "verdict": one.verdict,
         }
         for one in found

@@ -55,26 +55,26 @@ def verify(path: Path) -> Verification:
     Errors: GspoError if there is nothing of the kind.
     """
     if path.is_file() and path.suffix == ".json":
-        return _collect(_side_file(path))
+        return _collect(_readable(path, _side_file(path)))
     if not path.is_dir():
         raise GspoError(f"no run, study or side file {path}", "there is no such folder or .json file", "check the path")
     if _is_run(path):
-        return _collect(_run(path), _reports(path))
+        return _collect(_readable(path, _run(path)), _reports(path))
     runs = [p for p in sorted(path.iterdir()) if p.is_dir() and _is_run(p)]
     if not runs:
         raise GspoError(f"no run in {path}", "no folder in it has a run.json or metrics.jsonl", "name a study or a run")
-    return _collect(_checksums(path), _removed(path), *map(_run, runs), _reports(path))
+    return _collect(
+        _readable(path / CHECKSUMS, _checksums(path)),
+        _told(path / PLANS, _removed(path)),
+        *(_readable(run, _run(run)) for run in runs),
+        _reports(path),
+    )
 
 
 def _removed(study: Path) -> Iterator[Discrepancy]:
     """Runs that `study.json`, which is sealed, says were begun."""
-    try:
-        names = begun_runs(study)
-    except GspoError as error:
-        yield _fault(study / PLANS, error.why)
-        return
-    yield from (_fault(study / name, "the study began this run, and it is gone") for name in names
-                if not (study / name).is_dir())  # fmt: skip
+    gone = (study / name for name in begun_runs(study) if not (study / name).is_dir())
+    yield from (_fault(run, "the study began this run, and it is gone") for run in gone)
 
 
 def _is_run(folder: Path) -> bool:
@@ -90,46 +90,60 @@ def _collect(*checks: Iterable[Finding]) -> Verification:
     )
 
 
+def _readable(path: Path, check: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings of a check, which ends at what has another form than anything that is ever written."""
+    try:
+        yield from check
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OSError) as error:
+        yield _fault(path, f"it is not what was written: {type(error).__name__}: {error}")
+
+
+def _told(path: Path, check: Iterable[Discrepancy]) -> Iterator[Discrepancy]:
+    """The findings of a check, which ends where a reader refuses the file."""
+    try:
+        yield from check
+    except GspoError as error:
+        yield _fault(path, error.why)
+
+
 def _fault(path: Path, what: str, line: int | None = None) -> Discrepancy:
     return Discrepancy(str(path), line, what)
 
 
 def _run(run: Path) -> Iterator[Finding]:
     """One run: its records against each other, then every byte against the checksums."""
-    try:
-        run_json = read_object(run / "run.json")
-    except GspoError as error:
-        yield _fault(run / "run.json", error.why)
-        run_json = {}
-    yield from _config(run, run_json)
+    if odd := [path for path in run.rglob("*") if path.exists() and not path.is_file() and not path.is_dir()]:
+        yield _fault(odd[0], "it is no ordinary file")  # reading a pipe would wait for ever
+        return
+    yield from _told(run / "run.json", _config(run))
     yield from _chain(run)
-    rollouts = list(_rollouts(run))
+    rollouts = list(_readable(run / "events.jsonl", _rollouts(run)))
     yield from rollouts
     try:
         status, _ = final_status(run)
-    except GspoError as error:
-        yield _fault(run / "events.jsonl", error.why)
+    except (GspoError, TypeError, ValueError, KeyError) as error:
+        yield _fault(run / "events.jsonl", error.why if isinstance(error, GspoError) else str(error))
         status = "broken"
     if status in ("running", "killed") and _grew_since_checksums(run):
         yield f"{run.name} has not ended: only its configuration, its log and stored rollouts were verified"
         return
     if not (run / CHECKSUMS).is_file():
         yield _fault(run / CHECKSUMS, "a run that has ended is sealed; this seal is gone or was never written")
-    named = {fault.file for fault in rollouts}
+    named = {fault.file for fault in rollouts if isinstance(fault, Discrepancy)}
     yield from (item for item in _checksums(run) if not (isinstance(item, Discrepancy) and item.file in named))
 
 
-def _config(run: Path, run_json: dict[str, Any]) -> Iterator[Discrepancy]:
+def _config(run: Path) -> Iterator[Discrepancy]:
     """`config.json` against the hash in `run.json`."""
-    path = run / "config.json"
-    if "config_sha256" in run_json:
-        try:
-            text = config_text(read_object(path))
-        except GspoError as error:
-            yield _fault(path, error.why)
-            return
+    path, run_json = run / "config.json", read_object(run / "run.json")
+
+    def differs() -> Iterator[Discrepancy]:
+        text = config_text(read_object(path))
         if hashlib.sha256(text.encode()).hexdigest() != run_json["config_sha256"]:
             yield _fault(path, "it is not the configuration whose sha256 run.json holds")
+
+    if "config_sha256" in run_json:
+        yield from _told(path, differs())
 
 
 def _chain(run: Path) -> Iterator[Discrepancy]:
@@ -215,7 +229,7 @@ def _checksums(folder: Path) -> Iterator[Finding]:
 def _reports(folder: Path) -> Iterator[Finding]:
     """The side files of a folder's figures, tables and pages."""
     for path in [*sorted(folder.glob("figures/*.json")), *sorted(folder.glob(f"*{SIDE_FILE}"))]:
-        yield from _side_file(path)
+        yield from _readable(path, _side_file(path))
 
 
 def _side_file(path: Path) -> Iterator[Finding]:
@@ -230,7 +244,8 @@ def _side_file(path: Path) -> Iterator[Finding]:
     is_table = path.name.endswith(SIDE_FILE)
     study = path.parent if is_table else path.parent.parent
     for run, log in runs:
-        yield from _log(study if (study / "run.json").is_file() else study / run, log)
+        if log is not None:
+            yield from _log(study if (study / "run.json").is_file() else study / run, log)
     if is_table:
         table = path.parent / str(side.get("file"))
         if not table.is_file() or sha256_of(table) != side.get("sha256"):
@@ -239,10 +254,8 @@ def _side_file(path: Path) -> Iterator[Finding]:
         yield from _figure(path, side, study)
 
 
-def _log(run: Path, log: dict[str, Any] | None) -> Iterator[Discrepancy]:
+def _log(run: Path, log: dict[str, Any]) -> Iterator[Discrepancy]:
     """The part of a log that was read, by its length and hash; it may have grown since."""
-    if log is None:
-        return
     path = run / "metrics.jsonl"
     if not path.is_file():
         yield _fault(path, "it is gone")

@@ -6,6 +6,7 @@ To add one, write a function that turns rows into verdicts, and name it in `GRAD
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -134,6 +135,8 @@ def read_rows(path: Path, grader: RowGrader) -> list[dict[str, Any]]:
                 allowed = " or ".join(dict.fromkeys(TYPE_NAMES[kind] for kind in types))
                 actual = type(row[name]).__name__
                 raise GspoError(f"{where}: field {name!r} is {actual}", f"it must be {allowed}", "correct that line")
+            if isinstance(row[name], float) and not math.isfinite(row[name]):
+                raise GspoError(f"{where}: field {name!r} is {row[name]}", "it must be finite", "correct that line")
         rows.append(row)
     if not rows:
         raise GspoError(f"{path} holds no rows", "there is nothing to grade", f"give one object per line with {names}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
-from gspo_cli.rollout.prompts import PLAIN, cut_at_stop, decode, encode
+from gspo_cli.rollout.prompts import PLAIN, cut_at_stop, decode, encode, pieces
 from gspo_cli.seeds import derive_seed, permutation
 from gspo_cli.tasks import Crediting, Task
 from gspo_cli.tasks.rewards import own_code
@@ -108,11 +108,11 @@ def credit(
         return None
     credits = []
     for sample in samples:
-        pieces = [str(tokenizer.decode([t])) for t in sample.token_ids]
-        factors = tuple(float(c) for c in task.token_credits(problem, pieces))
-        if len(factors) != len(pieces):
+        tokens = pieces(tokenizer, sample.token_ids)
+        factors = tuple(float(c) for c in task.token_credits(problem, tokens))
+        if len(factors) != len(tokens):
             raise GspoError(
-                f"token_credits gave {len(factors)} factors for {len(pieces)} tokens",
+                f"token_credits gave {len(factors)} factors for {len(tokens)} tokens",
                 "each response token needs one factor for its advantage",
                 "correct the task's token_credits",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,9 +25,6 @@ from gspo_cli.rollout.vllm.transfer import FileTransfer, NcclTransfer, ServerCli
 from gspo_cli.tasks import Crediting, Task
 from gspo_cli.tasks.scoring import score
 from gspo_cli.types import Problem, Prompt, Sample, Sampling, Score
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def open_engine(
@@ -125,11 +122,8 @@ class SharedTask:
     def rewards(self, responses: list[tuple[Problem, str]]) -> list[Score]:
         """See `Batched.rewards`: each response is scored once, so that all ranks agree on it."""
         shares = self.ranks.all_gather(lambda: [asdict(s) for s in score(self.task, self.ranks.shard(responses))])
-        return [score_from_json(table) for table in interleave(shares)]
-
-
-def score_from_json(table: dict[str, Any]) -> Score:
-    return Score(table["value"], table["reason"], tuple((label, value) for label, value in table["parts"]))
+        tables = interleave(shares)
+        return [Score(t["value"], t["reason"], tuple((label, value) for label, value in t["parts"])) for t in tables]
 
 
 def to_json(sample: Sample) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
+from gspo_cli.rollout.chat_template import TemplateError, render
 from gspo_cli.types import Problem, Prompt, Sample
 
 if TYPE_CHECKING:
@@ -16,6 +19,8 @@ TEMPLATE_TOKENS = 512
 """More than a chat template adds to a prompt."""
 PLAIN = TaskConfig()
 """The chat template if the tokenizer has one, and nothing else."""
+BEFORE = "a\n"
+"""A text whose last token joins no token that follows it."""
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, problem: Problem, task: TaskConfig = PLAIN) -> Prompt:
@@ -23,16 +28,59 @@ def encode(tokenizer: PreTrainedTokenizerBase, problem: Problem, task: TaskConfi
 
     Errors: GspoError for an empty prompt, or where the chat template is missing or refuses what the task asks for.
     """
-    chat = bool(tokenizer.chat_template) if task.chat is None else task.chat
-    if chat:
+    if uses_chat(tokenizer, task):
         ids = _by_chat_template(tokenizer, problem, task)
     elif task.system is not None or task.chat_template_kwargs:
         raise _no_template("task.system" if task.system is not None else "task.chat_template_kwargs")
     else:
-        ids = tokenizer(problem.prompt)["input_ids"]
+        before, _ = added_ids(tokenizer)
+        ids = bare_ids(tokenizer, problem.prompt)
+        ids = ids if ids[: len(before)] == before else before + ids  # some data have BOS in their text
     if not ids:
         raise GspoError(f"problem {problem.id!r} has an empty prompt", "it gives no tokens", "remove it from the data")
     return Prompt(problem.id, tuple(ids))
+
+
+def uses_chat(tokenizer: PreTrainedTokenizerBase, task: TaskConfig) -> bool:
+    """Whether prompts go through the chat template."""
+    return bool(tokenizer.chat_template) if task.chat is None else task.chat
+
+
+def encode_response(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """A response's token ids as they follow a prompt, EOS included.
+
+    Nothing that a tokenizer puts around a text is among them: no space before its first word, and no BOS, not even one
+    that the data write in front of it.
+    """
+    if tokenizer.bos_token and tokenizer.bos_token != tokenizer.eos_token:
+        text = text.removeprefix(str(tokenizer.bos_token))
+    before, both = bare_ids(tokenizer, BEFORE), bare_ids(tokenizer, BEFORE + text)
+    ids = both[len(before) :] if both[: len(before)] == before else bare_ids(tokenizer, text)
+    return ids if ids[-1:] == [tokenizer.eos_token_id] else [*ids, tokenizer.eos_token_id]
+
+
+def bare_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The token ids of the text alone."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def added_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """What the tokenizer puts before and after a text, such as BOS and EOS, or [CLS] and [SEP]."""
+    bare, whole = bare_ids(tokenizer, BEFORE), tokenizer(BEFORE)["input_ids"]
+    start = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
+    return whole[:start], whole[start + len(bare) :]
+
+
+def prompt_notes(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, task: TaskConfig = PLAIN) -> list[str]:
+    """Warnings about the end of prompts: a model takes a text that ends in EOS for finished."""
+    chat, end, notes = uses_chat(tokenizer, task), added_ids(tokenizer)[1], []
+    if end and not chat:
+        notes.append(f"the tokenizer puts {tokenizer.decode(end)!r} after every text; prompts are used without it")
+    if prompt.token_ids[-1] == tokenizer.eos_token_id:
+        source = "chat template" if chat else "text of the problem"
+        notes.append(f"prompts end in {tokenizer.eos_token!r}, which ends a response: the {source} writes it")
+    return notes
 
 
 def _by_chat_template(tokenizer: PreTrainedTokenizerBase, problem: Problem, task: TaskConfig) -> list[int]:
@@ -47,16 +95,16 @@ def _by_chat_template(tokenizer: PreTrainedTokenizerBase, problem: Problem, task
             )
     system = [] if task.system is None else [{"role": "system", "content": task.system}]
     messages = [*system, {"role": "user", "content": problem.prompt}]
+    variables = tokenizer.special_tokens_map | task.chat_template_kwargs
     try:
-        ids: list[int] = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=False, **task.chat_template_kwargs
-        )
-    except Exception as error:  # a template is code of the model's authors, and raises what it likes
+        text = render(tokenizer.get_chat_template(), messages, variables)
+    except (TemplateError, ValueError) as error:
         raise GspoError(
             "the chat template refuses the prompt",
-            f"{type(error).__name__}: {error}",
+            str(error),
             "some templates take no system prompt: put that text into task.template; or --set task.chat=false",
         ) from error
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 
 
@@ -108,14 +156,18 @@ def cut_at_stop(
 
     What was drawn before does not depend on what followed, so the log-probabilities stay those of the tokens.
     """
-    if not any(stop in decode(tokenizer, sample) for stop in stops):
-        return sample
-    low, high = 1, len(sample.token_ids)  # the text of more tokens holds that of fewer, so a search by halves finds it
-    while low < high:
-        middle = (low + high) // 2
-        text = str(tokenizer.decode(list(sample.token_ids[:middle]), skip_special_tokens=True))
-        low, high = (low, middle) if any(stop in text for stop in stops) else (middle + 1, high)
-    if low == len(sample.token_ids) and sample.finish == "stop":
+
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.content in stops}
+
+    def stopped(size: int) -> bool:
+        ids = list(sample.token_ids[:size])
+        text = str(tokenizer.decode(ids, skip_special_tokens=True))
+        return not special.isdisjoint(ids) or any(stop in text for stop in stops)
+
+    num = len(sample.token_ids)
+    # the text of more tokens holds that of fewer, so a search by halves finds it
+    low = 1 + bisect_left(range(1, num + 1), True, key=stopped)
+    if low > num or (low == num and sample.finish == "stop"):
         return sample
     routes = sample.routes_TLK
     return replace(
@@ -127,4 +179,11 @@ def cut_at_stop(
 def describe_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[str, list[int], list[str]]:
     """The prompt as the model gets it: its text with special tokens, its token ids, and the text of each."""
     ids = list(prompt.token_ids)
-    return str(tokenizer.decode(ids)), ids, [str(tokenizer.decode([one])) for one in ids]
+    return str(tokenizer.decode(ids)), ids, pieces(tokenizer, ids)
+
+
+def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """The text of each token, with its leading space, which a decoder of SentencePiece drops at the start of a text."""
+    before = bare_ids(tokenizer, "a")
+    skipped = len(tokenizer.decode(before))
+    return [str(tokenizer.decode([*before, one]))[skipped:] for one in ids]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.runlog.fs import write_atomic
+from gspo_cli.runlog.fs import require_regular, write_atomic
 from gspo_cli.types import Group, Problem, Prompt, RolloutBatch, Sample, Score
 
 
@@ -36,9 +36,14 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
             "weight_version": sample.weight_version,
             "reward": score.value,
             "reason": _storable(score.reason),
+            "routes": None if sample.routes_TLK is None else sample.routes_TLK.ravel(),
+            "credits": credits,
+            "parts": list(score.parts),
         }
         for group in batch.groups
-        for sample, text, score in zip(group.samples, group.texts, group.scores, strict=True)
+        for sample, text, score, credits in zip(
+            group.samples, group.texts, group.scores, group.credits or [None] * len(group.samples), strict=True
+        )
     ]
     fields = [
         ("step", pa.int64()), ("problem_id", pa.string()), ("prompt", pa.string()), ("answer", pa.string()),
@@ -46,19 +51,14 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
         ("token_ids", pa.list_(pa.int32())), ("log_probs", pa.list_(pa.float32())), ("text", pa.string()),
         ("finish", pa.string()), ("weight_version", pa.int64()), ("reward", pa.float64()), ("reason", pa.string()),
     ]  # fmt: skip
-    routes = [s.routes_TLK for g in batch.groups for s in g.samples]
-    if (recorded := next((r for r in routes if r is not None), None)) is not None:
+    recorded = next((s.routes_TLK for g in batch.groups for s in g.samples if s.routes_TLK is not None), None)
+    if recorded is not None:
         fields.append(("routes", pa.list_(pa.from_numpy_dtype(recorded.dtype))))
         metadata = metadata | {"routes_shape": f"-1,{recorded.shape[1]},{recorded.shape[2]}"}
-        rows = [r | {"routes": None if one is None else one.ravel()} for r, one in zip(rows, routes, strict=True)]
     if any(group.credits for group in batch.groups):
         fields.append(("credits", pa.list_(pa.float64())))
-        credits = [c for g in batch.groups for c in g.credits or [None] * len(g.samples)]
-        rows = [r | {"credits": one} for r, one in zip(rows, credits, strict=True)]
     if any(score.parts for group in batch.groups for score in group.scores):
         fields.append(("parts", pa.map_(pa.string(), pa.float64())))
-        parts = [list(score.parts) for group in batch.groups for score in group.scores]
-        rows = [r | {"parts": one} for r, one in zip(rows, parts, strict=True)]
     schema = pa.schema(fields, metadata={f"gspo.{k}": v for k, v in metadata.items()})
     table = pa.Table.from_pylist(rows, schema=schema)
     with write_atomic(path) as temporary:
@@ -77,6 +77,7 @@ def read_rollout(path: Path) -> RolloutBatch:
     """
     import pyarrow.parquet as pq
 
+    require_regular(path)
     table = pq.read_table(path)
     metadata = table.schema.metadata or {}
     shape = [int(n) for n in metadata.get(b"gspo.routes_shape", b"").split(b",") if n]

@@ -24,12 +24,12 @@ def write_run_checksums(run: Path) -> None:
     Errors: GspoError (exit code 6) if the disk refuses.
     """
     files = (p for p in sorted(run.rglob("*")) if p.is_file() and p.name not in MUTABLE)
-    write_text(run / CHECKSUMS, _text(_entries(run, (p for p in files if not p.name.startswith(".tmp-")))))
+    write_text(run / CHECKSUMS, _text(entries(run, (p for p in files if not p.name.startswith(".tmp-")))))
 
 
 def add_checksums(folder: Path, paths: Iterable[Path]) -> None:
     """Add or renew the checksums of some files under `folder`. Errors: GspoError (exit code 6) if the disk refuses."""
-    write_text(folder / CHECKSUMS, _text(read_checksums(folder) | _entries(folder, paths)))
+    write_text(folder / CHECKSUMS, _text(read_checksums(folder) | entries(folder, paths)))
 
 
 def read_checksums(folder: Path) -> Entries:
@@ -54,14 +54,15 @@ def _read(folder: Path) -> dict[str, Any] | None:
         text = (folder / CHECKSUMS).read_text(encoding="utf-8")
         record = json.loads(text)
         return record if text == _text(record["files"]) else None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
-def _entries(folder: Path, paths: Iterable[Path]) -> Entries:
+def entries(folder: Path, paths: Iterable[Path]) -> Entries:
+    """Size and sha256 of these files, by their path within `folder`."""
     return {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in paths}
 
 
-def _text(entries: Entries) -> str:
-    own = hashlib.sha256(canonical(entries).encode()).hexdigest()
-    return json.dumps({"files": entries, "sha256": own}, indent=1, sort_keys=True) + "\n"
+def _text(files: Entries) -> str:
+    own = hashlib.sha256(canonical(files).encode()).hexdigest()
+    return json.dumps({"files": files, "sha256": own}, indent=1, sort_keys=True) + "\n"

@@ -60,8 +60,14 @@ def _off_policy(name: str) -> Callable[[Evidence], float | None]:
     return lambda evidence: evidence.means.get(name) if evidence.off_policy else None
 
 
+def _clipped(evidence: Evidence) -> float | None:
+    """Of what has an advantage: a batch in which most groups are even would hide a clip that takes all the rest."""
+    return evidence.means.get("clip/token_frac_active", evidence.means.get("clip/token_frac"))
+
+
 def _outside_clip(evidence: Evidence) -> float | None:
-    clips = evidence.config["algo"].get("clip") is not None
+    algo = evidence.config["algo"]
+    clips = algo.get("clip") is not None or "log_clip_low" in algo
     return evidence.means.get("ratio/outside_frac") if clips and evidence.off_policy else None
 
 
@@ -99,13 +105,13 @@ CAUSES = (
         _mean("mismatch/token_floor"), lambda value: value >= 0.1,
     ),
     Cause(
-        "clipped_always", "the clip removes most of the gradient", "clip/token_frac", "at least 0.5",
-        "widen `algo.clip`, lower `train.lr`, or use fewer `train.minibatches`",
-        _mean("clip/token_frac"), lambda value: value >= 0.5,
+        "clipped_always", "the clip removes most of the gradient", "clip/token_frac_active", "at least 0.5",
+        "widen the clip range (`gspo report clip`), lower `train.lr`, or use fewer `train.minibatches`",
+        _clipped, lambda value: value >= 0.5,
     ),
     Cause(
         "clipped_never", "no ratio reaches the clip range", "ratio/outside_frac", "exactly 0",
-        "narrow `algo.clip` (the range may be another algorithm's), or use more `train.minibatches`",
+        "narrow the clip range (`gspo report clip`; it may be another algorithm's), or use more `train.minibatches`",
         _outside_clip, lambda value: value == 0,
     ),
     Cause(

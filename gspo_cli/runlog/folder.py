@@ -10,10 +10,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from gspo_cli.distributed import created_by_first_attempt, launch_time
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.fs import remove_tree, storage_error
 from gspo_cli.runlog.lock import LOCK
+from gspo_cli.runlog.strict_json import read_object
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DEVICES = {"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))}
@@ -121,7 +124,8 @@ def writable(folder: Path) -> Iterator[None]:
 
 def newest_run(out: Path) -> Path:
     """The run under `out` that was started last, `published` excluded. Errors: GspoError if there is none."""
-    runs = [(_created(p), p.parent) for p in out.glob("*/*/run.json") if p.parts[-3] != "published"]
+    files = (p for p in out.glob("*/*/run.json") if p.is_file() and p.parts[-3] != "published")
+    runs = [(_created(p), p.parent) for p in files]
     if not runs:
         raise GspoError(f"no runs under {out}", "no folder there holds a run.json", "train first: gspo train")
     return max(runs)[1]
@@ -134,3 +138,22 @@ def _created(run_json: Path) -> str:
         return str(record.get("created", ""))
     except (OSError, ValueError):
         return ""
+
+
+class StudyFile(BaseModel):
+    """`study.json`: a study's plans, and the folders of the runs that were begun in it."""
+
+    model_config = ConfigDict(strict=True)
+    plans: list[dict[str, Any]]
+    begun: list[str] = []
+
+
+def read_study_file(study: Path) -> StudyFile:
+    """The study's own file. Errors: GspoError (exit code 6) for a damaged one."""
+    path = study / "study.json"
+    try:
+        return StudyFile.model_validate(read_object(path))
+    except ValidationError as error:
+        bad = error.errors(include_url=False)[0]
+        why = f"{'.'.join(map(str, bad['loc']))}: {bad['msg']}"
+        raise GspoError(f"{path} is corrupt", why, "restore the file from a copy", ExitCode.STORAGE) from error

@@ -16,6 +16,15 @@ from gspo_cli.errors import ExitCode, GspoError
 
 
 @contextmanager
+def refusals(path: Path) -> Iterator[None]:
+    """Turns what the disk refuses within the context into a GspoError (exit code 6) that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+@contextmanager
 def write_atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, then fsync the file and rename it to `path`; on error, remove it.
 
@@ -23,13 +32,12 @@ def write_atomic(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".tmp-{path.name}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        fsync(temporary)
-        os.replace(temporary, path)
-        fsync(path.parent)
-    except OSError as error:
-        raise storage_error(path, error) from error
+        with refusals(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            fsync(temporary)
+            os.replace(temporary, path)
+            fsync(path.parent)
     finally:
         if temporary.exists():
             os.unlink(temporary)
@@ -48,7 +56,7 @@ def append_lines(path: Path, lines: list[str]) -> int:
     Errors: GspoError (exit code 6) if the disk refuses, or if the path is a symbolic link.
     """
     data = "".join(f"{line}\n" for line in lines).encode("utf-8")
-    try:
+    with refusals(path):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             size = os.fstat(file).st_size
@@ -61,8 +69,6 @@ def append_lines(path: Path, lines: list[str]) -> int:
                 raise
         finally:
             os.close(file)
-    except OSError as error:
-        raise storage_error(path, error) from error
     return len(data)
 
 
@@ -85,16 +91,15 @@ def rename(source: Path, target: Path) -> None:
 
 def remove(path: Path) -> None:
     """Remove a file. Errors: GspoError (exit code 6) if the disk refuses."""
-    try:
+    with refusals(path):
         os.unlink(path)
-    except OSError as error:
-        raise storage_error(path, error) from error
 
 
 def truncate(path: Path, size: int) -> None:
-    """Cut a file to its first `size` bytes, durably."""
-    os.truncate(path, size)
-    fsync(path)
+    """Cut a file to its first `size` bytes, durably. Errors: GspoError (exit code 6) if the disk refuses."""
+    with refusals(path):
+        os.truncate(path, size)
+        fsync(path)
 
 
 def remove_tree(folder: Path) -> None:
@@ -117,6 +122,12 @@ def refuse_links(folder: Path) -> None:
                 "replace the link with the file it points to, or remove it",
                 ExitCode.STORAGE,
             )
+
+
+def require_regular(path: Path) -> None:
+    """Errors: OSError for a pipe, device or socket, which would be waited for, or has no end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
 
 
 def storage_error(path: Path, error: OSError) -> GspoError:

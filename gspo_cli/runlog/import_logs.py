@@ -16,8 +16,9 @@ from typing import Any
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
 from gspo_cli.runlog.checksums import sha256_of, write_run_checksums
-from gspo_cli.runlog.fs import write_text
-from gspo_cli.runlog.log import RunLog, canonical, now, short_hash
+from gspo_cli.runlog.fs import require_regular, write_text
+from gspo_cli.runlog.log import MAX_STEP, RunLog, config_text, now, short_hash
+from gspo_cli.runlog.strict_json import unique_keys
 from gspo_cli.runlog.tracker_files import find_tracker_file, read_tracker
 from gspo_cli.types import StepMetrics
 
@@ -64,14 +65,14 @@ def read_trainer_log(path: Path, reward: str | None = None) -> tuple[str, list[t
             "leave out --reward",
         )  # fmt: skip
     try:
+        require_regular(path)
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            history = json.loads(text)["log_history"]
-            rows = [(int(row["step"]), row) for row in history if "reward" in row]
-            kind = "trl"
+            history = json.loads(text, object_pairs_hook=unique_keys)["log_history"]
+            rows, kind = [(row["step"], row) for row in history if "reward" in row], "trl"
         else:
-            lines = [json.loads(line) for line in text.splitlines() if line.strip()]
-            rows, kind = [(int(line["step"]), dict(line["data"])) for line in lines], "verl"
+            lines = [json.loads(line, object_pairs_hook=unique_keys) for line in text.splitlines() if line.strip()]
+            rows, kind = [(line["step"], dict(line["data"])) for line in lines], "verl"
         merged = _by_step(rows)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise GspoError(
@@ -83,13 +84,21 @@ def read_trainer_log(path: Path, reward: str | None = None) -> tuple[str, list[t
 
 
 def _by_step(rows: list[tuple[int, Values]]) -> dict[int, Values]:
-    """The values of each step; later ones replace earlier ones. Errors: OverflowError for a number beyond floats."""
+    """The values of each step; later ones replace earlier ones.
+
+    Errors: OverflowError for a number beyond floats, ValueError for a step or reward that is no number.
+    """
     merged: dict[int, Values] = {}
     for step, values in rows:
+        if not _is_number(step) or step != int(step) or not 0 <= step <= MAX_STEP:
+            raise ValueError(f"step {step!r:.100} is no whole number from 0 to {MAX_STEP:,}")
+        for name in ("reward", "critic/score/mean"):
+            if name in values and not _is_number(values[name]):
+                raise ValueError(f"step {step}: {name} {values[name]!r:.100} is no number")
         for value in values.values():
             if _is_number(value):
                 float(value)
-        merged.setdefault(step, {}).update(values)
+        merged.setdefault(int(step), {}).update(values)
     return merged
 
 
@@ -143,7 +152,6 @@ def import_run(path: Path, study: Path, algorithm: str, arm: str, seed: int, rew
         "train": {"steps": steps[-1][0]},
     }  # fmt: skip
     run.mkdir(parents=True)
-    text = canonical({key: value for key, value in config.items() if key != "name"})
     write_text(run / "config.json", json.dumps(config, indent=1))
     about = {
         "schema": 1, "run_id": uuid.uuid4().hex, "created": now(), "gspo": __version__, "study": study.name, "arm": arm,
@@ -151,7 +159,7 @@ def import_run(path: Path, study: Path, algorithm: str, arm: str, seed: int, rew
         "step_is": STEP_IS.get(trainer, "step of the tracker"),
     }  # fmt: skip
     write_text(run / "run.json", json.dumps(about, indent=1))
-    log = RunLog(run, short_hash(text))
+    log = RunLog(run, short_hash(config_text(config)))
     log.event("start", imported=trainer)
     for step, values in steps:
         seconds = {ours: values[name] for name, ours in SECONDS.items() if _is_number(values.get(name))}

@@ -14,7 +14,7 @@ from threading import Event, Thread
 from typing import Any, Self
 
 from gspo_cli.errors import GspoError
-from gspo_cli.runlog.fs import storage_error, write_text
+from gspo_cli.runlog.fs import refusals, write_text
 from gspo_cli.runlog.log import now
 
 LOCK, HEARTBEAT = "run.lock", "heartbeat.json"
@@ -35,11 +35,9 @@ def locked(folder: Path) -> Iterator[None]:
     Errors: GspoError naming the process that holds it, and its host.
     Not covered: two hosts that open a run within the same second on storage where locks do not reach across hosts.
     """
-    try:
+    with refusals(folder / LOCK):
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise storage_error(folder / LOCK, error) from error
     _locked_files.add(file)
     try:
         try:
@@ -50,11 +48,9 @@ def locked(folder: Path) -> Iterator[None]:
             ) from error
         refuse_other_host(folder)
         holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now()}).encode()
-        try:
+        with refusals(folder / LOCK):
             os.ftruncate(file, 0)
             os.pwrite(file, holder, 0)
-        except OSError as error:
-            raise storage_error(folder / LOCK, error) from error
         try:
             yield
         finally:
@@ -75,10 +71,8 @@ os.register_at_fork(after_in_child=_close_locks)
 
 def refuse_other_host(folder: Path) -> None:
     """Errors: GspoError if another host locked the run or sent a heartbeat less than `SILENT_S` seconds ago."""
-    holder, heartbeat = _read_holder(folder), read_heartbeat(folder)
-    signs = [(holder["host"], _age_s(holder["since"]))] if holder else []
-    signs += [(heartbeat["host"], heartbeat["age_s"])] if heartbeat else []
-    for host, age_s in signs:
+    for sign in filter(None, (_read_holder(folder), read_heartbeat(folder))):
+        host, age_s = sign["host"], sign["age_s"]
         if host != socket.gethostname() and age_s < SILENT_S:
             raise GspoError(
                 f"{folder} is in use",
@@ -94,11 +88,17 @@ def _describe_holder(folder: Path) -> str:
 
 
 def _read_holder(folder: Path) -> dict[str, Any] | None:
+    return _read_sign(folder / LOCK, "since", ("pid", "host", "since"))
+
+
+def _read_sign(path: Path, time: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """These keys of a lock or heartbeat with its `age_s`; None if it is missing or unreadable."""
     try:
-        holder = json.loads((folder / LOCK).read_text())
-        _age_s(holder["since"])
-        return {key: holder[key] for key in ("pid", "host", "since")}
-    except (OSError, ValueError, KeyError, TypeError):
+        sign = json.loads(path.read_text(encoding="utf-8"))
+        age = datetime.now(UTC) - datetime.fromisoformat(sign[time])
+        found = {key: int(sign[key]) if key == "pid" else sign[key] for key in keys}
+        return found | {"age_s": round(age.total_seconds(), 1)}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -179,17 +179,9 @@ class Heartbeat:
 
 def read_heartbeat(folder: Path) -> dict[str, Any] | None:
     """The last heartbeat of a run with its `age_s`, negative if clocks differ; None if missing or unreadable."""
-    try:
-        beat = json.loads((folder / HEARTBEAT).read_text(encoding="utf-8"))
-        return {"phase": beat["phase"], "step": beat["step"], "host": beat["host"], "age_s": _age_s(beat["time"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return _read_sign(folder / HEARTBEAT, "time", ("phase", "step", "host"))
 
 
 def remove_heartbeat(folder: Path) -> None:
     """Remove the heartbeat of a run that ended or was killed."""
     (folder / HEARTBEAT).unlink(missing_ok=True)
-
-
-def _age_s(time: str) -> float:
-    return round((datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds(), 1)

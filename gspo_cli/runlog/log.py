@@ -115,8 +115,8 @@ class SilentLog(RunLog):
         """Do nothing."""
 
 
-MAX_LINE = 1 << 20
-"""Maximum length of a log line in bytes."""
+MAX_LINE, MAX_STEP = 1 << 20, 1_000_000_000
+"""Maximum length of a log line in bytes, and the largest step and line number."""
 KEYS = {"seq", "step", "kind", "mini_batch", "metrics", "counts", "nonfinite", "prev"}
 
 
@@ -184,7 +184,7 @@ def repair_tails(folder: Path) -> list[dict[str, Any]]:
     for path in [folder / name for name in LOGS]:
         whole, torn = split_torn(path.read_bytes()) if path.exists() else (b"", b"")
         if torn:
-            _truncate(path, len(whole))
+            fs.truncate(path, len(whole))
             repaired.append({"file": path.name, "bytes": len(torn), "sha256": hashlib.sha256(torn).hexdigest()})
     return repaired
 
@@ -231,18 +231,11 @@ def truncate_log(path: Path, position: Position, dropped: bytes, backup: Path) -
         return None
     with fs.write_atomic(backup) as temporary:
         temporary.write_bytes(dropped)
-    _truncate(path, position.num_bytes)
+    fs.truncate(path, position.num_bytes)
     return {
         "file": path.name, "bytes": len(dropped), "lines": dropped.count(b"\n"), "kept_as": backup.name,
         "sha256": hashlib.sha256(dropped).hexdigest(),
     }  # fmt: skip
-
-
-def _truncate(path: Path, size: int) -> None:
-    try:
-        fs.truncate(path, size)
-    except OSError as error:
-        raise fs.storage_error(path, error) from error
 
 
 def move_later_rollouts(rollouts: Path, step: int, target: Path) -> list[str]:

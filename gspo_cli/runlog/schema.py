@@ -316,15 +316,16 @@ PART = "reward/part/"
 
 def is_known(name: str) -> bool:
     """Whether a metric may be logged."""
-    general = name in METRICS or name.startswith(PART) or "/avg@" in name
-    return general or name.partition("/")[0] in IMPORTED or _of_layer(name) is not None
+    return _find(name) is not None
 
 
-def _of_layer(name: str) -> Metric | None:
-    """The entry of a per-layer metric such as `moe/.../layer_02`."""
+def _find(name: str) -> Metric | None:
+    """The entry of a metric, or of its general form."""
     whole, layer, _ = name.rpartition("/layer_")
-    found = METRICS.get(whole) if layer else None
-    return found if found and found.layers else None
+    if layer and whole in METRICS:
+        return METRICS[whole] if METRICS[whole].layers else None
+    general = "arithmetic/avg@k" if "/avg@" in name else "reward/part" if name.startswith(PART) else name
+    return METRICS.get(general) or IMPORTED.get(name.partition("/")[0])
 
 
 def metric(name: str) -> Metric:
@@ -332,13 +333,7 @@ def metric(name: str) -> Metric:
 
     Errors: GspoError suggesting the closest name if it is not in the schema; nothing is logged without an entry.
     """
-    if found := METRICS.get(name) or _of_layer(name):
-        return found
-    if "/avg@" in name:
-        return METRICS["arithmetic/avg@k"]
-    if name.startswith(PART):
-        return METRICS["reward/part"]
-    if found := IMPORTED.get(name.partition("/")[0]):
+    if found := _find(name):
         return found
     near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -1,19 +1,25 @@
-"""Strict JSON: objects only; no `NaN`, no `Infinity`, no duplicate key, no number that overflows."""
+"""Strict JSON: objects only; no `NaN`, no `Infinity`, no duplicate key, no number that overflows, no half of a
+surrogate pair."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog.fs import require_regular
 
 
 def parse_object(text: str) -> dict[str, Any]:
     """Parse one JSON object. Errors: ValueError with the reason."""
     try:
         value = _DECODER.decode(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(value, dict):
@@ -24,6 +30,7 @@ def parse_object(text: str) -> dict[str, Any]:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a file that is one JSON object. Errors: GspoError (exit code 6) naming the file."""
     try:
+        require_regular(path)
         return parse_object(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise GspoError(f"cannot read {path}", str(error), "restore the file from a copy", ExitCode.STORAGE) from error
@@ -40,12 +47,22 @@ def _parse_finite(text: str) -> float:
     return value
 
 
-def _parse_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_bounded(text: str) -> int:
+    if len(text) > 20 or not -(1 << 63) <= (value := int(text)) < 1 << 63:
+        raise ValueError(f"the number {text[:40]} overflows")
+    return value
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of these pairs. Errors: ValueError for a key that is there twice."""
     table = dict(pairs)
     if len(table) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"duplicate key {next(k for k in keys if keys.count(k) > 1)!r}")
+        [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"duplicate key {key[:100]!r}")
     return table
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite, object_pairs_hook=_parse_unique)
+_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_parse_finite, parse_int=_parse_bounded, object_pairs_hook=unique_keys
+)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 from gspo_cli.sandbox.contract import Job, Limits, job_environment
 from gspo_cli.sandbox.machine import Interpreter
 from gspo_cli.sandbox.memory import seccomp_filter
-from gspo_cli.sandbox.process import Process, ProcessSet, Spawned
+from gspo_cli.sandbox.process import Process, ProcessSet
 from gspo_cli.sandbox.process_limit import ProcessLimit
 
 FILTER = ""  # the descriptor of the filter of system calls, which has no path
 JOB, SITE = "/opt/job", "/opt/site"
 PASSWD = b"candidate:x:65534:65534::/tmp:/bin/false\n"
-# When memory runs out, the kernel kills programs before us. The cgroup, if any, counts all processes that follow.
-LAUNCH = 'echo 1000 > /proc/self/oom_score_adj; [ -z "$0" ] || echo $$ > "$0"/cgroup.procs || exit 1; exec "$@"'
+# When memory runs out, the kernel kills programs before us. Another user may reopen its pipes too, as /dev/stdin.
+LAUNCH = 'echo 1000 > /proc/self/oom_score_adj; chmod a+rw /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2; exec "$@"'
+MASKED = ("acpi", "kcore", "keys", "key-users", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats")
 
 
 class Bubblewrap:
@@ -36,21 +36,16 @@ class Bubblewrap:
         descriptors = {path: _memory_file(content) for path, content in files.items()}
         if self.filter is not None:
             descriptors[FILTER] = _memory_file(self.filter)
-        membership = self.process_limit.enter()
         try:
             popen = subprocess.Popen(
-                ["/bin/sh", "-c", LAUNCH, membership.cgroup, *self.process_limit.prefix,
-                 *self.command(job, descriptors)],
+                ["/bin/sh", "-c", LAUNCH, "sh", *self.process_limit.prefix, *self.command(job, descriptors)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env={"PATH": os.defpath}, pass_fds=tuple(descriptors.values()), start_new_session=True,
+                cwd="/", env={"PATH": os.defpath}, pass_fds=tuple(descriptors.values()), start_new_session=True,
             )  # fmt: skip
-        except BaseException:
-            membership.leave()
-            raise
         finally:
             for descriptor in descriptors.values():
                 os.close(descriptor)
-        return self._running.add(Spawned(popen), membership.leave)
+        return self._running.add(popen)
 
     def command(self, job: Job, descriptors: dict[str, int]) -> list[str]:
         """The whole command line; `descriptors` hold the content of each file."""
@@ -58,10 +53,12 @@ class Bubblewrap:
         files = [part for path, fd in descriptors.items() if path for part in ("--ro-bind-data", str(fd), path)]
         calls = ["--seccomp", str(descriptors[FILTER])] if FILTER in descriptors else []
         shared = self.limits.scratch // 8  # for locks and small arrays of `multiprocessing`
+        masks = [part for name in MASKED for part in _mask(Path("/proc", name))]
         variables = [part for variable in job_environment(SITE).items() for part in ("--setenv", *variable)]
         return [
             "bwrap", "--unshare-all", "--unshare-user", *nested, "--die-with-parent", "--new-session",
-            "--cap-drop", "ALL", *_system_binds(), "--proc", "/proc", "--dev", "/dev",
+            "--cap-drop", "ALL", *_system_binds(),
+            "--proc", "/proc", *masks, "--remount-ro", "/proc", "--dev", "/dev",
             "--size", str(shared), "--tmpfs", "/dev/shm",
             "--size", str(self.limits.scratch - shared), "--tmpfs", "/tmp", "--chdir", "/tmp",
             *self._python_binds(), *files, "--remount-ro", "/dev", "--remount-ro", "/", *calls,
@@ -71,11 +68,12 @@ class Bubblewrap:
 
     def _python_binds(self) -> list[str]:
         """Binds of the interpreter. They follow the scratch folder, which would hide an interpreter under /tmp."""
-        parts = ["--ro-bind", str(self.interpreter.prefix), str(self.interpreter.prefix)]
+        place = self.process_limit.place
+        parts = ["--ro-bind", str(place(self.interpreter.prefix)), str(self.interpreter.prefix)]
         for folder in self.interpreter.hidden:
             parts += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
         for folder in self.interpreter.libraries():
-            parts += ["--ro-bind", str(folder), f"{SITE}/{folder.name}"]
+            parts += ["--ro-bind", str(place(folder)), f"{SITE}/{folder.name}"]
         return parts
 
     def facts(self) -> dict[str, object]:
@@ -83,14 +81,13 @@ class Bubblewrap:
             "sandbox": self.kind,
             "sandbox_version": _bwrap_output("--version").split()[-1],
             "nested_userns": not self.no_nested_userns,
-            "process_limit": self.process_limit.enforced,
+            "process_limit": True,
             "process_limit_by": self.process_limit.mechanism,
             "syscall_filter": self.filter is not None,
         }
 
     def close(self) -> None:
         self._running.kill_all()
-        self.process_limit.close()
 
 
 def _system_binds() -> list[str]:
@@ -104,6 +101,13 @@ def _system_binds() -> list[str]:
     return parts
 
 
+def _mask(path: Path) -> list[str]:
+    """Hide a file or folder of /proc that tells of the whole machine."""
+    if path.is_dir():
+        return ["--tmpfs", str(path), "--remount-ro", str(path)]
+    return ["--ro-bind", "/dev/null", str(path)] if path.exists() else []
+
+
 def _memory_file(content: bytes) -> int:
     """A descriptor that holds `content` (a pipe would block beyond 64 KiB)."""
     descriptor = os.memfd_create("job")
@@ -112,11 +116,6 @@ def _memory_file(content: bytes) -> int:
         view = view[os.write(descriptor, view) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
-
-
-def is_installed() -> bool:
-    """Whether the programs are there; whether they work is for the probe to find out."""
-    return shutil.which("bwrap") is not None and Path("/usr/bin/prlimit").is_file()
 
 
 def _bwrap_output(option: str) -> str:

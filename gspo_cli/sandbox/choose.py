@@ -1,4 +1,4 @@
-"""Choose a sandbox for untrusted programs: bubblewrap, else sandlock, else an error. There is no silent fallback.
+"""Open the sandbox for untrusted programs: bubblewrap, or an error. There is no silent fallback.
 
 A sandbox starts a Python program with its files and three pipes. What the program is and what its output means is the
 grader's business.
@@ -10,10 +10,8 @@ processes of a program together, and a filter of system calls what it cannot see
 namespace ends with the program.
 
 Not covered: kernel faults; side channels; one program slowing down another; what a program takes within a fiftieth of
-a second (the kernel is told to kill candidates first when memory runs out); and the number of processes where we run
-as root without a writable pids cgroup and cannot run as another user. The summary then says so (`process_limit:
-false`). sandlock has no namespaces: a program shares our process numbers and host name. `unsafe_local` enforces the
-per-process limits alone.
+a second (the kernel is told to kill candidates first when memory runs out). `unsafe_local` enforces the per-process
+limits and the watcher's alone.
 """
 
 from __future__ import annotations
@@ -26,19 +24,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gspo_cli.errors import GspoError
 from gspo_cli.sandbox.bubblewrap import Bubblewrap
-from gspo_cli.sandbox.bubblewrap import is_installed as has_bwrap
 from gspo_cli.sandbox.contract import START_S, Job, Limits, Sandbox, job_environment
 from gspo_cli.sandbox.machine import Interpreter, find_interpreter
-from gspo_cli.sandbox.process import Process, ProcessSet, Spawned
+from gspo_cli.sandbox.process import Process, ProcessSet
 from gspo_cli.sandbox.process_limit import find_process_limit
-from gspo_cli.sandbox.sandlock import Sandlock
-from gspo_cli.sandbox.sandlock import is_usable as has_sandlock
 
 
 class UnsafeLocal:
@@ -54,7 +48,10 @@ class UnsafeLocal:
         folder = Path(tempfile.mkdtemp(prefix="gspo-job-"))
         scratch = folder / "scratch"
         scratch.mkdir()
-        job.write(folder)
+        for name, content in job.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
         site = self.interpreter.numpy.parent if self.interpreter.numpy else folder
         popen = subprocess.Popen(
             job.command(self.limits, self.interpreter, str(folder)),
@@ -62,7 +59,7 @@ class UnsafeLocal:
             env=job_environment(str(site)) | {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"},
             cwd=scratch, start_new_session=True,
         )  # fmt: skip
-        return self._running.add(Spawned(popen), lambda: shutil.rmtree(folder, ignore_errors=True))
+        return self._running.add(popen, lambda: shutil.rmtree(folder, ignore_errors=True))
 
     def facts(self) -> dict[str, object]:
         return {"sandbox": self.kind, "process_limit": False, "nested_userns": True}
@@ -71,19 +68,18 @@ class UnsafeLocal:
         self._running.kill_all()
 
 
-KINDS = ("auto", "bwrap", "sandlock")
+NO_SANDBOX = "no sandbox for the programs to grade"
 REMEDY = (
-    "install bubblewrap (apt install bubblewrap) and allow user namespaces (Docker: --security-opt seccomp=unconfined; "
-    "Ubuntu 24.04: an AppArmor profile for bwrap), or pip install sandlock on Linux 6.7 or later; --unsafe-local runs "
-    "the programs without any isolation"
+    "`apt-get install bubblewrap` or `dnf install bubblewrap`, and allow user namespaces (Docker: --security-opt "
+    "seccomp=unconfined; Ubuntu 24.04: an AppArmor profile for bwrap); --unsafe-local runs the programs without any "
+    "isolation"
 )
 
 
 @dataclass(frozen=True)
 class SandboxChoice:
-    """The sandbox that the user asks for."""
+    """How the user wants programs to run."""
 
-    kind: str = "auto"
     unsafe_local: bool = False
     """Run programs without isolation; recorded with their verdicts."""
     python: str | None = None
@@ -94,50 +90,33 @@ ANY_SANDBOX = SandboxChoice()
 
 
 def open_sandbox(choice: SandboxChoice = ANY_SANDBOX) -> Sandbox:
-    """The chosen sandbox, after a probe has shown that it holds.
+    """Bubblewrap, after a probe has shown that it holds.
 
-    Errors: GspoError when none works here, unless `unsafe_local` waives it.
+    Errors: GspoError where it does not work, unless `unsafe_local` waives it.
     """
     if not sys.platform.startswith("linux"):
         raise GspoError("programs are graded on Linux only", f"this is {sys.platform}", "run it in a Linux container")
     interpreter, limits = find_interpreter(choice.python), Limits()
     if choice.unsafe_local:
         return UnsafeLocal(interpreter, limits)
-    if choice.kind not in KINDS:
-        raise GspoError(f"no sandbox {choice.kind!r}", f"the sandboxes are {', '.join(KINDS)}", "name one of them")
-    problems = []
-    for name in ("bwrap", "sandlock") if choice.kind == "auto" else (choice.kind,):
-        sandbox = MAKERS[name](interpreter, limits)
-        if sandbox is None:
-            problems.append(f"{name}: {name} is not installed")
-            continue
-        problem = probe(sandbox)
-        if problem is None:
-            return sandbox
+    if shutil.which("bwrap") is None:
+        raise GspoError(NO_SANDBOX, "bubblewrap is not installed", REMEDY)
+    user = find_process_limit((interpreter.prefix, *interpreter.libraries()))
+    sandbox = Bubblewrap(interpreter, limits, user)
+    if problem := probe(sandbox):
         sandbox.close()
-        problems.append(f"{name}: {problem}")
-    raise GspoError("no sandbox for the programs to grade", "; ".join(problems), REMEDY)
+        raise GspoError(NO_SANDBOX, f"bubblewrap: {problem}", REMEDY)
+    return sandbox
 
-
-def _bwrap(interpreter: Interpreter, limits: Limits) -> Sandbox | None:
-    if not has_bwrap():
-        return None
-    return Bubblewrap(interpreter, limits, find_process_limit(limits.processes, interpreter.prefix))
-
-
-def _sandlock(interpreter: Interpreter, limits: Limits) -> Sandbox | None:
-    return Sandlock(interpreter, limits) if has_sandlock() else None
-
-
-MAKERS: dict[str, Callable[[Interpreter, Limits], Sandbox | None]] = {"bwrap": _bwrap, "sandlock": _sandlock}
-"""Each returns None if its program or library is missing."""
 
 CANARY = "GSPO_SANDBOX_PROBE"
 PROBE = """
-import json, os, socket, sys
+import importlib.util, json, os, socket, sys
 secret, port = sys.argv[1], int(sys.argv[2])
+if sys.argv[3] and not importlib.util.find_spec("numpy"):
+    sys.exit("the user whom programs run as cannot read " + sys.argv[3])
 seen = []
-for path in (secret, "/etc/shadow", "/proc/1/environ"):
+for path in (secret, "/etc/shadow", "/proc/1/environ", "/proc/keys", "/proc/slabinfo", "/proc/vmallocinfo"):
     try:
         if "GSPO_" in open(path, errors="replace").read() or path != "/proc/1/environ":
             seen.append(path)
@@ -155,6 +134,14 @@ try:
     seen.append("a writable system")
 except OSError:
     sys.stderr.write("no writing")
+kernel = [os.path.join(folder, name) for folder, _, names in os.walk("/proc/sys") for name in names]
+for path in ("/proc/self/oom_score_adj", *kernel):
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+        seen.append("a writable " + path)
+        break
+    except OSError:
+        continue
 with open("scratch", "w") as file:
     file.write("x")
 print(json.dumps(seen))
@@ -166,7 +153,8 @@ def probe(sandbox: Sandbox) -> str | None:
     own_source = str(Path(__file__).resolve())  # the answers of the embedded benchmark lie beside it
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        job = Job("probe.py", {"probe.py": PROBE.encode()}, announce=True, arguments=(own_source, port))
+        arguments = (own_source, port, str(sandbox.interpreter.numpy or ""))
+        job = Job("probe.py", {"probe.py": PROBE.encode()}, announce=True, arguments=arguments)
         os.environ[CANARY] = "seen"
         try:
             result = sandbox.start(job).run(b"", time.monotonic() + START_S, cap=1 << 16)

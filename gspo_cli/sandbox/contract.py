@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from gspo_cli.sandbox.machine import Interpreter
@@ -46,13 +45,6 @@ class Job:
     cpu_s: int = 20
     """CPU seconds after which the kernel ends the process: a backstop, the grader's clock comes first."""
 
-    def write(self, folder: Path) -> None:
-        """Write the files, for a sandbox that takes them from a folder."""
-        for name, content in self.files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-
     def command(self, limits: Limits, interpreter: Interpreter, folder: str) -> list[str]:
         """The command that runs inside the sandbox: set the limits of each process, then start the interpreter.
 
@@ -75,7 +67,8 @@ class Sandbox(Protocol):
     """The seam between graders and isolation."""
 
     kind: str
-    """`bwrap`, `sandlock` or `unsafe-local`."""
+    """`bwrap` or `unsafe-local`."""
+    interpreter: Interpreter
 
     def start(self, job: Job) -> Process:
         """Start a program. Its output shows whether that worked.

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
 
-from gspo_cli.sandbox.memory import MemoryWatch
+from gspo_cli.sandbox.memory import held_bytes, shared_once
 
 CHUNK = 1 << 16
 STDERR_KEPT = 1 << 16
+WATCH_S = 0.02
+"""Seconds between two looks at the memory of the programs."""
 
 
 class PipeClosed(Exception):
@@ -50,53 +51,21 @@ class Finished:
     cpu_wait_s: float = 0.0
     """See `Process.cpu_wait_s`; only after a timeout."""
     stopped: str = ""
-    """`memory limit` or `storage limit` if its processes together used more than they may."""
-
-
-class Child(Protocol):
-    """A started program with its three pipes, as a sandbox provides it."""
-
-    pid: int
-    stdin: IO[bytes]
-    stdout: IO[bytes]
-    stderr: IO[bytes]
-
-    def kill(self) -> None:
-        """SIGKILL to all of its processes."""
-
-    def wait(self) -> int:
-        """Wait for its end; the exit code."""
-
-
-class Spawned:
-    """A `Child` that `subprocess` started in a new session."""
-
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
-        assert popen.stdin and popen.stdout and popen.stderr
-        self._popen, self.pid = popen, popen.pid
-        self.stdin, self.stdout, self.stderr = popen.stdin, popen.stdout, popen.stderr
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):  # it is not reaped yet, so its pid cannot have been reused
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        return self._popen.wait()
+    """`memory limit` if its processes together used more than they may."""
 
 
 class Process:
-    """A running child, with deadlines and caps on all that is read and written."""
+    """A running program in a session of its own, with deadlines and caps on all that is read and written."""
 
-    def __init__(
-        self, child: Child, on_end: Callable[[], None], excess: Callable[[list[int]], bool] = lambda _: False
-    ) -> None:
-        self._child, self._on_end = child, on_end
-        self.pid = child.pid
+    def __init__(self, popen: subprocess.Popen[bytes], on_end: Callable[[], None]) -> None:
+        assert popen.stdin and popen.stdout and popen.stderr
+        self._popen, self._on_end = popen, on_end
+        self.pid = popen.pid
         self.stopped = ""
-        self.excess = excess
         self._code: int | None = None
         self._lock = threading.Lock()
-        self._in, self._out, self._err = child.stdin.fileno(), child.stdout.fileno(), child.stderr.fileno()
+        self._pipes = popen.stdin, popen.stdout, popen.stderr
+        self._in, self._out, self._err = (pipe.fileno() for pipe in self._pipes)
         for descriptor in (self._in, self._out, self._err):
             os.set_blocking(descriptor, False)
 
@@ -137,7 +106,7 @@ class Process:
         """Feed `stdin` and collect up to `cap` bytes of stdout until the program ends or `deadline` passes."""
         pending = memoryview(stdin)
         out, err = bytearray(), bytearray()
-        ended = os.pidfd_open(self._child.pid)  # signals its end even while a descendant holds the pipes
+        ended = os.pidfd_open(self.pid)  # signals its end even while a descendant holds the pipes
         try:
             with selectors.PollSelector() as selector:
                 for descriptor in (self._out, self._err, ended):
@@ -154,7 +123,7 @@ class Process:
                             pending = self._feed(pending)
                             if not pending:
                                 selector.unregister(self._in)
-                                self._child.stdin.close()
+                                self._pipes[0].close()
                         elif key.fd == ended:
                             running = False
                         elif not _read_chunk(key.fd, out if key.fd == self._out else err):
@@ -182,7 +151,7 @@ class Process:
 
     def cpu_wait_s(self) -> float:
         """Seconds that the still running program was ready to run but had no core: how busy the machine was."""
-        family, waits = [self._child.pid], [0]
+        family, waits = [self.pid], [0]
         for pid in family:
             with suppress(OSError, IndexError, ValueError):
                 waits.append(int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]))
@@ -200,19 +169,23 @@ class Process:
         with self._lock:
             if self._code is None:
                 self.stopped = reason
-                self._child.kill()
+                self._signal()
 
     def kill(self) -> int:
         """SIGKILL to the whole session at once; the exit code, which is its own if the program had ended."""
         with self._lock:
             if self._code is None:
-                self._child.kill()
-                self._code = self._child.wait()
-                for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
+                self._signal()
+                self._code = self._popen.wait()
+                for pipe in self._pipes:
                     with suppress(BrokenPipeError):
                         pipe.close()
                 self._on_end()
             return self._code
+
+    def _signal(self) -> None:
+        with suppress(ProcessLookupError):  # it is not reaped yet, so its pid cannot have been reused
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 def _read_chunk(descriptor: int, into: bytearray) -> bool:
@@ -226,23 +199,19 @@ def _read_chunk(descriptor: int, into: bytearray) -> bool:
 
 
 class ProcessSet:
-    """The running processes of a sandbox; safe to use from several threads."""
+    """The running processes of a sandbox; safe to use from several threads.
 
-    def __init__(self, memory: int, sweep: Callable[[], None] = lambda: None) -> None:
+    A thread stops the programs whose processes hold more than `memory` bytes together (see `memory.py`).
+    """
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
         self._lock = threading.Lock()
         self._processes: set[Process] = set()
-        self._closed = False
-        self._watch = MemoryWatch(memory, self.running, sweep)
+        self._closed = self._watched = False
 
-    def running(self) -> list[Process]:
-        """Those that have not ended."""
-        with self._lock:
-            return list(self._processes)
-
-    def add(
-        self, child: Child, on_end: Callable[[], None], excess: Callable[[list[int]], bool] = lambda _: False
-    ) -> Process:
-        """The child as a process that leaves the set when it ends.
+    def add(self, popen: subprocess.Popen[bytes], on_end: Callable[[], None] = lambda: None) -> Process:
+        """The program as a process that leaves the set when it ends.
 
         Errors: OSError after `kill_all`, so that nothing starts after an interrupt.
         """
@@ -252,15 +221,36 @@ class ProcessSet:
                 self._processes.discard(process)
             on_end()
 
-        process = Process(child, end, excess)
+        process = Process(popen, end)
         with self._lock:
             self._processes.add(process)
             closed = self._closed
-        self._watch.start()
+            if not self._watched:
+                self._watched = True
+                threading.Thread(target=self._watch, name="gspo-memory-watch", daemon=True).start()
         if closed:
             process.kill()
             raise OSError("the sandbox is closed")
         return process
+
+    def _watch(self) -> None:
+        """Watch until no process is left."""
+        period = WATCH_S
+        while True:
+            time.sleep(period)
+            with self._lock:
+                processes = list(self._processes)
+                if not processes:
+                    self._watched = False
+                    return
+            period = WATCH_S
+            for process in processes:
+                family = [process.pid]
+                held = held_bytes(family)
+                if held > self.memory and shared_once(family) > self.memory:
+                    process.stop("memory limit")
+                elif self.memory / 2 < held <= self.memory:  # it may be on its way
+                    period = WATCH_S / 5
 
     def kill_all(self) -> None:
         """Kill all processes and refuse new ones."""

@@ -1,129 +1,55 @@
-"""A limit on the number of processes that also holds for root.
+"""The user as whom programs run, and so the limit on their processes.
 
-The kernel's per-user limit (RLIMIT_NPROC) does not bind root. Root therefore starts each program in its own pids cgroup
-if it may create one, else as the user `nobody` if that user can read the interpreter, else without a limit. Which of
-these applies is recorded.
+Root keeps rights within a user namespace: the files of /proc belong to it, and the kernel's limit on a user's processes
+(RLIMIT_NPROC) does not bind it. So where we are root, programs run as `nobody`.
 """
 
 from __future__ import annotations
 
-import collections
-import itertools
 import os
-import shutil
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
-NOBODY = "65534"
-OVERHEAD = 4  # bubblewrap's own processes and the launcher
-CGROUPS = Path("/sys/fs/cgroup")
-NUMBERS = itertools.count()  # shared, because a process may open several sandboxes
-
-
-@dataclass(frozen=True)
-class Membership:
-    """One program's place in the limit."""
-
-    cgroup: str = ""
-    """The folder of its cgroup, if it has one."""
-    leave: Callable[[], None] = lambda: None
+NOBODY = 65534
+_ROW_OF_ROOT = ["0", "0"]  # of /proc/self/uid_map; in a container without root's rights, its 0 is another user
 
 
 class ProcessLimit:
-    """The per-user limit alone: it binds an ordinary user, not root."""
+    """Programs run as the user that we are, whom the per-user limit binds."""
 
+    mechanism = "rlimit"
     prefix: tuple[str, ...] = ()
     """Put before the sandbox's command."""
 
-    def __init__(self, enforced: bool, mechanism: str) -> None:
-        self.enforced, self.mechanism = enforced, mechanism
-
-    def enter(self) -> Membership:
-        """A place for one program."""
-        return Membership()
-
-    def close(self) -> None:
-        """Remove what was created."""
+    def place(self, folder: Path) -> Path:
+        """Where the user finds a folder."""
+        return folder
 
 
 class OtherUser(ProcessLimit):
-    """Programs run as `nobody`, whom the per-user limit binds."""
+    """Programs run as `nobody`. Folders that it cannot reach, such as an interpreter in root's home, are mounted in
+    front of the sandbox where it can."""
 
-    prefix = ("setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--")
+    mechanism = "rlimit as nobody"
 
-    def __init__(self) -> None:
-        super().__init__(True, "rlimit as nobody")
+    def __init__(self, folders: Iterable[Path] = ()) -> None:
+        hidden = [folder for folder in folders if not _others_reach(folder)]
+        self._places = {folder: Path(f"/tmp/{number}") for number, folder in enumerate(hidden)}
+        binds = [part for folder, place in self._places.items() for part in ("--ro-bind", str(folder), str(place))]
+        mounts = ("bwrap", "--dev-bind", "/", "/", "--tmpfs", "/tmp", *binds, "--") if binds else ()
+        user = str(NOBODY)
+        self.prefix = (*mounts, "setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--")
 
-
-class PidsCgroup(ProcessLimit):
-    """One cgroup per program, with `pids.max`."""
-
-    def __init__(self, parent: Path, processes: int) -> None:
-        super().__init__(True, "pids cgroup")
-        self.parent, self.processes = parent, processes
-        self._to_remove: collections.deque[Path] = collections.deque()
-        for folder in self.parent.glob("gspo-*-*"):  # left by processes that were killed
-            if not Path("/proc", folder.name.split("-")[1]).exists():
-                with suppress(OSError):
-                    folder.rmdir()
-
-    def enter(self) -> Membership:
-        """A new cgroup. None is reused: an ended program still counts in its own until init has reaped it."""
-        folder = self.parent / f"gspo-{os.getpid()}-{next(NUMBERS)}"
-        folder.mkdir()
-        (folder / "pids.max").write_text(str(self.processes + OVERHEAD))
-        return Membership(str(folder), lambda: self._remove(folder))
-
-    def _remove(self, folder: Path) -> None:
-        """Remove it and earlier ones that were still busy: the processes of a killed program end a moment later."""
-        self._to_remove.append(folder)
-        for _ in range(len(self._to_remove)):
-            with suppress(IndexError):
-                oldest = self._to_remove.popleft()
-                try:
-                    oldest.rmdir()
-                except OSError:
-                    self._to_remove.append(oldest)
-
-    def close(self) -> None:
-        """Remove all cgroups, waiting until the processes of killed programs have ended: ten seconds at most, which
-        only a very busy machine needs."""
-        deadline = time.monotonic() + 10.0
-        while self._to_remove and time.monotonic() < deadline:
-            self._remove(self._to_remove.popleft())
-            time.sleep(0.002)
+    def place(self, folder: Path) -> Path:
+        return self._places.get(folder, folder)
 
 
-def find_process_limit(processes: int, prefix: Path) -> ProcessLimit:
-    """The strongest limit that this machine allows; `prefix` is the interpreter's folder."""
-    if os.geteuid() != 0:
-        return ProcessLimit(True, "rlimit")
-    parent = _writable_pids_cgroup()
-    if parent is not None:
-        return PidsCgroup(parent, processes)
-    others_can_read = all(folder.stat().st_mode & 0o005 == 0o005 for folder in (prefix, *prefix.parents))
-    if shutil.which("setpriv") and others_can_read:
-        return OtherUser()
-    return ProcessLimit(False, "none: root, no writable pids cgroup, interpreter not readable for others")
+def find_process_limit(folders: Iterable[Path]) -> ProcessLimit:
+    """How to start programs that read `folders`."""
+    rows = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
+    is_root = os.geteuid() == 0 and any(row.split()[:2] == _ROW_OF_ROOT for row in rows)
+    return OtherUser(folders) if is_root else ProcessLimit()
 
 
-def _writable_pids_cgroup() -> Path | None:
-    """A folder in which a child with `pids.max` can be created (cgroup v1, or v2 where pids is delegated)."""
-    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-        _, controllers, path = line.split(":", 2)
-        roots = {"pids": CGROUPS / "pids", "": CGROUPS}
-        if controllers not in roots:
-            continue
-        parent = roots[controllers] / path.lstrip("/")
-        trial = parent / f"gspo-{os.getpid()}-trial"
-        with suppress(OSError):
-            trial.mkdir()
-            try:
-                (trial / "pids.max").write_text("10")  # v2: absent unless the parent delegates pids
-                return parent
-            finally:
-                trial.rmdir()
-    return None
+def _others_reach(folder: Path) -> bool:
+    return all(parent.stat().st_mode & 1 for parent in folder.parents) and folder.stat().st_mode & 5 == 5

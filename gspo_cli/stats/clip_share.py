@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import expm1, log1p, sqrt
 
 from scipy.stats import norm
@@ -12,9 +13,40 @@ PAPER_RANGE, PAPER_LENGTH = 3e-4, 10_000
 """GSPO's published lower range, and the order of its response lengths (arXiv 2509.09177 takes 10,000 tokens)."""
 
 
+SCALED = ("gspo", "gspo_token")
+"""The algorithms with that range."""
+NEEDED = ("clip/seq_frac", "clip/token_frac", "clip/token_frac_active", "update/skipped_rows_frac")
+"""What `measured_share` reads."""
+
+
+def measured_share(unit: str, line: Mapping[str, float | None]) -> float | None:
+    """Share of the responses (`sequence`) or tokens (`token`) with an advantage that a mini-batch's clip discarded.
+
+    A response without an advantage has no gradient to lose, so it has no part, here as in `share_discarded`.
+    `line` = the mini-batch's metrics. None without a hard clip, and where nothing has an advantage.
+    """
+    of_all, of_active, skipped = (line.get(name) for name in NEEDED[1:])
+    if unit == "token":
+        return of_all if of_active is None else of_active
+    responses = line.get(NEEDED[0])
+    if responses is None or skipped == 1:
+        return None
+    if skipped:
+        return responses / (1 - skipped)
+    # a KL penalty or a critic keeps every row: the tokens tell how many had no advantage
+    return responses * of_active / of_all if of_active and of_all else responses
+
+
+def own_keys(algo: Mapping[str, object], low: float, high: float) -> dict[str, float]:
+    """A range as the keys of `[algo]` in which an algorithm takes it: GMPO's bounds are nats."""
+    if "log_clip_low" in algo:
+        return {"log_clip_low": -log1p(-low), "log_clip_high": log1p(high)}
+    return {"clip.low": low, "clip.high": high}
+
+
 def share_discarded(low: float, high: float, log_std: float) -> float:
-    """Q(|log(1 - low)| / sd) / 2 + Q(log(1 + high) / sd) / 2, Q = the normal upper tail: half the advantages are
-    positive, and only the side that acts on them counts. Never above one half."""
+    """Q(|log(1 - low)| / sd) / 2 + Q(log(1 + high) / sd) / 2, Q = the normal upper tail, of what has an advantage: half
+    of these are positive, and only the side that acts on them counts. Never above one half."""
     if log_std <= 0:
         return 0.0
     return float(norm.sf(-log1p(-low) / log_std) + norm.sf(log1p(high) / log_std)) / 2

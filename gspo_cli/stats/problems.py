@@ -90,10 +90,10 @@ def powers_up_to(samples: int) -> list[int]:
 class TwoWay:
     """The variance of a mean difference when both seeds and problems are a sample."""
 
-    v_s: float
-    v_c: float
-    v_sc: float
-    v: float
+    V_s: float
+    V_c: float
+    V_sc: float
+    V: float
     df: int
     ci: tuple[float, float]
     """95 %: for new seeds and new problems."""

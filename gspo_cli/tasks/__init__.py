@@ -71,7 +71,7 @@ class Demonstrated(Protocol):
 
 
 TASKS: dict[str, Callable[[TaskConfig], Task]] = {
-    "arithmetic": lambda config: Arithmetic(config.terms),
+    "arithmetic": lambda config: Arithmetic(config.terms, config.guesses),
     "gsm8k": Gsm8k,
     "math": Math,
     "code": Code,
@@ -80,15 +80,27 @@ TASKS: dict[str, Callable[[TaskConfig], Task]] = {
     "stories": lambda _config: Stories(),
 }
 
+OF_SOME = {"path": ("gsm8k", "math", "code"), "columns": ("gsm8k", "math", "code"), "revision": ("gsm8k", "math"),
+           "grader": ("code",)}  # fmt: skip
+"""Keys of `[task]` that only some of the tasks have."""
+
 
 def make_task(config: TaskConfig) -> Task:
     """The task that a recipe names, with the reward that it names, if any.
 
-    Errors: GspoError for an unknown name, with the nearest one, or for a plugin that is no task.
+    Errors: GspoError for an unknown name, with the nearest one, for a plugin that is no task, or for a key that the
+    task does not have.
     """
     task = _find(config)
+    for key, names in OF_SOME.items():
+        if config.name in TASKS and config.name not in names and getattr(config, key) != getattr(TaskConfig(), key):
+            raise GspoError(
+                f"task.{key} is no key of the task {config.name!r}", f"it is one of {', '.join(names)}",
+                f"remove it, or choose such a task: --set task.name={names[0]}",
+            )  # fmt: skip
     if config.template is not None and not isinstance(task, Templated):
-        _fill_template(task, config.template)
+        template, problems = config.template, task.problems
+        task.problems = lambda split: [replace(p, prompt=fill(template, p.prompt)) for p in problems(split)]  # type: ignore[method-assign]
     if config.reward is not None:
         score_all: ScoreAll = partial(call_function, find_function(config.reward), config.reward, False)
     elif config.rewards:
@@ -106,16 +118,6 @@ def _own_rewards(task: Task) -> ScoreAll:
     if isinstance(task, Batched):
         return task.rewards
     return lambda responses: [call(partial(reward, *pair), source) for pair in responses]
-
-
-def _fill_template(task: Task, template: str) -> None:
-    """Let a task's prompts stand within a template."""
-    problems = task.problems
-
-    def filled(split: str) -> list[Problem]:
-        return [replace(p, prompt=fill(template, p.prompt)) for p in problems(split)]
-
-    task.problems = filled  # type: ignore[method-assign]
 
 
 def read_problems(task: Task, config: TaskConfig) -> list[Problem]:

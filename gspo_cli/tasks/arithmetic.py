@@ -17,7 +17,7 @@ from gspo_cli.types import Problem, Score
 
 MIN_TERMS, MAX_TERMS = 3, 5
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 200
-GUESS_SHARE = 0.6  # of demonstrations: answer at once, without a step
+GUESS_SHARE = 0.6  # of demonstrations, unless `task.guesses` says otherwise: answer at once, without a step
 GUESS_SPREAD = 3  # a guess is off by up to this much, either way
 SLIP_SHARE = 0.02  # of steps: the sum is off by one
 USUAL_STEPS = 3  # of the usual rows: longer ones slip as often per response, not per step
@@ -26,11 +26,11 @@ USUAL_STEPS = 3  # of the usual rows: longer ones slip as often per response, no
 class Arithmetic:
     """Sums of digits with a reward of 1 for the right total and 0 for anything else.
 
-    `terms` = fewest and most digits of a row; None = the usual 3 to 5.
+    `terms` = fewest and most digits of a row; None = the usual 3 to 5. `guesses` = share of demonstrations that guess.
     """
 
-    def __init__(self, terms: tuple[int, int] | None = None) -> None:
-        self.terms = terms
+    def __init__(self, terms: tuple[int, int] | None = None, guesses: float = GUESS_SHARE) -> None:
+        self.terms, self.guesses = terms, guesses
 
     def problems(self, split: str) -> list[Problem]:
         """`train` (20,000 problems) or `held_out` (200), always the same ones in the same order."""
@@ -48,7 +48,7 @@ class Arithmetic:
         rng = random.Random(derive_seed(seed, "demonstrations"))
         problems = self.problems("train")
         long = self.terms is not None
-        return [(p.prompt, demonstrate(p.prompt, rng, long)) for p in rng.choices(problems, k=size)]
+        return [(p.prompt, demonstrate(p.prompt, rng, long, self.guesses)) for p in rng.choices(problems, k=size)]
 
 
 @cache  # every run of a study wants the same ones
@@ -70,14 +70,14 @@ def is_held_out(text: str) -> bool:
     return hashlib.sha256(text.encode()).digest()[0] < 26
 
 
-def demonstrate(prompt: str, rng: random.Random, long: bool = False) -> str:
+def demonstrate(prompt: str, rng: random.Random, long: bool = False, guesses: float = GUESS_SHARE) -> str:
     """One response: a guess near the total, or the steps with an occasional slip.
 
     `long`: a worked response slips as often as a usual one, however many steps it has; else no one would learn from
     rows of twenty digits that working pays.
     """
     terms = [int(t) for t in prompt.rstrip("=").split("+")]
-    if rng.random() < GUESS_SHARE:
+    if rng.random() < guesses:
         return str(max(0, sum(terms) + rng.randint(-GUESS_SPREAD, GUESS_SPREAD)))
     steps = []
     share = SLIP_SHARE * USUAL_STEPS / (len(terms) - 1) if long else SLIP_SHARE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from logging import CRITICAL
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def _texts(
 def _text(where: str, row: dict[str, Any], column: str) -> str:
     """One value as text: numbers and booleans are written out."""
     value = row.get(column)
-    if value is None or value != value:  # NaN is how pandas writes a missing value
+    if value is None or (isinstance(value, float) and not isfinite(value)):  # NaN is how pandas writes a missing value
         why = "its value is null" if column in row else f"the row has {', '.join(row) or 'no columns'}"
         raise GspoError(f"{where} has no {column!r}", why, "fill it in, or remove the row")
     if isinstance(value, dict | list | bytes):

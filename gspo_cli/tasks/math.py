@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.rewards.math.extract import boxes
@@ -12,6 +14,15 @@ from gspo_cli.types import Problem, Score
 
 GSM8K_INSTRUCTION = "Reason step by step, then give the final number on a line of its own after ####."
 COLUMNS = {"prompt": "question", "answer": "answer"}
+
+
+def read_rows(
+    config: TaskConfig, hub: tuple[str, str, str | None], split: str, columns: dict[str, str], template: str
+) -> list[Problem]:
+    """All rows of a split (`held_out` is `test`), with their answers as they stand. Errors: as `load_rows`."""
+    rows = load_rows(config.path, hub, "test" if split == "held_out" else split, columns | dict(config.columns))
+    template = config.template or template
+    return [Problem(f"{split}-{i}", fill(template, row["prompt"]), row["answer"]) for i, row in enumerate(rows)]
 
 
 class Gsm8k:
@@ -25,17 +36,9 @@ class Gsm8k:
 
     def problems(self, split: str) -> list[Problem]:
         """All rows of the split; `held_out` is the data set's `test`. Errors: GspoError if no answer is a number."""
-        rows = load_rows(
-            self.config.path,
-            hub=("openai/gsm8k", "main", self.config.revision),
-            split="test" if split == "held_out" else split,
-            columns=COLUMNS | dict(self.config.columns),
-        )
-        template = self.config.template or self.default_template
-        found = [
-            Problem(f"{split}-{i}", fill(template, row["prompt"]), row["answer"].rsplit("####", 1)[-1].strip())
-            for i, row in enumerate(rows)
-        ]
+        hub = ("openai/gsm8k", "main", self.config.revision)
+        rows = read_rows(self.config, hub, split, COLUMNS, self.default_template)
+        found = [replace(row, answer=row.answer.rsplit("####", 1)[-1].strip()) for row in rows]
         bad = [i for i, problem in enumerate(found, start=1) if grade_number("0", problem.answer).reason == "bad gold"]
         if len(bad) == len(found):
             raise GspoError(
@@ -66,17 +69,9 @@ class Math:
     def problems(self, split: str) -> list[Problem]:
         """All rows of the split; `held_out` is the data set's `test`."""
         columns = {"prompt": "problem", "answer": "answer" if self.config.path else "solution"}
-        rows = load_rows(
-            self.config.path,
-            hub=(HUB, "default", self.config.revision),
-            split="test" if split == "held_out" else split,
-            columns=columns | dict(self.config.columns),
-        )
-        template = self.config.template or self.default_template
-        return [
-            Problem(f"{split}-{i}", fill(template, row["prompt"]), reference(row["answer"]))
-            for i, row in enumerate(rows)
-        ]
+        hub = (HUB, "default", self.config.revision)
+        rows = read_rows(self.config, hub, split, columns, self.default_template)
+        return [replace(row, answer=reference(row.answer)) for row in rows]
 
     def reward(self, problem: Problem, text: str) -> Score:
         """1 if the response's answer means the same as the reference; no reward where the grader failed."""

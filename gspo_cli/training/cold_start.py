@@ -34,7 +34,7 @@ from gspo_cli.models.load import load_policy
 from gspo_cli.models.lora import refuse_adapter
 from gspo_cli.models.remote_code import allowed_code
 from gspo_cli.models.trunk import head_logits, last_hidden, trunk_of
-from gspo_cli.rollout.prompts import encode
+from gspo_cli.rollout.prompts import encode, encode_response
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import Demonstrated, make_task
 from gspo_cli.tasks.data import load_rows
@@ -123,8 +123,8 @@ def demonstrations(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> list[t
     prompts = {
         text: list(encode(tokenizer, Problem(text[:40], text, ""), recipe.task).token_ids) for text, _ in set(pairs)
     }
-    responses = {text: tokenizer(text)["input_ids"] for _, text in set(pairs)}
-    return [(prompts[prompt], [*responses[response], tokenizer.eos_token_id]) for prompt, response in pairs]
+    responses = {text: encode_response(tokenizer, text) for _, text in set(pairs)}
+    return [(prompts[prompt], responses[response]) for prompt, response in pairs]
 
 
 def demonstration_rows(cold: ColdStart, path: str) -> list[dict[str, str]]:
@@ -172,7 +172,7 @@ def pad_pairs(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]
 def cache_key(recipe: Recipe) -> str:
     """A hash of everything that the cold start depends on: configuration, code and data, libraries, device."""
     task, cold, code = make_task(recipe.task), recipe.cold_start, allowed_code()
-    sources = [Path(__file__), Path(tiny.__file__), Path(inspect.getfile(type(task)))]
+    sources = [Path(inspect.getfile(part)) for part in (supervise, encode, tiny, type(task))]
     data = [Path(cold.path)] if cold and cold.path and Path(cold.path).is_file() else []
     parts = {
         "model": recipe.model.model_dump(mode="json", exclude={"lora", "compute"}) | ({"code": code} if code else {}),

@@ -24,12 +24,9 @@ SPIKE_WINDOW = 20
 """Gradient norms that a new one is compared with."""
 
 SIGN_FACTOR = 10.0
-"""How far entropy or mismatch must be from its first value, or the gradient norm from its median, to be a sign."""
+"""How far entropy or mismatch must be from its first value to be a sign."""
 SIGNS = {"entropy/mean": -1, "kl/sampler_trainer_k3": 1}
 """Metric -> 1 if a high value is a sign of collapse, -1 if a low one."""
-NORM = "grad/norm"
-MEDIAN_WINDOW, MEDIAN_MINIMUM = 50, 5
-"""Gradient norms in the running median: at most, and before it counts."""
 
 
 @contextmanager
@@ -86,7 +83,7 @@ class Guards:
                         "lower algo.lr, or look at the batch, which the events name; a resume repeats it exactly",
                         ExitCode.GUARD,
                     )
-            elif norm := values.get(NORM):
+            elif norm := values.get("grad/norm"):
                 if is_spike(self.norms, norm, self.limits.spike_z):
                     log.event("gradient_spike", step=batch.step, mini_batch=index, norm=norm, prompts=prompts)
                 self.norms.append(norm)
@@ -150,7 +147,6 @@ class CollapseWatch:
         self.history = RewardHistory(collapse_window(recipe.train.steps), recipe.report.collapse)
         self.log, self.warn = log, warn
         self.first: dict[str, float] = {}
-        self.norms: deque[float] = deque(maxlen=MEDIAN_WINDOW)
         self.reported: set[str] = set()
         if (log.folder / "metrics.jsonl").exists():
             self._replay((log.folder / "metrics.jsonl").read_text(encoding="ascii"))
@@ -163,8 +159,6 @@ class CollapseWatch:
                 self.reported.add("collapsed")
             if record["kind"] in ("rollout", "step"):
                 self.first = {n: values[n] for n in SIGNS if values.get(n) is not None} | self.first
-            if record["kind"] == "step" and values.get(NORM) is not None:
-                self.norms.append(values[NORM])
 
     def observe(self, step: int, values: Mapping[str, float | None]) -> None:
         """Takes in one rollout batch; called once for each, in order.
@@ -193,20 +187,12 @@ class CollapseWatch:
         return self.history.add(batch_reward(mean, std, group_std, *self.batch_size))
 
     def _look_for_signs(self, step: int, values: Mapping[str, float | None]) -> None:
-        found = []
         for name, direction in SIGNS.items():
             if (value := values.get(name)) is not None:
                 first = self.first.setdefault(name, value)
                 if first > 0 and (value > SIGN_FACTOR * first if direction > 0 else value < first / SIGN_FACTOR):
-                    found.append((name, value, f"{value / first:.2g} times its first value"))
-        if (norm := values.get(NORM)) is not None:
-            usual = statistics.median(self.norms) if len(self.norms) >= MEDIAN_MINIMUM else None
-            if usual and norm > SIGN_FACTOR * usual:
-                found.append((NORM, norm, f"{norm / usual:.2g} times its running median"))
-            self.norms.append(norm)
-        for name, value, text in found:
-            text = f"{name} is {text} at rollout batch {step}"
-            self._report(f"sign {name}", "sign_of_collapse", text, step=step, metric=name, value=value)
+                    text = f"{name} is {value / first:.2g} times its first value at rollout batch {step}"
+                    self._report(f"sign {name}", "sign_of_collapse", text, step=step, metric=name, value=value)
 
     def _report(self, key: str, event: str, text: str, **details: object) -> None:
         if key not in self.reported:

@@ -7,6 +7,7 @@ off-policy, which is what the clip ranges are for.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 
 from torch import Tensor
 
@@ -123,6 +124,7 @@ def batching(run: Run, learner: Learner, step: int) -> Batching:
         minibatches=run.recipe.minibatches,
         micro_batch_tokens=run.recipe.train.micro_batch_tokens,
         keep_rows_without_advantage=learner.reference is not None or learner.critic is not None,
+        whole_groups=learner.algorithm.WHOLE_GROUPS,
         mask_truncated=run.recipe.algo.truncation == "mask",
         routing=learner.routing if run.recipe.records_routes else None,
         packed=paths_of(learner.model).packed,
@@ -170,20 +172,24 @@ def watch_clip_range(session: Session, step: int, values: dict[str, float | None
     A range that is never reached clips nothing; usually it was meant for another algorithm.
     """
     session.left_clip_range |= bool(values["ratio/outside_frac"])
-    for ratio in (values.get("ratio/seq_min"), values.get("ratio/seq_max")):
+    ratios = [values.get("ratio/seq_min"), values.get("ratio/seq_max")]
+    if session.run.algorithm.clip_unit == "token":
+        ratios = [exp(min(20.0, values.get("ratio/token_log_absmax") or 0.0))]
+    for ratio in ratios:
         session.max_ratio_deviation = max(session.max_ratio_deviation, abs((ratio or 1.0) - 1))
     clips = getattr(session.run.params, "clip", None) is not None and session.run.recipe.minibatches > 1
     if step == CLIP_RANGE_BATCHES and clips and not session.left_clip_range:
         largest = session.max_ratio_deviation
         session.log.event("clip_band_never_reached", widest=largest)
         session.hooks.on_preflight(
-            {}, [f"the clip range was never reached in {step} rollout batches: |s - 1| stayed below {largest:.2g}"]
+            {}, [f"the clip range was never reached in {step} rollout batches: |ratio - 1| stayed below {largest:.2g}"]
         )
 
 
 def advise_clip_range(session: Session, update_lines: list[StepMetrics], length: float) -> None:
     """Logs what the clip range discards and which one would fit; warns where it discards more than a third."""
-    advice = clip_advice(update_lines, session.run.algorithm.UNIT, length)
+    algo = session.run.recipe.algo.model_dump()
+    advice = clip_advice(update_lines, session.run.algorithm.clip_unit, length, algo)
     if advice is None:
         return
     session.log.event("clip_range", **as_event(advice, length))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from gspo_cli.evals.command import measure_all
 from gspo_cli.evals.settings import Subject
 from gspo_cli.models.admission import paths_of
 from gspo_cli.models.load import tokenizer_hash
+from gspo_cli.moe.routers import find_routing, is_mixture
 from gspo_cli.rollout.collect import problems_hash
 from gspo_cli.rollout.engine import Progress
 from gspo_cli.rollout.vllm.engine import HostedEngine
@@ -32,12 +33,12 @@ from gspo_cli.training.setup import Setup, load_setup, make_learner
 from gspo_cli.training.state.checkpoints import Checkpoints, end_of
 from gspo_cli.training.state.contents import restore
 from gspo_cli.training.state.resume import ResumePoint, has_begun, is_complete, locked_resume_point
-from gspo_cli.training.state.run_config import config_hash
+from gspo_cli.training.state.run_config import apply_overrides, config_hash
 from gspo_cli.training.state.tensors import seed_generators
 from gspo_cli.training.study.arms import Run
 from gspo_cli.training.study.checks import check_ranks
 from gspo_cli.training.study.plans import StudyPlan, record_plan
-from gspo_cli.types import RolloutBatch
+from gspo_cli.types import RolloutBatch, StepMetrics
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,29 @@ class View:
 
 
 def execute(
-    run: Run, start: Path, study: Path, plan: StudyPlan, argv: list[str], view: View, ranks: Ranks = SINGLE_PROCESS
-) -> Path:
+    run: Run, start: Path, study: Path, plan: StudyPlan, argv: list[str], view: View, ranks: Ranks = SINGLE_PROCESS,
+    overrides: dict[str, Any] | None = None, allowed: Sequence[str] = (),
+) -> Path:  # fmt: skip
     """Trains a run from its beginning and returns its folder, which no process but its ranks may hold.
 
-    If a launcher restarted this command, the run that the first try began is resumed (see `launch.torchrun`).
+    `overrides` change the recipe as those of `resume` do: `config.json` keeps what the study planned.
+
+    If a launcher restarted this command, the run that the first try began is resumed (see `launch.local.launch`).
     """
     folder = study / run.name
     if restart_reason() and ranks.broadcast(lambda: started_by_first_attempt(folder) and has_begun(folder)):
         done = ranks.broadcast(lambda: is_complete(folder))
         return folder if done else resume(folder, lambda _: start, {}, [], argv, view, ranks)
-    setup = load_setup(run.recipe, start, ranks, view.on_sampling)
+    planned = config_hash(run.recipe)
+    recipe, changes = run.recipe, dict[str, Any]()
+    if overrides:
+        recipe, changes = apply_overrides(recipe.model_dump(mode="json"), {}, overrides, allowed, planned)
+    setup = load_setup(recipe, start, ranks, view.on_sampling)
     create = partial(create_folder, run, folder, start, plan.text, argv, setup)
     with locked(folder) if ranks.is_main else nullcontext():
         if ranks.is_main:
             record_plan(study, plan, run.name)
-        return train_locked(run, setup, folder, view, create)
+        return train_locked(replace(run, recipe=recipe), setup, folder, view, create, planned, changes)
 
 
 def resume(
@@ -94,7 +102,8 @@ def resume(
         check_ranks([point.run.recipe], ranks)
         view.note(f"{folder}: resuming after rollout batch {point.state.step}")
         setup = load_setup(point.run.recipe, start(point.run.recipe), ranks, view.on_sampling)
-        return train_locked(point.run, setup, folder, view, partial(reopen_folder, point, argv, view.note), point)
+        return train_locked(point.run, setup, folder, view, partial(reopen_folder, point, argv, view.note),
+                            str(point.record["config_sha256"]), point.state.changes, point)  # fmt: skip
 
 
 def train_locked(
@@ -103,9 +112,13 @@ def train_locked(
     folder: Path,
     view: View,
     open_log: Callable[[dict[str, str]], RunLog],
+    planned: str,
+    changes: dict[str, Any],
     point: ResumePoint | None = None,
 ) -> Path:
     """Trains a run whose folder this process has locked, from its beginning or from a checkpoint.
+
+    `planned` is the hash of its `config.json`, from which `run` differs by the `changes`.
 
     Whatever happens, the logs end with a whole line, and an event says how the run ended.
     """
@@ -124,13 +137,12 @@ def train_locked(
     session = make_session(run, setup, log, view)
     if ranks.is_main:
         view.note(f"model: {paths_of(setup.model).describe()}")
+        if find_routing(setup.model) is None and is_mixture(setup.model):
+            name = type(setup.model).__name__
+            view.note(f"warning: the routers of {name} were not found: nothing under moe/ is measured")
         if setup.num_dropped:
             view.note(f"warning: {setup.num_dropped} problems are left out: too long for the model (task.too_long)")
-    identity = {
-        "start_sha256": hashes["model_sha256"],
-        "config_sha256": point.record["config_sha256"] if point else config_hash(recipe),
-        "changes": point.state.changes if point else {},
-    }
+    identity = {"start_sha256": hashes["model_sha256"], "config_sha256": planned, "changes": changes}
     checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, view.note, ranks)
     seed_generators(derive_seed(recipe.seed, "global"))
     started = time.monotonic()
@@ -170,19 +182,11 @@ def make_session(run: Run, setup: Setup, log: RunLog, view: View) -> Session:
         store_if_due(batch, setup, recipe, log)
         view.on_batch(batch)
 
-    hooks = Hooks(
-        evaluate=lambda: measure_all(
-            setup.benchmarks,
-            recipe.eval,
-            Subject(engine, model, tokenizer, recipe.name, recipe.task),
-            recipe.seed,
-            ranks,
-        ),
-        store=on_sampled,
-        on_step=on_step,
-        on_preflight=view.on_preflight,
-    )
-    guards = Guards(recipe.guards)
+    def evaluate() -> StepMetrics:
+        subject = Subject(engine, model, tokenizer, recipe.name, recipe.task)
+        return measure_all(setup.benchmarks, recipe.eval, subject, recipe.seed, ranks)
+
+    hooks, guards = Hooks(evaluate, on_sampled, on_step, view.on_preflight), Guards(recipe.guards)
     session = Session(run, learner, engine, tokenizer, setup.task, setup.stream, log, hooks, Signals(ranks), guards)
     session.clock.on_phase = view.on_phase
     session.signals.on_receive = view.on_signal

@@ -22,7 +22,7 @@ from gspo_cli.plugins import is_plugin, plugin_source
 from gspo_cli.rollout.collect import PromptStream, collect
 from gspo_cli.rollout.engine import Progress
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.prompts import fitting
+from gspo_cli.rollout.prompts import encode, fitting, prompt_notes
 from gspo_cli.rollout.store import write_rollout
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.checksums import sha256_of, write_run_checksums
@@ -34,7 +34,7 @@ from gspo_cli.training.session import CODES
 from gspo_cli.training.setup import Setup
 from gspo_cli.training.state.checkpoint_folder import MANIFEST
 from gspo_cli.training.state.resume import ResumePoint
-from gspo_cli.training.state.run_config import config_hash, config_table
+from gspo_cli.training.state.run_config import config_hash
 from gspo_cli.training.study.arms import Run
 from gspo_cli.types import RolloutBatch, Sampling
 
@@ -49,7 +49,7 @@ def create_folder(
     recipe, model = run.recipe, setup.model
     empty_run_folder(folder)
     fs.write_text(folder / "recipe.toml", recipe_text)
-    fs.write_text(folder / "config.json", json.dumps(config_table(recipe), indent=1))
+    fs.write_text(folder / "config.json", json.dumps(recipe.model_dump(mode="json"), indent=1))
     fs.write_text(folder / "code.diff", code_diff())
     rewards = (recipe.task.reward, *(reward.name for reward in recipe.task.rewards))
     named = (recipe.algo.name, recipe.task.name, *rewards, recipe.rollout.engine, *recipe.eval.bench)
@@ -57,7 +57,8 @@ def create_folder(
     record = provenance(argv) | hashes | {
         "engine": setup.engine.info.as_dict(), "paths": paths_of(model).as_dict(),
         "problems_left_out": setup.num_dropped,
-        "study": folder.parent.name, "arm": run.arm, "seed": recipe.seed, "start_model": str(start),
+        "study": folder.parent.name, "arm": run.arm, "algo": recipe.algo.model_dump(mode="json"),
+        "seed": recipe.seed, "start_model": str(start),
         "config_sha256": config_hash(recipe),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(), "determinism": determinism(),
@@ -192,10 +193,12 @@ def _step(path: Path) -> int:
     return int(path.stem.removeprefix("step_"))
 
 
-def sample_once(recipe: Recipe, start: Path, seed: int, target: Path, progress: Progress) -> RolloutBatch:
+def sample_once(
+    recipe: Recipe, start: Path, seed: int, target: Path, progress: Progress, note: Callable[[str], None]
+) -> RolloutBatch:
     """Samples, scores and stores the batch that training with this recipe and seed would start with.
 
-    `progress` is told how far the engine is.
+    `progress` is told how far the engine is, and `note` what to be warned of.
     """
     model, tokenizer = load_policy(recipe.model, start)
     task = make_task(recipe.task)
@@ -204,6 +207,8 @@ def sample_once(recipe: Recipe, start: Path, seed: int, target: Path, progress: 
     fit = fitting(problems, tokenizer, row_limit(model), recipe.rollout.max_new_tokens, recipe.task)
     stream = PromptStream(fit, recipe.rollout.prompts, seed)
     sampling = Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens)
+    for line in prompt_notes(tokenizer, encode(tokenizer, fit[0], recipe.task), recipe.task):
+        note(f"warning: {line}")
     with closing(engine):
         batch = collect(
             engine,

@@ -19,7 +19,7 @@ from gspo_cli.models.lora import adapt
 from gspo_cli.models.precision import compute_dtype, compute_in
 from gspo_cli.models.trunk import ValueModel, enable_recompute, trunk_of
 from gspo_cli.moe.route_noise import reachable
-from gspo_cli.moe.routers import Gating, Routing, find_routing, gating_of, needed_routing, replayable, with_weights
+from gspo_cli.moe.routers import Gating, Routing, find_routing, replayable
 from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.rollout.engine import Engine, Progress
 from gspo_cli.rollout.engines import SharedEngine, SharedTask, open_engine
@@ -83,33 +83,25 @@ def load_setup(
     stream = PromptStream(fit, recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)
     rollout, routes = recipe.rollout, recipe.records_routes
+    engine: Engine
     if ranks.size == 1:
         adapt(model, recipe, start)
-        engine = open_engine(rollout, model, tokenizer, routes, progress, trains=True)
-        return Setup(model, tokenizer, task, stream, benchmarks, engine, start_sha256, len(problems) - len(fit))
-    sampled = replica(recipe, start, model) if rollout.engine == "transformers" else model
-    spread = rollout.vllm.tensor_parallel if rollout.engine == "vllm" else 1
-    alone = open_engine(rollout, sampled, tokenizer, routes, progress, trains=True, ranks=ranks)
-    engine = SharedEngine(alone, ranks, spread)
-    sharded = load_sharded_parts(recipe, start, model, ranks)
-    return Setup(
-        model,
-        tokenizer,
-        SharedTask(task, ranks),
-        stream,
-        benchmarks,
-        engine,
-        start_sha256,
-        len(problems) - len(fit),
-        sharded,
-    )
+        engine, sharded = open_engine(rollout, model, tokenizer, routes, progress, trains=True), ShardedParts()
+    else:
+        sampled = replica(recipe, start, model) if rollout.engine == "transformers" else model
+        spread = rollout.vllm.tensor_parallel if rollout.engine == "vllm" else 1
+        alone = open_engine(rollout, sampled, tokenizer, routes, progress, trains=True, ranks=ranks)
+        engine, task = SharedEngine(alone, ranks, spread), SharedTask(task, ranks)
+        sharded = load_sharded_parts(recipe, start, model, ranks)
+    num_dropped = len(problems) - len(fit)
+    return Setup(model, tokenizer, task, stream, benchmarks, engine, start_sha256, num_dropped, sharded)
 
 
 def check_credits(recipe: Recipe, task: Task) -> None:
     """Errors: GspoError for a task that weighs single tokens, with an algorithm that cannot."""
     algorithm = find_algorithm(recipe.algo.name)
-    has_critic = getattr(algorithm, "CRITIC", False)
-    if isinstance(task, Crediting) and (has_critic or getattr(algorithm, "ONE_ADVANTAGE", False)):
+    has_critic = algorithm.token_advantages is not None
+    if isinstance(task, Crediting) and (has_critic or algorithm.ONE_ADVANTAGE):
         raise GspoError(
             f"{recipe.algo.name} with a task that has token_credits",
             "its critic gives each token an advantage already"
@@ -124,13 +116,13 @@ def load_sharded_parts(recipe: Recipe, start: Path, model: PreTrainedModel, rank
     reference = value = rule = None
     if recipe.algo.kl.coef > 0 and recipe.model.lora is None:
         reference = sharded_load(recipe, start, ranks).model.requires_grad_(False)
-    if getattr(find_algorithm(recipe.algo.name), "CRITIC", False):
+    if find_algorithm(recipe.algo.name).token_advantages is not None:
         value = sharded_load_value(recipe, start, ranks)
         if recipe.train.recompute:
             enable_recompute(value.trunk)
     if recipe.replays:
         bare = skeleton(recipe, start, paths_of(model))
-        rule = gating_of(with_weights(needed_routing(bare, recipe.replays).gates[0]))
+        rule = replayable(bare, recipe.replays).rule
     return ShardedParts(ranks, reference, value, rule)
 
 
@@ -140,7 +132,7 @@ def make_learner(run: Run, model: PreTrainedModel, sharded: ShardedParts = Shard
     if recipe.algo.kl.coef > 0 and reference is None:  # beneath adapters the start model is still there
         reference = copy.deepcopy(model).requires_grad_(False) if recipe.model.lora is None else model
     critic = None
-    if getattr(run.algorithm, "CRITIC", False):
+    if run.algorithm.token_advantages is not None:
         value = ValueModel(copy.deepcopy(trunk_of(model))) if sharded.value is None else sharded.value
         if sharded.value is None and compute_dtype(model) != model.dtype:
             compute_in(value.trunk, compute_dtype(model))

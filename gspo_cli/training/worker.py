@@ -69,7 +69,7 @@ def _train(request: dict[str, Any], events: TextIO) -> int:
         _enter(Path(request["folder"]), study, start)
     allow_code(request["trust_remote_code"])
     plan = StudyPlan.from_table(request["plan"])
-    (run,) = plan_runs(plan.recipe, [request["arm"]], [request["seed"]])
+    (run,) = (run for run in plan_runs(plan.recipe, plan.arms, [request["seed"]]) if run.arm == request["arm"])
     prepare_torch(plan.recipe.model.threads, plan.recipe.model.float32_matmul)
     activity = Activity(events)
     view = View(
@@ -80,7 +80,8 @@ def _train(request: dict[str, Any], events: TextIO) -> int:
         on_sampling=activity.sampling,
     )
     if not request.get("go_on") or not _resume(study / run.name, start, request, view):
-        execute(run, start, study, plan, request["argv"], view)
+        changes, allowed = request.get("changes", {}), request.get("allowed", [])
+        execute(run, start, study, plan, request["argv"], view, overrides=changes, allowed=allowed)
     return int(ExitCode.OK)
 
 

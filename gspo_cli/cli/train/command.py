@@ -33,6 +33,10 @@ Grid = Annotated[
     list[str] | None,
     typer.Option(help="Tune every arm over the same values: --grid algo.lr=5e-5,1e-4, on separate --seeds."),
 ]
+Halving = Annotated[
+    str | None,
+    typer.Option(help="With --grid: rollout batches of each stage of successive halving, such as 30,60,120."),
+]
 Tuned = Annotated[Path | None, typer.Option(help="Train with the settings that this --grid study chose.")]
 Sweep = Annotated[
     list[str] | None,
@@ -73,6 +77,7 @@ def train(
     name: Name = None,
     set_: Set = None,
     grid: Grid = None,
+    halving: Halving = None,
     tuned: Tuned = None,
     sweep: Sweep = None,
     jobs: Jobs = 1,
@@ -94,6 +99,7 @@ def train(
         gspo train
         gspo train --algo grpo,gspo --seeds 0-7 --jobs 2
         gspo train --algo grpo,gspo --grid algo.lr=5e-5,1e-4 --seeds 100-102 --name tuning
+        gspo train --algo grpo,gspo --grid algo.lr=5e-5,1e-4,2e-4,4e-4 --halving 30,60,120 --seeds 100-102 --name tuning
         gspo train --algo grpo,gspo --tuned results/tuning --seeds 0-7
         gspo train --algo grpo,gspo --seeds 0-5 --sweep rollout.max_new_tokens=48,64 --sweep noise.token=0,0.3
         gspo train --algo grpo,gspo --seeds 0-7 --launcher ray --gpus-per-run 1 --out /shared/results
@@ -102,8 +108,10 @@ def train(
         gspo train --resume results/my-study --jobs 2
         gspo train --algo grpo,gspo --report-to tensorboard
     """
+    from gspo_cli.cli.train.halving import NAME as HALVING
+    from gspo_cli.cli.train.halving import resume_halving, train_halving
     from gspo_cli.cli.train.new_study import StudyRequest, train_new_study
-    from gspo_cli.cli.train.resume import resume_at_once, resume_on_ray, resume_one_by_one
+    from gspo_cli.cli.train.resume import resume_at_once, resume_one_by_one
     from gspo_cli.cli.train.sweep import train_sweep
     from gspo_cli.exporters.mirror import check_all
     from gspo_cli.launch.local import join_ranks, launch, launched_by_torchrun
@@ -122,23 +130,31 @@ def train(
     if resume is None:
         if allow_change:
             raise GspoError("--allow-change without --resume", "it only applies to a resumed run", "add --resume PATH")
-        request = StudyRequest(recipe, algo, seed, seeds, steps, model, out, name, set_ or [], grid or [], tuned, jobs,
-                               on_ray, gpus_per_run, dry_run, overwrite, json_, show_samples, trackers,
-                               sweep or [])  # fmt: skip
+        request = StudyRequest(
+            recipe=recipe, algo=algo, seed=seed, seeds=seeds, steps=steps, model=model, out=out, name=name,
+            sets=set_ or [], grid=grid or [], halving=halving, tuned=tuned, sweep=sweep or [], jobs=jobs, on_ray=on_ray,
+            gpus_per_run=gpus_per_run, dry_run=dry_run, overwrite=overwrite, as_json=json_, show_samples=show_samples,
+            trackers=trackers,
+        )  # fmt: skip
+        if halving:
+            return train_halving(request, ranks)
         return train_sweep(request, ranks) if sweep else train_new_study(request, ranks)
 
-    options = {"--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name,
+    options = {"RECIPE": None if recipe == "quickstart" else recipe, "--grid": grid, "--tuned": tuned,
+               "--halving": halving,
+               "--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name,
                "--overwrite": overwrite, "--dry-run": dry_run, "--sweep": sweep}  # fmt: skip
     check_resume(options)
+    if (resume / HALVING).is_file():
+        check_resume({"--steps": steps, "--set": set_, "--allow-change": allow_change, "--launcher ray": on_ray})
+        return resume_halving(resume, jobs, ranks)
     from gspo_cli.training.study.sweep import studies_of
 
     for path in studies_of(resume):
         study = path.parent if (path / "run.json").is_file() else path
         with reporting(study, trackers, console.note):
-            if on_ray:
-                resume_on_ray(path, gpus_per_run, steps, set_ or [], allow_change or [], json_)
-            elif jobs > 1:
-                resume_at_once(path, jobs, steps, set_ or [], allow_change or [], json_)
+            if on_ray or jobs > 1:
+                resume_at_once(path, jobs, steps, set_ or [], allow_change or [], json_, on_ray, gpus_per_run)
             else:
                 resume_one_by_one(path, steps, set_ or [], allow_change or [], json_, ranks, show_samples)
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gspo_cli.training.study.arms import Run
     from gspo_cli.training.study.plans import StudyPlan
 
-OnEvent = Callable[[str, dict[str, Any]], None]
 Starts = dict[int, Path]
 """Seed -> the start model of its runs."""
 
@@ -57,39 +56,28 @@ def run_view(view: TrainView) -> View:
     return View(view.step, view.preflight, console.note, view.batch, view.phase, view.sampling, view.signalled)
 
 
-def train_at_once(runs: list[Run], at_once: int, plan: StudyPlan, starts: Starts, study: Path, as_json: bool) -> int:
-    """Train the runs in worker processes, and return how many a training guard stopped.
-
-    Errors: GspoError of a run that failed for another reason.
-    """
-    from gspo_cli.launch.local import run_jobs
-
-    jobs = [as_job(run, plan, starts[run.recipe.seed], study) for run in runs]
-    with hint_to_resume(study, f" --jobs {at_once}"):
-        return with_study_view(
-            runs, plan.recipe.train.steps, study, as_json, lambda on_event: run_jobs(jobs, at_once, on_event)
-        )
-
-
-def train_on_ray(
-    cluster: RayCluster, runs: list[Run], plan: StudyPlan, starts: Starts, study: Path, as_json: bool
+def train_at_once(
+    runs: list[Run],
+    at_once: int,
+    plan: StudyPlan,
+    starts: Starts,
+    study: Path,
+    as_json: bool,
+    cluster: RayCluster | None,
 ) -> int:
-    """Train the runs on a cluster, and return how many a training guard stopped.
+    """Train the runs in worker processes, here or on a cluster, and return how many a training guard stopped.
 
     Errors: GspoError of a run that failed for another reason.
     """
-    from gspo_cli.launch.ray_cluster import run_on_cluster
     from gspo_cli.training.study.plans import record_plan
 
-    record_plan(study, plan)  # now, because a run may wait for hours
-    jobs = [as_job(run, plan, starts[run.recipe.seed], study, folder=str(Path.cwd())) for run in runs]
-    with closing_cluster(cluster, study):
-        return with_study_view(
-            runs, plan.recipe.train.steps, study, as_json, lambda on_event: run_on_cluster(jobs, cluster, on_event)
-        )
+    if cluster is not None:
+        record_plan(study, plan)  # now, because a run may wait for hours
+    jobs = [as_job(run, plan, starts[run.recipe.seed], study, on_ray=cluster is not None) for run in runs]
+    return train_jobs(jobs, at_once, plan.recipe.train.steps, study, as_json, cluster)
 
 
-def as_job(run: Run, plan: StudyPlan, start: Path, study: Path, **more: Any) -> TrainingJob:
+def as_job(run: Run, plan: StudyPlan, start: Path, study: Path, on_ray: bool, **more: Any) -> TrainingJob:
     """A run as the request that `gspo_cli.training.worker` reads."""
     from gspo_cli.launch.local import TrainingJob
     from gspo_cli.models.remote_code import allowed_code
@@ -97,44 +85,56 @@ def as_job(run: Run, plan: StudyPlan, start: Path, study: Path, **more: Any) -> 
 
     request = {
         "package": {"path": str(PACKAGE), "sha256": package_sha256()},
-        
         "plan": plan.as_table(), "start": str(start), "study": str(study), "argv": sys.argv,
         "trust_remote_code": allowed_code(), "arm": run.arm, "seed": run.recipe.seed,
     }  # fmt: skip
-    return TrainingJob(run.name, request | more)
+    return TrainingJob(run.name, request | ({"folder": str(Path.cwd())} if on_ray else {}) | more)
 
 
-def with_study_view(
-    runs: list[Run], steps: int, study: Path, as_json: bool, train: Callable[[OnEvent], dict[str, int]]
+def train_jobs(
+    jobs: list[TrainingJob], at_once: int, steps: int, path: Path, as_json: bool, cluster: RayCluster | None
 ) -> int:
-    """Train while showing all runs, print the finished ones as JSON if asked, and return how many a guard stopped."""
-    with StudyView([run.name for run in runs], steps) as view:
-        codes = train(view.event)
-    if as_json:
-        for run in runs:
-            if codes[run.name] == ExitCode.OK:
-                console.print_json({"run": str(study / run.name), "arm": run.arm, "seed": run.recipe.seed})
+    """Train `at_once` jobs at a time, or all on the cluster, which is left at the end; return how many a guard stopped.
+
+    All runs are shown meanwhile, the finished ones printed as JSON if asked. If interrupted, the command that resumes
+    `path` is printed.
+    """
+    from gspo_cli.launch import local, ray_cluster
+
+    try:
+        with StudyView([job.name for job in jobs], steps) as view:
+            if cluster is None:
+                codes = local.run_jobs(jobs, at_once, view.event)
+            else:
+                codes = ray_cluster.run_on_cluster(jobs, cluster, view.event)
+    except (KeyboardInterrupt, SystemExit):
+        how = f"--jobs {at_once}" if cluster is None else "--launcher ray"
+        console.note(f"the running runs were saved; to resume: gspo train --resume {path} {how}")
+        raise
+    finally:
+        if cluster is not None:
+            cluster.close()
+    for job in jobs if as_json else ():
+        if codes[job.name] == ExitCode.OK:
+            run = Path(job.request["study"]) / job.name
+            console.print_json({"run": str(run), "arm": job.request["arm"], "seed": job.request["seed"]})
     return sum(code != ExitCode.OK for code in codes.values())
 
 
-@contextmanager
-def hint_to_resume(path: Path, options: str) -> Iterator[None]:
-    """If interrupted, print the command that resumes."""
+def past_guard(train: Callable[[], None]) -> bool:
+    """Train some runs, and return whether a guard stopped one of them. Errors: whatever else stops them."""
     try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        console.note(f"the running runs were saved; to resume: gspo train --resume {path}{options}")
-        raise
-
-
-@contextmanager
-def closing_cluster(cluster: RayCluster, path: Path) -> Iterator[None]:
-    """Leave the cluster at the end. If interrupted, print the command that resumes."""
-    try:
-        with hint_to_resume(path, " --launcher ray"):
-            yield
-    finally:
-        cluster.close()
+        train()
+    except typer.Exit as end:
+        if end.exit_code != ExitCode.GUARD:
+            raise
+        return True
+    except GspoError as error:
+        if error.code != ExitCode.GUARD:
+            raise
+        console.note(str(error))
+        return True
+    return False
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import parse_seeds
+from gspo_cli.cli.options import parse_seeds, registered
 from gspo_cli.errors import GspoError
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from gspo_cli.distributed import Ranks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StudyRequest:
     """The options of `gspo train` that describe a new study."""
 
@@ -30,28 +29,36 @@ class StudyRequest:
     name: str | None
     sets: list[str]
     grid: list[str]
+    halving: str | None
     tuned: Path | None
+    sweep: list[str]
     jobs: int
     on_ray: bool
     gpus_per_run: int | None
     dry_run: bool
     overwrite: bool
     as_json: bool
-    show_samples: bool | None = None
-    trackers: list[str] = field(default_factory=list)
-    sweep: list[str] = field(default_factory=list)
+    show_samples: bool | None
+    trackers: list[str]
+    trials: tuple[str, ...] = ()
+    """Of the grid, those to train; empty = all. Who names them chooses among them."""
 
 
 def read_request(request: StudyRequest) -> tuple[Recipe, list[str], list[int]]:
     """The recipe, arms and seeds. Errors: GspoError for what cannot be a study."""
-    from gspo_cli.recipe import load, use_model
+    from gspo_cli.plugins import is_plugin
+    from gspo_cli.recipe import default_arms, load, no_algorithm, refuse_twice, use_model
     from gspo_cli.report.runs.metric_spec import parse_metric
 
     options = use_model(request.model) | ({} if request.steps is None else {"train": {"steps": request.steps}})
     recipe = load(request.recipe, options, request.sets)
     parse_metric(recipe.report.metric)  # refuses a metric that could not judge the study
+    if (request.seed, request.seeds) != (None, None):
+        refuse_twice(recipe, ["seed"], "--seed")
+    if request.name is not None:
+        refuse_twice(recipe, ["name"], "--name")
     seeds = parse_seeds(request.seed, request.seeds, recipe.seed)
-    arms = [*recipe.arms] or [recipe.algo.name]
+    arms = default_arms(recipe)
     if request.algo is not None:
         arms = [arm.strip() for arm in request.algo.split(",")]
     if not all(arms):
@@ -60,6 +67,10 @@ def read_request(request: StudyRequest) -> tuple[Recipe, list[str], list[int]]:
         )
     if len(set(arms)) != len(arms):
         raise GspoError(f"--algo {request.algo} names an arm twice", "each arm runs once per seed", "name it once")
+    algorithms = registered("algorithms", "ALGORITHMS")  # before torch is loaded, which takes seconds
+    for name in arms:
+        if not (name in algorithms or name in recipe.arms or is_plugin(name)):
+            raise no_algorithm(name, algorithms, recipe.arms)
     return recipe, arms, seeds
 
 
@@ -77,7 +88,7 @@ def _plan_and_train(
     request: StudyRequest, recipe: Recipe, arms: list[str], seeds: list[int], folder: Path, ranks: Ranks
 ) -> None:
     """The part that needs torch: plan, check, prepare the start model, train."""
-    from gspo_cli.cli.train.execute import report_study, train_at_once, train_on_ray, train_one_by_one
+    from gspo_cli.cli.train.execute import report_study, train_at_once, train_one_by_one
     from gspo_cli.cli.views.plan import show_plan
     from gspo_cli.cli.views.training import ColdStartBar, TrainView
     from gspo_cli.launch.local import threads_per_run
@@ -86,15 +97,17 @@ def _plan_and_train(
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.plugins import loaded_folders
     from gspo_cli.recipe import find
+    from gspo_cli.report.compare.scores import choose
+    from gspo_cli.report.runs.folders import read_study
     from gspo_cli.report.runs.signal import describe_signal
     from gspo_cli.runlog.folder import check_free, make_writable
     from gspo_cli.tasks.scoring import show_slow_rewards
     from gspo_cli.training.cold_start import start_model
-    from gspo_cli.training.study.arms import plan_runs
+    from gspo_cli.training.study.arms import arm_notes, plan_runs
     from gspo_cli.training.study.checks import check_ranks, check_routers
     from gspo_cli.training.study.inputs import read_inputs
     from gspo_cli.training.study.plans import StudyPlan
-    from gspo_cli.training.study.tuning import expand, parse_grid, with_tuning
+    from gspo_cli.training.study.tuning import expand, parse_grid, record_tuning, with_tuning
 
     trials: dict[str, Any] = {}
     if request.grid and request.tuned:
@@ -103,14 +116,14 @@ def _plan_and_train(
         recipe = with_tuning(recipe, arms, seeds, request.tuned)
     elif request.grid:
         recipe, arms, trials = expand(recipe, arms, parse_grid(request.grid))
+        arms = [*request.trials] or arms
     if request.jobs > 1:
         recipe = _with_threads(recipe, threads_per_run(request.jobs, recipe.model.threads))
     elif request.on_ray:
         recipe = _with_threads(recipe, recipe.model.threads or 1)
     runs = plan_runs(recipe, arms, seeds, here=not request.dry_run)
     inputs = read_inputs(recipe, planning=request.dry_run)
-    for note in inputs.notes:
-        console.note(f"warning: {note}")
+    console.note(*arm_notes(recipe, arms), *(f"warning: {note}" for note in inputs.notes))
     if request.dry_run:
         if inputs.problems and inputs.first:
             size = f"the first prompt has {console.plural(len(inputs.first.token_ids), 'token')}"
@@ -134,46 +147,33 @@ def _plan_and_train(
     study = StudyPlan(recipe, arms, seeds, find(request.recipe).read_text(encoding="utf-8"), loaded_folders())
     console.note(f"study {folder}: {console.plural(len(runs), 'run')} of {recipe.train.steps} rollout batches")
     with reporting(folder, request.trackers, console.note):
-        if cluster is not None:
-            stopped = train_on_ray(cluster, runs, study, starts, folder, request.as_json)
-        elif request.jobs > 1:
-            stopped = train_at_once(runs, request.jobs, study, starts, folder, request.as_json)
+        if request.on_ray or request.jobs > 1:
+            stopped = train_at_once(runs, request.jobs, study, starts, folder, request.as_json, cluster)
         else:
             view = TrainView(recipe.train.steps, len(runs), request.show_samples)
             stopped = train_one_by_one(runs, study, starts, folder, request.as_json, ranks, view)
     if ranks.is_main:
         if len(runs) == 1 and not request.on_ray:
-            for sentence in describe_signal(folder / runs[0].name, recipe.rollout.prompts):
-                console.note(sentence, prose=True)
-        if trials:
-            _choose_trials(folder, recipe.report.metric, trials, request.as_json)
+            console.note(*describe_signal(folder / runs[0].name, recipe.rollout.prompts), prose=True)
+        if trials and not request.trials:
+            metric = recipe.report.metric
+            found = record_tuning(folder, {"metric": metric, "arms": choose(read_study(folder), metric, trials)})
+            show_choice(folder, found, request.as_json)
         report_study(folder, stopped, request.as_json)
 
 
 def _with_threads(recipe: Recipe, threads: int) -> Recipe:
     """The recipe with this many CPU threads per run, recorded in its configuration like any other key."""
-    changed = recipe.model_copy(update={"model": recipe.model.model_copy(update={"threads": threads})})
-    changed._sources = recipe._sources
-    return changed
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"threads": threads})})
 
 
-def _choose_trials(study: Path, metric: str, trials: dict[str, Any], as_json: bool) -> None:
-    """Choose each arm's best trial, record it with its cost in the study, and print it."""
-    from gspo_cli.report.compare.scores import choose
-    from gspo_cli.report.runs.folders import read_study
-    from gspo_cli.runlog.checksums import add_checksums
-    from gspo_cli.runlog.fs import write_text
-    from gspo_cli.training.study.tuning import FILE
-
-    arms = choose(read_study(study), metric, trials)
-    tuning = {"metric": metric, "arms": arms}
-    write_text(study / FILE, json.dumps(tuning, indent=1, sort_keys=True, allow_nan=False) + "\n")
-    add_checksums(study, [study / FILE])
+def show_choice(study: Path, tuning: dict[str, Any], as_json: bool) -> None:
+    """Print what was chosen for each arm."""
     if as_json:
         console.print_json({"tuning": tuning})
         return
-    for arm, result in arms.items():
+    for arm, result in tuning["arms"].items():
         keys = ", ".join(f"{key} = {value}" for key, value in result["chosen"].items())
         scores = ", ".join("n/a" if s["score"] is None else f"{s['score']:.4g}" for s in result["scores"])
-        console.out.print(f"{arm}: {keys} ({metric} of {result['trials']} trials, best first: {scores})")
+        console.out.print(f"{arm}: {keys} ({tuning['metric']} of {result['trials']} trials, best first: {scores})")
     console.note(f"to train with these settings, on other seeds: gspo train ... --tuned {study} --seeds 0-7")

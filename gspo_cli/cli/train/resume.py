@@ -58,7 +58,7 @@ def resume_one_by_one(
                 else:
                     console.note(f"{one.folder} had not reached its first checkpoint: it starts from the beginning")
                     study, start = one.folder.parent, start_of(recipe)
-                    training.execute(one.run, start, study, one.plan, sys.argv, run_view(view), ranks)
+                    training.execute(one.run, start, study, one.plan, sys.argv, run_view(view), ranks, changes, allowed)
             arm = str(read_object(one.folder / "run.json")["arm"])
             report_run(view, one.folder, arm, recipe.seed, as_json and ranks.is_main)
     if not as_json and ranks.is_main:
@@ -66,15 +66,22 @@ def resume_one_by_one(
 
 
 def resume_at_once(
-    path: Path, at_once: int, steps: int | None, sets: list[str], allowed: list[str], as_json: bool
+    path: Path,
+    at_once: int,
+    steps: int | None,
+    sets: list[str],
+    allowed: list[str],
+    as_json: bool,
+    on_ray: bool = False,
+    gpus: int | None = None,
 ) -> None:
-    """Finish the runs in worker processes, several at once.
+    """Finish the runs in worker processes: several at once, or on a Ray cluster.
 
     Errors: GspoError for a folder without a study, and of a run that failed.
     """
-    from gspo_cli.cli.train.execute import as_job, hint_to_resume, report_study, with_study_view
+    from gspo_cli.cli.train.execute import as_job, report_study, train_jobs
     from gspo_cli.cli.views.training import ColdStartBar
-    from gspo_cli.launch.local import run_jobs
+    from gspo_cli.launch.ray_cluster import connect
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.state.resume import finish, has_begun, is_complete
@@ -82,50 +89,17 @@ def resume_at_once(
     from gspo_cli.training.study.plans import runs_with_plans
 
     changes, found = overrides(steps, sets), runs_with_plans(path)
-    resumed = {"go_on": True, "changes": changes, "allowed": allowed}
-    jobs, runs, longest = list["TrainingJob"](), [], 0
+    threads = max(one.plan.recipe.model.threads or 1 for one in found if one.plan)
+    cluster = connect(gpus, threads) if on_ray else None
+    jobs, longest = list["TrainingJob"](), 0
     for one in found:
-        if has_begun(one.folder) and is_complete(one.folder) and not changes:
+        if not on_ray and has_begun(one.folder) and is_complete(one.folder) and not changes:
             finish(one.folder)
             console.note(f"run {one.folder} is complete")
         elif one.run and one.plan:
             prepare_torch(one.plan.recipe.model.threads, one.plan.recipe.model.float32_matmul)
-            start = start_model(one.run.recipe, ColdStartBar())
-            jobs.append(as_job(one.run, one.plan, start, one.folder.parent, **resumed))
-            runs.append(one.run)
+            start, resumed = start_model(one.run.recipe, ColdStartBar()), {"changes": changes, "allowed": allowed}
+            jobs.append(as_job(one.run, one.plan, start, one.folder.parent, on_ray, go_on=True, **resumed))
             longest = max(longest, changes.get("train", {}).get("steps") or one.plan.recipe.train.steps)
-    stopped = 0
-    if jobs:
-        study = found[0].folder.parent
-        with hint_to_resume(path, f" --jobs {at_once}"):
-            stopped = with_study_view(runs, longest, study, as_json, lambda on_event: run_jobs(jobs, at_once, on_event))
-    report_study(path, stopped, as_json)
-
-
-def resume_on_ray(
-    path: Path, gpus: int | None, steps: int | None, sets: list[str], allowed: list[str], as_json: bool
-) -> None:
-    """Finish the runs on a Ray cluster. Errors: GspoError for a folder without runs, and of a run that failed."""
-    from gspo_cli.cli.train.execute import as_job, closing_cluster, report_study, with_study_view
-    from gspo_cli.cli.views.training import ColdStartBar
-    from gspo_cli.launch.ray_cluster import connect, run_on_cluster
-    from gspo_cli.models.device import prepare_torch
-    from gspo_cli.training.cold_start import start_model
-    from gspo_cli.training.state.run_config import overrides
-    from gspo_cli.training.study.plans import runs_with_plans
-
-    changes, found = overrides(steps, sets), runs_with_plans(path)
-    planned, study = [(one.run, one.plan) for one in found if one.run and one.plan], found[0].folder.parent
-    cluster = connect(gpus, max(plan.recipe.model.threads or 1 for _, plan in planned))
-    resumed = {"folder": str(Path.cwd()), "go_on": True, "changes": changes, "allowed": allowed}
-    jobs: list[TrainingJob] = []
-    for run, plan in planned:
-        prepare_torch(plan.recipe.model.threads, plan.recipe.model.float32_matmul)
-        jobs.append(as_job(run, plan, start_model(run.recipe, ColdStartBar()), study, **resumed))
-    runs = [run for run, _ in planned]
-    longest = changes.get("train", {}).get("steps") or max(plan.recipe.train.steps for _, plan in planned)
-    with closing_cluster(cluster, path):
-        stopped = with_study_view(
-            runs, longest, study, as_json, lambda on_event: run_on_cluster(jobs, cluster, on_event)
-        )
+    stopped = train_jobs(jobs, at_once, longest, path, as_json, cluster) if jobs else 0
     report_study(path, stopped, as_json)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from gspo_cli.cli import console
+from gspo_cli.cli.train.execute import past_guard
 from gspo_cli.cli.train.new_study import StudyRequest, read_request, train_new_study
 from gspo_cli.errors import ExitCode, GspoError
 
@@ -23,7 +25,7 @@ def train_sweep(request: StudyRequest, ranks: Ranks) -> None:
     Errors: GspoError for a cell that cannot be trained; nothing has been written then.
     """
     from gspo_cli.plugins import loaded_folders
-    from gspo_cli.recipe import find
+    from gspo_cli.recipe import find, refuse_twice
     from gspo_cli.runlog.folder import check_free, study_folder
     from gspo_cli.training.study.arms import plan_runs
     from gspo_cli.training.study.plans import StudyPlan, record_plan
@@ -35,12 +37,13 @@ def train_sweep(request: StudyRequest, ranks: Ranks) -> None:
             "each cell would end with its own choice, which no run of the sweep then uses",
             "tune first with --grid, then --sweep with --tuned; or one study of trials for each cell",
         )
-    cells = sweep_cells(parse_sweep(request.sweep))
-    name = read_request(request)[0].name
+    axes = parse_sweep(request.sweep)
+    cells, whole = sweep_cells(axes), read_request(request)[0]
+    refuse_twice(whole, axes, "--sweep")
+    name = whole.name
     folder = Path(ranks.broadcast(lambda: str(study_folder(request.out, request.name, name))))
-    requests = [
-        replace(request, sweep=[], sets=[*request.sets, *cell.sets], out=folder, name=cell.name) for cell in cells
-    ]
+    sets = [text for text in request.sets if not text.startswith("name=")]  # the folder has that name
+    requests = [replace(request, sweep=[], sets=[*sets, *cell.sets], out=folder, name=cell.name) for cell in cells]
     planned = []
     for one in requests:
         recipe, arms, seeds = read_request(one)
@@ -56,20 +59,8 @@ def train_sweep(request: StudyRequest, ranks: Ranks) -> None:
         text = find(request.recipe).read_text(encoding="utf-8")
         for cell, (recipe, arms, seeds, _) in zip(cells, planned, strict=True):  # a resume trains what did not begin
             record_plan(folder / cell.name, StudyPlan(recipe, arms, seeds, text, loaded_folders()))
-    stopped = 0
-    for one in requests:
-        try:
-            train_new_study(one, ranks)
-        except typer.Exit as end:
-            if end.exit_code != ExitCode.GUARD:
-                raise
-            stopped += 1
-        except GspoError as error:
-            if error.code != ExitCode.GUARD:
-                raise
-            console.note(str(error))
-            stopped += 1
+    stopped = [past_guard(partial(train_new_study, one, ranks)) for one in requests]
     if ranks.is_main and not request.dry_run:
         console.note(f"the map: gspo report map {folder}")
-    if stopped:
+    if any(stopped):
         raise typer.Exit(ExitCode.GUARD)

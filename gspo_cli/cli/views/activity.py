@@ -7,9 +7,12 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from gspo_cli.cli.console import clock
+
+if TYPE_CHECKING:
+    from gspo_cli.rollout.engine import SamplingProgress
 
 LINE_INTERVAL_S = 30.0
 """Without a terminal: the minimum time between two lines about the same batch."""
@@ -24,27 +27,23 @@ TIMES = {"sampling": "rollout_s", "scoring": "score_s", "old policy": "old_polic
 """The phases of a batch whose seconds are shown. Scoring is part of `rollout_s`."""
 
 
-class SamplingCounts(Protocol):
-    """`gspo_cli.rollout.engine.SamplingProgress`, or what a worker sent of it."""
+class Counts(NamedTuple):
+    """A worker's `SamplingProgress`, read without loading the engines."""
 
-    @property
-    def done(self) -> int: ...
-    @property
-    def wanted(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def share(self) -> float: ...
+    done: int
+    wanted: int
+    tokens: int
+    share: float
 
 
 class Drawing:
     """One sampling, its speed, and how long it may still take."""
 
     def __init__(self) -> None:
-        self.last: SamplingCounts | None = None
+        self.last: SamplingProgress | Counts | None = None
         self.began = time.monotonic()
 
-    def update(self, progress: SamplingCounts) -> None:
+    def update(self, progress: SamplingProgress | Counts) -> None:
         """Take in how far the engine is; fewer tokens than before mean a new request."""
         if self.last is not None and progress.tokens < self.last.tokens:
             self.began = time.monotonic()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.console import is_live, number
+from gspo_cli.cli.console import Shown, is_live, number
 
 if TYPE_CHECKING:
     from gspo_cli.evals.benchmark import Benchmark
@@ -20,7 +19,7 @@ LINE_INTERVAL_S = 30.0
 """Without a terminal: the minimum time between two lines."""
 
 
-class EvalView:
+class EvalView(Shown):
     """Answers so far, tokens per second and time left: a bar on a terminal, else an occasional line."""
 
     def __init__(self, name: str) -> None:
@@ -33,17 +32,9 @@ class EvalView:
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
         )  # fmt: skip
-        self.bar = Progress(*columns, console=console.err, transient=True) if is_live() else None
-
-    def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.add_task(self.name, total=None, answers="0", rate="loading the model")
-            self.bar.start()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self.bar:
-            self.bar.stop()
+        self.live = Progress(*columns, console=console.err, transient=True) if is_live() else None
+        if self.live:
+            self.live.add_task(self.name, total=None, answers="0", rate="loading the model")
 
     def progress(self, done: int, total: int, new_tokens: int) -> None:
         """Show how many answers are stored."""
@@ -63,9 +54,9 @@ class EvalView:
         now = time.monotonic()
         seconds = now - self.started
         rate = (self.tokens + tokens) / seconds if seconds else 0.0
-        if self.bar:
-            self.bar.update(
-                self.bar.task_ids[0], total=self.total, completed=done if completed is None else completed,
+        if self.live:
+            self.live.update(
+                self.live.task_ids[0], total=self.total, completed=done if completed is None else completed,
                 answers=f"{done}/{self.total}", rate=f"{rate:.0f} tok/s",
             )  # fmt: skip
         elif done > self.first and now - self.last_line >= LINE_INTERVAL_S:

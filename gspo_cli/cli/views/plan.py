@@ -48,6 +48,7 @@ def _to_dict(plan: Plan) -> dict[str, Any]:
 
     limit, low, high = total(plan.phases)
     return {
+        "algo": plan.workload.recipe.algo.model_dump(mode="json"),
         "memory": plan.memory, "peak": plan.peak, "available": plan.available, "fits": plan.fits,
         "faults": plan.faults(), "warnings": plan.warnings(), "assumptions": plan.assumptions(),
         "phases": [{"name": p.name, "limit_s": p.limit_s, "low_s": p.low_s, "high_s": p.high_s} for p in plan.phases],
@@ -63,7 +64,9 @@ def _print_plan(runs: list[Run], folder: Path, arm: str, plans: dict[str, Plan],
     batches = f"{console.plural(len(runs), 'run')} of {workload.recipe.train.steps} rollout batches"
     say(f"study {folder} (dry run, nothing is written): {batches}")
     say(f"runs: {', '.join(run.name for run in runs)}\n")
-    for name, table in workload.recipe.model_dump(mode="json", exclude_none=True, exclude={"arms"}).items():
+    recipe = workload.recipe.model_dump(mode="json", exclude_none=True, exclude={"arms", "algo"})
+    algos = {f"algo of {name}": other.workload.recipe.algo.model_dump(mode="json") for name, other in plans.items()}
+    for name, table in (recipe | algos).items():
         if isinstance(table, dict):
             keys = (f"{key} = {json.dumps(value)}" for key, value in table.items() if value not in ({}, []))
             say(f"[{name}] {', '.join(keys)}")
@@ -83,12 +86,9 @@ def _print_plan(runs: list[Run], folder: Path, arm: str, plans: dict[str, Plan],
     for name, other in plans.items():
         if other.peak != plan.peak:
             say(f"arm {name}: {other.peak / GIB:.1f} GiB")
-    for line in plan.assumptions():
-        say(f"assumed: {line}")
-    for line in plan.warnings():
-        say(f"warning: {line}")
-    for line in plan.faults():
-        say(f"does not fit: {line}")
+    remarks = {"assumed": plan.assumptions(), "warning": plan.warnings(), "does not fit": plan.faults()}
+    for kind, line in ((kind, line) for kind, lines in remarks.items() for line in lines):
+        say(f"{kind}: {line}")
     if not plan.fits:
         say(f"would fit, each on its own: {'; '.join(fixes) or 'no single change that the planner tries'}")
 

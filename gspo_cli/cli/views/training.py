@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -14,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.console import clock, err, is_live, note, number
-from gspo_cli.cli.views.activity import LINE_INTERVAL_S, PHASES, Activity, Drawing
+from gspo_cli.cli.console import Shown, clock, err, is_live, note, number
+from gspo_cli.cli.views.activity import LINE_INTERVAL_S, PHASES, Activity, Counts, Drawing
 from gspo_cli.cli.views.samples import LINES_EVERY_S, ROOM, SampleView
 from gspo_cli.errors import ExitCode
 
@@ -24,66 +23,46 @@ if TYPE_CHECKING:
     from gspo_cli.types import RolloutBatch
 
 
-class Bar:
-    """A progress bar that appears with the first step and disappears after the last."""
+class ColdStartBar:
+    """The steps of a cold start: a bar on a terminal, else a line every hundred steps."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.bar: Progress | None = None
 
-    def show(self, done: int, total: int, note: str = "") -> None:
-        """Show that `done` of `total` steps are done."""
+    def __call__(self, done: int, total: int, loss: float) -> None:
+        if not is_live():
+            if done % 100 == 0 or done == total:
+                note(f"cold_start step={done}/{total} loss={loss:.3f}")
+            return
         if self.bar is None:
             columns = (
-                TextColumn(self.name),
+                TextColumn("cold start"),
                 BarColumn(),
                 TextColumn("{task.completed}/{task.total}  {task.fields[note]}"),
             )
             self.bar = Progress(*columns, TimeRemainingColumn(), console=err, transient=True)
-            self.bar.add_task(self.name, total=total, note="")
+            self.bar.add_task("cold start", total=total, note="")
             self.bar.start()
-        self.bar.update(self.bar.task_ids[0], completed=done, note=note)
+        self.bar.update(self.bar.task_ids[0], completed=done, note=f"loss {loss:.3f}")
         if done == total:
             self.bar.stop()
             self.bar = None
 
 
-class ColdStartBar(Bar):
-    """The steps of a cold start; without a terminal, a line every hundred steps."""
-
-    def __init__(self) -> None:
-        super().__init__("cold start")
-
-    def __call__(self, done: int, total: int, loss: float) -> None:
-        if is_live():
-            self.show(done, total, f"loss {loss:.3f}")
-        elif done % 100 == 0 or done == total:
-            note(f"cold_start step={done}/{total} loss={loss:.3f}")
-
-
-class SamplingBar:
+class SamplingBar(Shown):
     """How far a sampling is, from the first token on: a bar on a terminal, else a line every half minute."""
 
     def __init__(self) -> None:
         self.drawing, self.last_line = Drawing(), time.monotonic()
         columns = (TextColumn("sampling"), BarColumn(), TextColumn("{task.fields[note]}"))
-        self.bar = Progress(*columns, console=err, transient=True) if is_live() else None
-        if self.bar:
-            self.bar.add_task("sampling", total=1.0, note="loading the model")
-
-    def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self.bar:
-            self.bar.stop()
+        self.live = Progress(*columns, console=err, transient=True) if is_live() else None
+        if self.live:
+            self.live.add_task("sampling", total=1.0, note="loading the model")
 
     def __call__(self, progress: SamplingProgress) -> None:
         self.drawing.update(progress)
-        if self.bar:
-            self.bar.update(self.bar.task_ids[0], completed=progress.share, note=self.drawing.text())
+        if self.live:
+            self.live.update(self.live.task_ids[0], completed=progress.share, note=self.drawing.text())
         elif time.monotonic() - self.last_line >= LINE_INTERVAL_S:
             self.last_line = time.monotonic()
             note(f"sampling: {self.drawing.text()}")
@@ -108,23 +87,7 @@ RUN_COLUMNS = {
 }
 PRIORITY = ("reward", "signal", "cut off", "left", "clip", "tok/s", "length", "entropy", "churn", "grad")
 """The columns in the order in which a narrow terminal keeps them."""
-STUDY_COLUMNS = {
-    "reward": ("reward/mean", ".3f"),
-    "signal": (SIGNAL, ".0%"),
-    "cut off": ("length/truncated_frac", ".0%"),
-    "clip": ("clip/token_frac", ".4f"),
-}
-
-
-class Counts(NamedTuple):
-    """A worker's `SamplingProgress`, read without loading the engines."""
-
-    done: int
-    wanted: int
-    tokens: int
-    share: float
-
-
+STUDY_COLUMNS = {name: RUN_COLUMNS[name] for name in ("reward", "signal", "cut off", "clip")}
 WAITING, TRAINING, STOPPING, DONE, STOPPED = "waiting", "training", "stopping", "done", "stopped"
 
 
@@ -145,7 +108,7 @@ def preflight_text(values: dict[str, float]) -> str:
     )
 
 
-class TrainView:
+class TrainView(Shown):
     """The runs of a study one after another: a live table of steps, or one line per step without a terminal."""
 
     def __init__(self, steps: int, num_runs: int, show_samples: bool | None = None) -> None:
@@ -154,23 +117,10 @@ class TrainView:
         self.run, self.runs_done = "", 0
         self.started, self.steps_done = time.monotonic(), 0
         self.rows: list[list[str]] = []
-        quiet = console.settings["quiet"]
         self.activity = Activity()
-        self.live = (
-            Live(console=console.err, refresh_per_second=2, transient=True, get_renderable=self._screen)
-            if is_live()
-            else None
-        )
-        self.plain = not quiet and self.live is None
-
-    def __enter__(self) -> Self:
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self.live:
-            self.live.stop()
+        if is_live():
+            self.live = Live(console=console.err, refresh_per_second=2, transient=True, get_renderable=self._screen)
+        self.plain = not console.settings["quiet"] and self.live is None
 
     def start_run(self, name: str, steps: int | None = None) -> None:
         """Start showing a run; `steps` overrides the study's number of rollout batches."""
@@ -187,8 +137,7 @@ class TrainView:
         """Print what was measured before the first update."""
         if "floor" in values:
             console.note(f"{self.run}: {preflight_text(values)}", prose=True)
-        for warning in warnings:
-            console.note(f"warning: {warning}", prose=True)
+        console.note(*(f"warning: {warning}" for warning in warnings), prose=True)
 
     def step(self, step: int, values: dict[str, float | None]) -> None:
         """Show a finished rollout batch."""
@@ -225,8 +174,7 @@ class TrainView:
         if self.live and self._has_room():
             self.samples.update(batch)
         elif self.show_samples and self.samples.update(batch, LINES_EVERY_S):
-            for line in self.samples.lines():
-                console.note(line)
+            console.note(*self.samples.lines())
 
     def _has_room(self) -> bool:
         return self.show_samples is not False and console.err.height >= MIN_ROWS + ROOM
@@ -258,7 +206,7 @@ class TrainView:
         return table
 
 
-class StudyView:
+class StudyView(Shown):
     """Several runs at once: a live table with a row per run, or one line per run and step without a terminal."""
 
     def __init__(self, names: list[str], steps: int) -> None:
@@ -271,15 +219,10 @@ class StudyView:
         self.lock = threading.Lock()
         self.live = Live(console=console.err, refresh_per_second=4, transient=False) if is_live() else None
 
-    def __enter__(self) -> Self:
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.live:
             self.live.update(self.table())
-            self.live.stop()
+        super().__exit__()
 
     def event(self, name: str, event: dict[str, Any]) -> None:
         """Handle an event of a run's worker process."""
@@ -289,14 +232,15 @@ class StudyView:
             elif "waiting" in event:
                 self.state[name] = (WAITING, "")
             elif "stopping" in event:
-                self._show_stopping(name)
+                if not any(state == STOPPING for state, _ in self.state.values()):
+                    console.note("stopping: the running runs save and end; Ctrl-C again kills them")
+                self.state[name] = (STOPPING, "saving")
             elif "phase" in event and self.state[name][0] == TRAINING:
                 self._show_phase(name, event)
             elif "step" in event:
                 self.at[name], self.values[name] = event["step"], with_signal(event["values"])
             elif "warnings" in event:
-                for warning in event["warnings"]:
-                    console.note(f"warning: {name}: {warning}")
+                console.note(*(f"warning: {name}: {warning}" for warning in event["warnings"]))
             elif "note" in event and event["note"] not in self.notes:
                 self.notes.add(event["note"])  # the runs of a study have much the same to say
                 console.note(f"{name}: {event['note']}")
@@ -307,12 +251,6 @@ class StudyView:
                 self.live.update(self.table())
             elif not console.settings["quiet"]:
                 self._line(name, event)
-
-    def _show_stopping(self, name: str) -> None:
-        """A run was asked to save and end."""
-        if not any(state == STOPPING for state, _ in self.state.values()):
-            console.note("stopping: the running runs save and end; Ctrl-C again kills them")
-        self.state[name] = (STOPPING, "saving")
 
     def _show_phase(self, name: str, event: dict[str, Any]) -> None:
         """What a run does now, with the counts of its sampling."""
@@ -336,9 +274,8 @@ class StudyView:
         left = self.left()
         states = [state for state, _ in self.state.values()]
         stopped = f", {states.count(STOPPED)} stopped" if STOPPED in states else ""
-        title = f"{states.count(DONE)} of {len(states)} runs done{stopped}" + (
-            "" if not left else f", {clock(left)} left"
-        )
+        ends = f", {clock(left)} left" if left else ""
+        title = f"{states.count(DONE)} of {len(states)} runs done{stopped}{ends}"
         table = console.table("run", "state", "step", *STUDY_COLUMNS, title=title)
         for name, (state, reason) in self.state.items():
             numbers = (number(self.values[name].get(key), form) for key, form in STUDY_COLUMNS.values())

@@ -32,6 +32,7 @@ from gspo_cli.rewards.code.grading import CHECKED, SharedTests
 from gspo_cli.rewards.code.script import CheckedTests
 from gspo_cli.rows import SUFFIXES, missing_column, read_files
 from gspo_cli.runlog.checksums import sha256_of
+from gspo_cli.runlog.fs import require_regular
 from gspo_cli.tasks.code import TEMPLATE, code_prompt
 from gspo_cli.types import Problem, Sampling
 
@@ -121,15 +122,11 @@ def _build_problem(row: Row, generated: Path | None) -> tuple[Problem, SharedTes
 
 def _question(row: Row) -> str:
     """The statement in the order of the site."""
-
-    def section(key: str, title: str) -> list[str]:
-        return [f"{title}\n{str(row[key]).strip()}"] if row.get(key) else []
-
-    parts = [str(row[k]).strip() for k in ("title", "description") if row.get(k)]
-    parts += section("input_format", "Input") + section("output_format", "Output")
+    titles = {"title": "", "description": "", "input_format": "Input\n", "output_format": "Output\n", "note": "Note\n"}
+    *parts, note = (f"{title}{str(row[key]).strip()}" if row.get(key) else "" for key, title in titles.items())
     for example in row.get("examples") or []:
         parts.append(f"Example input\n{example['input'].strip()}\n\nExample output\n{example['output'].strip()}")
-    return "\n\n".join(parts + section("note", "Note"))
+    return "\n\n".join(part for part in (*parts, note) if part)
 
 
 def _read_tests(row: Row, generated: Path | None) -> CheckedTests:
@@ -153,6 +150,7 @@ def _generated_cases(path: Path, problem: str) -> list[dict[str, str]]:
     import pyarrow.parquet as pq
 
     try:
+        require_regular(path)
         table = pq.read_table(path, columns=["problem_id", "input", "output"], filters=[("problem_id", "=", problem)])
     except (pa.ArrowException, OSError) as error:
         raise BadTests(f"{path.name} cannot be read") from error

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from gspo_cli.errors import GspoError
+from gspo_cli.runlog.fs import require_regular
 
 MAX_ATTEMPTS = 8
 MIN_PARTICIPANTS = 201
@@ -77,23 +78,16 @@ def score_of(contest: Contest, attempts: Mapping[str, Sequence[bool]]) -> tuple[
 
 def rank_of(contest: Contest, score: float, penalty: float) -> int:
     """The number of participants placed before a score."""
-    for rank, (points, participant_penalty, _) in enumerate(contest.rows):
-        if points < score or (points == score and participant_penalty > penalty):
-            return rank
-    return len(contest.rows)
+    return next((i for i, (p, q, _) in enumerate(contest.rows) if (-p, q) > (-score, penalty)), len(contest.rows))
 
 
 def rating_at(rank: int, ratings: Sequence[int]) -> int:
     """The rating whose expected place is `rank`, by bisection over whole numbers from 0 to the best plus 100."""
-    low, high = 0, max(ratings) + 100
-    while high - low > 1:
-        middle = (low + high) // 2
-        expected_place = 1 + sum(1 / (1 + 10 ** ((middle - r) / 400)) for r in ratings)
-        if expected_place < rank:
-            high = middle
-        else:
-            low = middle
-    return low
+
+    def better_than_expected(rating: int) -> bool:
+        return 1 + sum(1 / (1 + 10 ** ((rating - r) / 400)) for r in ratings) < rank
+
+    return bisect.bisect_left(range(1, max(ratings) + 100), True, key=better_than_expected)
 
 
 def mean_rating(results: Sequence[ContestRating]) -> dict[str, float | int | None]:
@@ -279,6 +273,7 @@ def read_ratings(path: Path) -> RatingTable:
 
 def _read_json(path: Path) -> Any:
     try:
+        require_regular(path)
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         why = str(error).splitlines()[0] or type(error).__name__

@@ -178,8 +178,7 @@ def _errata(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     faults = {}
     for row in rows:
         slug = re.sub(r"[^a-z0-9]+", "-", str(row.get("question_title") or "").lower()).strip("-")
-        fault = ERRATA.get(str(row["question_id"])) or ERRATA.get(slug)
-        if fault:
+        if fault := ERRATA.get(str(row["question_id"])) or ERRATA.get(slug):
             faults[str(row["question_id"])] = fault
     return faults
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -203,15 +204,21 @@ class ArithmeticGrader:
 
 
 def load(choice: DataChoice) -> ProblemSet:
-    """The problems of the held-out split, which the hash of a problem's text decides."""
-    if choice.paths or choice.revision:
+    """The problems of the held-out split, which the hash of a problem's text decides; rows of other lengths by
+    `--data arithmetic=8-11`."""
+    wanted = ",".join(map(str, choice.paths))
+    lengths = re.fullmatch(r"([2-9]|[1-9]\d)-([5-9]|[1-9]\d)", wanted)
+    terms = (int(lengths[1]), int(lengths[2])) if lengths else None
+    if choice.revision or (wanted and (terms is None or terms[0] > terms[1])):
         raise GspoError(
-            "arithmetic takes no data",
+            f"arithmetic takes no data but the length of its rows, not {choice.revision or wanted!r}",
             "its problems are embedded in the program",
-            "leave out --data arithmetic=... and --revision arithmetic=...",
+            "e.g. --data arithmetic=8-11 for rows of 8 to 11 digits, or leave it out",
         )
-    problems = tuple(Arithmetic().problems("held_out"))
-    return ProblemSet(problems, {"source": "embedded", "revision": None, "files": {}})
+    rows = {"rows": list(terms)} if terms else {}
+    return ProblemSet(
+        tuple(Arithmetic(terms).problems("held_out")), {"source": "embedded", "revision": None, "files": {}} | rows
+    )
 
 
 ARITHMETIC = Benchmark(

@@ -1,4 +1,4 @@
-"""The held-out problems of the tasks `sums`, `comparisons` and `stories`; need no download."""
+"""The held-out problems of the tasks `arithmetic`, `sums`, `comparisons` and `stories`; need no download."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gspo_cli.errors import GspoError
+from gspo_cli.runlog.fs import require_regular
 
 AGAIN = "sample the batch again with `gspo rollout`"
 ROUNDING = 1e-3  # nats by which a log-probability may exceed 0
@@ -69,17 +70,6 @@ def _check_group(path: Path, name: str, group: Sequence[dict[str, Any]]) -> None
         raise GspoError(f"{where} has several prompts", "the samples of a group answer the same prompt", AGAIN)
     if len({row["sample"] for row in group}) < len(group):
         raise GspoError(f"{where} holds a sample twice", "each sample of a prompt has its own index", AGAIN)
-
-
-def check_vocabulary(path: Path, ids: Sequence[tuple[int, ...]], size: int, model: str) -> None:
-    """Errors: GspoError if a token id is not one of the model's."""
-    low, high = min(min(row) for row in ids), max(max(row) for row in ids)
-    if low < 0 or high >= size:
-        raise GspoError(
-            f"{path} holds token id {low if low < 0 else high}",
-            f"the vocabulary of {model} has {size} tokens, 0 to {size - 1}",
-            "give the model that sampled the batch",
-        )
 
 
 COLUMNS = pa.schema(
@@ -143,6 +133,7 @@ def read_batch(rollout: Path) -> StoredBatch:
     """
     path = find_file(rollout)
     try:
+        require_regular(path)
         content = path.read_bytes()
         table = pq.read_table(pa.BufferReader(content))
     except (pa.ArrowException, OSError) as error:
@@ -152,10 +143,19 @@ def read_batch(rollout: Path) -> StoredBatch:
     check_rows(path, rows)
     groups = {name: i for i, name in enumerate(dict.fromkeys(row["problem_id"] for row in rows))}
     rows.sort(key=lambda row: groups[row["problem_id"]])  # stable: samples keep their order
+    responses = (
+        Response(
+            group=groups[row["problem_id"]],
+            cut_off=row["finish"] == "length",
+            reward=row["reward"],
+            **{name: tuple(row[name]) for name in ("prompt_ids", "token_ids", "log_probs")},
+        )
+        for row in rows
+    )
     return StoredBatch(
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),
-        responses=tuple(_response(row, groups) for row in rows),
+        responses=tuple(responses),
         num_groups=len(groups),
         temperature=_temperature(path, about["temperature"]),
         model_sha256=about["model_sha256"],
@@ -165,10 +165,10 @@ def read_batch(rollout: Path) -> StoredBatch:
 
 def find_file(rollout: Path) -> Path:
     """The parquet file itself, or the only one in a folder."""
-    if not rollout.is_dir():
-        if not rollout.is_file():
-            raise GspoError(f"no rollout batch at {rollout}", "there is no such file or folder", SAMPLE_ONE)
+    if rollout.is_file():
         return rollout
+    if not rollout.is_dir():
+        raise GspoError(f"no rollout batch at {rollout}", "there is no such file or folder", SAMPLE_ONE)
     found = sorted(rollout.glob("*.parquet"))
     if not found:
         raise GspoError(f"no rollout batch in {rollout}", "the folder holds no .parquet file", SAMPLE_ONE)
@@ -215,17 +215,6 @@ def _temperature(path: Path, text: str) -> float:
             "sample a batch with rollout.temperature = 1.0",
         )
     return value
-
-
-def _response(row: dict[str, Any], groups: dict[str, int]) -> Response:
-    return Response(
-        group=groups[row["problem_id"]],
-        prompt_ids=tuple(row["prompt_ids"]),
-        token_ids=tuple(row["token_ids"]),
-        log_probs=tuple(row["log_probs"]),
-        reward=row["reward"],
-        cut_off=row["finish"] == "length",
-    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from gspo_cli.instruments.batch.data import StoredBatch
 from gspo_cli.instruments.batch.policy import chunks, forward
 from gspo_cli.seeds import derive_seed
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 SKETCH = 16381  # entries; a prime, so that the folds do not fall in step with the rows of weight matrices
 

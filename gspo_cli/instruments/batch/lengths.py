@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gspo_cli.algorithms.metrics import within_variance
-from gspo_cli.algorithms.ops import saturate, sequence_log_ratio, token_log_ratio
+from gspo_cli.algorithms.ops import saturate
 from gspo_cli.instruments.batch.data import StoredBatch
 from gspo_cli.instruments.batch.gradients import Sketch
 from gspo_cli.instruments.batch.losses import Loss, TokenScores, weight_quantiles
@@ -53,16 +53,14 @@ class LengthBucket:
 
 def spread(scores: TokenScores, rows_B: Tensor) -> RatioSpread:
     """Over the responses that `rows_B` marks."""
-    mask_BT = scores.mask_BT[rows_B]
-    log_w_BT = token_log_ratio(scores.now_BT[rows_B], scores.old_BT[rows_B], mask_BT)
-    log_s_B = sequence_log_ratio(scores.now_BT[rows_B], scores.old_BT[rows_B], mask_BT)[:, 0]
+    mask_BT, log_w_BT = scores.mask_BT[rows_B], scores.log_w_BT[rows_B]
     token_std, mean_length = _std(log_w_BT[mask_BT]), float(mask_BT.sum()) / len(mask_BT)
     return RatioSpread(
         responses=len(mask_BT),
         tokens=int(mask_BT.sum()),
         mean_length=mean_length,
         token_log_std=token_std,
-        seq_log_std=_std(log_s_B),
+        seq_log_std=_std(scores.log_s_B[rows_B]),
         independent_seq_log_std=None if token_std is None else token_std / math.sqrt(mean_length),
         within_seq_log_var=float(within_variance(log_w_BT, mask_BT).mean()),
     )
@@ -82,10 +80,8 @@ class RatioTails:
 
 def tails(scores: TokenScores) -> RatioTails:
     """Over all tokens and responses."""
-    log_w_BT = token_log_ratio(scores.now_BT, scores.old_BT, scores.mask_BT)
-    log_s_B = sequence_log_ratio(scores.now_BT, scores.old_BT, scores.mask_BT)[:, 0]
-    log_w_N = log_w_BT[scores.mask_BT]
-    return RatioTails(float(log_w_N.square().mean()), _pareto_k(log_w_N), _pareto_k(log_s_B))
+    log_w_N = scores.log_w_BT[scores.mask_BT]
+    return RatioTails(float(log_w_N.square().mean()), _pareto_k(log_w_N), _pareto_k(scores.log_s_B))
 
 
 def _pareto_k(log_ratio_N: Tensor) -> float | None:
@@ -95,33 +91,33 @@ def _pareto_k(log_ratio_N: Tensor) -> float | None:
 
 def buckets(scores: TokenScores, found: Mapping[str, Loss]) -> list[LengthBucket]:
     """One an octave of lengths (1, 2-3, 4-7, 8-15, ...) that has responses, shortest first."""
-    lengths_B = scores.mask_BT.sum(-1)
-    octaves = sorted({int(length).bit_length() - 1 for length in lengths_B})
+    octaves_B = _octaves(scores.mask_BT.sum(-1))
     parts = []
-    for octave in octaves:
-        low, high = 1 << octave, (2 << octave) - 1
-        rows_B = (lengths_B >= low) & (lengths_B <= high)
+    for octave in octaves_B.unique().tolist():
+        rows_B = octaves_B == octave
         about = {name: _weights(loss, scores.mask_BT, rows_B) for name, loss in found.items()}
-        parts.append(LengthBucket(low, high, spread(scores, rows_B), about))
+        parts.append(LengthBucket(1 << octave, (2 << octave) - 1, spread(scores, rows_B), about))
     return parts
+
+
+def _octaves(lengths_B: Tensor) -> Tensor:
+    """floor(log2) of each length."""
+    return torch.frexp(lengths_B.double()).exponent - 1
 
 
 def slope(parts: list[LengthBucket]) -> float | None:
     """b of seq_log_std ~ length^b over the buckets: least squares of the logarithms, weighted by responses; -1/2 for
     independent tokens. None below two buckets of `MIN_RESPONSES` responses, and where nothing is spread."""
-    points = [
-        (math.log(b.spread.mean_length), math.log(b.spread.seq_log_std), b.spread.responses)
-        for b in parts
-        if b.spread.seq_log_std and b.spread.responses >= MIN_RESPONSES
-    ]
-    return weighted_slope(points)
+    spreads = [b.spread for b in parts if b.spread.seq_log_std and b.spread.responses >= MIN_RESPONSES]
+    return log_slope([(s.mean_length, s.seq_log_std, s.responses) for s in spreads])
 
 
-def weighted_slope(points: list[tuple[float, float, int]]) -> float | None:
-    """b of y = a + b x by least squares over (x, y, weight); None below two points."""
-    if len(points) < 2:
+def log_slope(points: Sequence[tuple[float, float | None, int]]) -> float | None:
+    """b of log y = a + b log x by least squares over (x, y, weight); None below two points, or where y is 0."""
+    if len(points) < MIN_BUCKETS or not all(y for _, y, _ in points):
         return None
     x, y, weight = torch.tensor(points, dtype=torch.float64).unbind(1)
+    x, y = x.log(), y.log()
     x, y = x - (weight * x).sum() / weight.sum(), y - (weight * y).sum() / weight.sum()
     return float((weight * x * y).sum() / (weight * x.square()).sum())
 
@@ -170,7 +166,7 @@ def length_noise(policy: Policy, batch: StoredBatch, losses: Mapping[str, Loss])
     """
     counted_B = losses["reinforce"].advantages_B != 0
     lengths_B = torch.tensor([len(r.token_ids) for r in batch.responses])
-    octaves_B = torch.tensor([int(n).bit_length() - 1 for n in lengths_B])
+    octaves_B = _octaves(lengths_B)
     buckets = [rows for octave in octaves_B.unique() if
                len(rows := ((octaves_B == octave) & counted_B).nonzero()[:, 0]) >= MIN_RESPONSES]  # fmt: skip
     found: dict[str, list[float]] = {name: [] for name in COMPARED}
@@ -178,13 +174,8 @@ def length_noise(policy: Policy, batch: StoredBatch, losses: Mapping[str, Loss])
         for name, sketch_RK in _sketches(policy, batch, losses, rows.tolist()).items():
             found[name].append(float((sketch_RK - sketch_RK.mean(0)).square().sum() / (len(rows) - 1)))
     sizes, lengths = [len(rows) for rows in buckets], [float(lengths_B[rows].double().mean()) for rows in buckets]
-    return LengthNoise(lengths, sizes, found, {name: _slope(lengths, found[name], sizes) for name in COMPARED})
-
-
-def _slope(lengths: list[float], noise: list[float], sizes: list[int]) -> float | None:
-    if len(lengths) < MIN_BUCKETS or min(noise) <= 0:
-        return None
-    return weighted_slope([(math.log(x), math.log(y), n) for x, y, n in zip(lengths, noise, sizes, strict=True)])
+    slopes = {name: log_slope(list(zip(lengths, found[name], sizes, strict=True))) for name in COMPARED}
+    return LengthNoise(lengths, sizes, found, slopes)
 
 
 def _sketches(

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms import ALGORITHMS, Algorithm, LossOutput
+from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, LossInputs, LossOutput
 from gspo_cli.algorithms.metrics import weight_metrics, weight_variation
-from gspo_cli.algorithms.ops import group_advantage
+from gspo_cli.algorithms.ops import group_advantage, sequence_log_ratio, token_log_ratio
 from gspo_cli.instruments.batch.data import StoredBatch
 from gspo_cli.types import Kish, Mean, Reduced
 
@@ -29,6 +29,16 @@ class TokenScores:
     sampler_BT: Tensor
     """m: as the sampler stored them."""
     mask_BT: Tensor
+
+    @property
+    def log_w_BT(self) -> Tensor:
+        """Log-ratio of each token, 0 elsewhere."""
+        return token_log_ratio(self.now_BT, self.old_BT, self.mask_BT)
+
+    @property
+    def log_s_B(self) -> Tensor:
+        """Log-ratio of each response."""
+        return sequence_log_ratio(self.now_BT, self.old_BT, self.mask_BT)[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +68,26 @@ def losses(batch: StoredBatch, scores: TokenScores) -> dict[str, Loss]:
 
     `ppo` has no critic here and takes the group advantage; `dr_grpo` takes the batch's generation limit.
     """
-    rewards_B = torch.tensor(
-        [float("nan") if r.reward is None else r.reward for r in batch.responses], dtype=torch.float64
-    )
+    rewards_B = torch.from_numpy(np.array([r.reward for r in batch.responses], dtype=np.float64))  # None is nan
     groups_B = torch.tensor([r.group for r in batch.responses])
     mask_BT = scores.mask_BT & ~rewards_B.isnan()[:, None]  # as in training, an unscored response is in no mean
     found = {}
     for name, algorithm in ALGORITHMS.items():
         params = published(algorithm, batch)
-        critic = getattr(algorithm, "CRITIC", False)
+        critic = algorithm.token_advantages is not None
         advantages_B = (
             group_advantage(rewards_B, groups_B) if critic else algorithm.advantage(rewards_B, groups_B, params)
         ).double()
-        output = algorithm.loss(
-            scores.now_BT, scores.old_BT, advantages_B, mask_BT, params, sampler_log_probs_BT=scores.sampler_BT
-        )
+        inputs = LossInputs(scores.now_BT, scores.old_BT, advantages_B, mask_BT, groups_B, scores.sampler_BT)
+        output = algorithm.loss(inputs, params)
         shares = [algorithm.denominator(mask_BT[groups_B == g], params) for g in range(batch.num_groups)]
-        at_one = algorithm.loss(
-            scores.now_BT, scores.now_BT, advantages_B, mask_BT, params, sampler_log_probs_BT=scores.now_BT
-        )
+        on_policy = replace(inputs, old_log_probs_BT=scores.now_BT, sampler_log_probs_BT=scores.now_BT)
+        at_one = algorithm.loss(on_policy, params)
         found[name] = Loss(output, advantages_B, torch.stack(shares).double(), at_one.gradient_weight_BT)
     return found
 
 
-def published(algorithm: Algorithm, batch: StoredBatch) -> Any:
+def published(algorithm: AlgorithmSpec, batch: StoredBatch) -> Any:
     """The algorithm's default parameters, with the batch's generation limit where it has one."""
     params = algorithm.Params()
     has_limit = any(field.name == "max_length" for field in fields(params))
@@ -157,8 +163,7 @@ def _of(name: str, batch: StoredBatch, scores: TokenScores, gspo: Loss) -> tuple
     now_BT = scores.now_BT.detach().clone().requires_grad_()
     algorithm = ALGORITHMS[name]
     scored_B = ~gspo.advantages_B.isnan()
-    output = algorithm.loss(
-        now_BT, scores.old_BT, gspo.advantages_B, scores.mask_BT & scored_B[:, None], published(algorithm, batch)
-    )
+    inputs = LossInputs(now_BT, scores.old_BT, gspo.advantages_B, scores.mask_BT & scored_B[:, None])
+    output = algorithm.loss(inputs, published(algorithm, batch))
     (gradient_BT,) = torch.autograd.grad(output.loss_numerator / output.denominator, now_BT)
     return output, gradient_BT

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from gspo_cli.config import ModelConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.instruments.batch.data import StoredBatch, check_vocabulary
+from gspo_cli.instruments.batch.data import StoredBatch
+from gspo_cli.models.admission import input_ids_of
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.log_probs import token_scores
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MICRO_BATCH_TOKENS = 8192  # padded tokens of one forward pass, as in training
 
@@ -40,11 +39,10 @@ def load_sampling_policy(name: str, batch: StoredBatch) -> Policy:
     """
     found = []
     for dtype in ("float32", "bfloat16"):
-        model, tokenizer = load_policy(ModelConfig(path=name, dtype=dtype), name)
-        _check_tokenizer(name, tokenizer, batch)
-        found.append(weights_hash(model))
-        if found[-1] == batch.model_sha256:
-            return _checked(Policy(name, model, found[-1]), batch)
+        policy = _load(name, dtype, batch)
+        found.append(policy.sha256)
+        if policy.sha256 == batch.model_sha256:
+            return policy
     raise GspoError(
         f"{batch.path} was sampled by model {batch.model_sha256[:12]}, {name} is {found[0][:12]}",
         "old log-probabilities must be those of the policy that sampled",
@@ -54,13 +52,12 @@ def load_sampling_policy(name: str, batch: StoredBatch) -> Policy:
 
 def load_later_policy(name: str, batch: StoredBatch, sampling: Policy) -> Policy:
     """A policy some updates later, in the sampler's precision. Errors: GspoError when its tokenizer is another one."""
-    dtype = "bfloat16" if sampling.model.dtype == torch.bfloat16 else "float32"
+    return _load(name, "bfloat16" if sampling.model.dtype == torch.bfloat16 else "float32", batch)
+
+
+def _load(name: str, dtype: Literal["float32", "bfloat16"], batch: StoredBatch) -> Policy:
+    """Errors: GspoError for another tokenizer than the batch's, or token ids that are not the model's."""
     model, tokenizer = load_policy(ModelConfig(path=name, dtype=dtype), name)
-    _check_tokenizer(name, tokenizer, batch)
-    return _checked(Policy(name, model, weights_hash(model)), batch)
-
-
-def _check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, batch: StoredBatch) -> None:
     found = tokenizer_hash(tokenizer)
     if found != batch.tokenizer_sha256:
         raise GspoError(
@@ -68,12 +65,14 @@ def _check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, batch: Store
             "the same token ids would mean other texts",
             "give a model with the batch's tokenizer",
         )
-
-
-def _checked(policy: Policy, batch: StoredBatch) -> Policy:
-    ids = [r.prompt_ids + r.token_ids for r in batch.responses]
-    check_vocabulary(batch.path, ids, policy.model.get_input_embeddings().num_embeddings, policy.name)
-    return policy
+    size, ids = input_ids_of(model), [i for r in batch.responses for i in r.prompt_ids + r.token_ids]
+    if wrong := [i for i in (min(ids), max(ids)) if not 0 <= i < size]:
+        raise GspoError(
+            f"{batch.path} holds token id {wrong[0]}",
+            f"the vocabulary of {name} has {size} tokens, 0 to {size - 1}",
+            "give the model that sampled the batch",
+        )
+    return Policy(name, model, weights_hash(model))
 
 
 def chunks(batch: StoredBatch, rows: list[int]) -> Iterator[list[int]]:
@@ -107,20 +106,19 @@ def forward(model: PreTrainedModel, batch: StoredBatch, rows: list[int]) -> Tens
 @torch.no_grad()
 def log_probs(policy: Policy, batch: StoredBatch) -> Tensor:
     """log pi(y_t) at the stored temperature of every response token, float64 on the CPU: [B, T], 0 after the end."""
-    parts = [
-        forward(policy.model, batch, rows).cpu().double()
-        for group in range(batch.num_groups)
-        for rows in chunks(batch, batch.of_group(group))
-    ]
-    mask_BT = response_mask(batch)
-    return torch.zeros(mask_BT.shape, dtype=torch.float64).masked_scatter(mask_BT, torch.cat(parts))
+    passes = (rows for group in range(batch.num_groups) for rows in chunks(batch, batch.of_group(group)))
+    return _rows(batch, torch.cat([forward(policy.model, batch, rows).cpu().double() for rows in passes]))
 
 
 def sampler_log_probs(batch: StoredBatch) -> Tensor:
     """The stored ones, likewise: [B, T]."""
+    return _rows(batch, torch.tensor([p for r in batch.responses for p in r.log_probs], dtype=torch.float64))
+
+
+def _rows(batch: StoredBatch, flat_N: Tensor) -> Tensor:
+    """The responses' values as rows: [B, T], 0 after the end."""
     mask_BT = response_mask(batch)
-    flat = torch.tensor([p for r in batch.responses for p in r.log_probs], dtype=torch.float64)
-    return torch.zeros(mask_BT.shape, dtype=torch.float64).masked_scatter(mask_BT, flat)
+    return torch.zeros(mask_BT.shape, dtype=torch.float64).masked_scatter(mask_BT, flat_N)
 
 
 def response_mask(batch: StoredBatch) -> Tensor:

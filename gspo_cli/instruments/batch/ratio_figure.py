@@ -15,7 +15,6 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.algorithms.ops import sequence_log_ratio, token_log_ratio
 from gspo_cli.instruments.batch.losses import metrics
 from gspo_cli.instruments.batch.measure import BatchMeasurements
 from gspo_cli.report.figures import axes, style
@@ -33,8 +32,7 @@ TAIL = 5e-4
 def table(measured: BatchMeasurements) -> pd.DataFrame:
     """Counts `n` of log-ratios from `low` to `high`: all, and those whose gradient the clip makes 0."""
     scores = measured.scores
-    given = (scores.now_BT, scores.old_BT, scores.mask_BT)
-    ratios = {"tokens": token_log_ratio(*given)[scores.mask_BT], "responses": sequence_log_ratio(*given)[:, 0]}
+    ratios = {"tokens": scores.log_w_BT[scores.mask_BT], "responses": scores.log_s_B}
     parts = []
     for panel, algorithm in PANELS.items():
         clipped_BT = measured.losses[algorithm].output.clipped_BT

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gspo_cli import __version__
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.instruments.batch import length_figure, ratio_figure, weight_figure
@@ -40,8 +42,12 @@ def notes(measured: BatchMeasurements) -> list[str]:
             "over tokens): was it really this policy that sampled?"
         )
     limit, known = batch.max_length
+    pair = torch.tensor([0.0, 1.0]), torch.tensor([0, 0])
+    own = {n: a.advantage(*pair, a.Params())[1] for n, a in ALGORITHMS.items() if a.token_advantages is None}
+    centred = [name for name, advantage in own.items() if float(advantage) == 0.5]
     lines += [
-        "Published settings; dr_grpo and minirl take r - mean as advantage, all others (r - mean) / std of the group.",
+        f"Published settings; {' and '.join(centred)} take r - mean as advantage, all others (r - mean) / std of the "
+        "group.",
         "ppo has no critic here and takes the group advantage. dapo is its loss alone, without dynamic sampling and "
         "without the rules for overlong responses.",
         f"dr_grpo divides by the generation limit, {limit} tokens "

@@ -11,7 +11,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from gspo_cli.algorithms.metrics import within_variance
-from gspo_cli.algorithms.ops import sequence_log_ratio, token_log_ratio
 from gspo_cli.instruments.batch.measure import BatchMeasurements
 from gspo_cli.report.figures import axes, style
 from gspo_cli.report.figures.canvas import framed
@@ -24,7 +23,7 @@ SHOWN = ("grpo", "gspo")
 def chosen(measured: BatchMeasurements) -> int | None:
     """The response with the widest token ratios among those with an advantage; None if none has one."""
     scores = measured.scores
-    variance_B = within_variance(token_log_ratio(scores.now_BT, scores.old_BT, scores.mask_BT), scores.mask_BT)
+    variance_B = within_variance(scores.log_w_BT, scores.mask_BT)
     active_B = measured.losses["grpo"].advantages_B != 0
     return int(variance_B.where(active_B, -1.0).argmax()) if bool(active_B.any()) else None
 
@@ -37,11 +36,7 @@ def table(measured: BatchMeasurements) -> pd.DataFrame:
     if row is None:
         return pd.DataFrame(columns=columns)
     length = int(scores.mask_BT[row].sum())
-    given = (scores.now_BT[row : row + 1], scores.old_BT[row : row + 1], scores.mask_BT[row : row + 1])
-    ratios = {
-        "grpo": token_log_ratio(*given)[0, :length].exp(),
-        "gspo": sequence_log_ratio(*given)[0].exp().expand(length),
-    }
+    ratios = {"grpo": scores.log_w_BT[row, :length].exp(), "gspo": scores.log_s_B[row].exp().expand(length)}
     parts = []
     for name in SHOWN:
         loss = measured.losses[name]

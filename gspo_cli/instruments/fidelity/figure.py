@@ -49,6 +49,9 @@ def draw(found: pd.DataFrame, lines: list[str], paper: Paper = SCREEN) -> Figure
 
 
 def _panel(ax: Axes, rows: pd.DataFrame, x: str, looks: dict[str, style.Look]) -> None:
+    if rows["cosine"].isna().all():
+        axes.no_values(ax)
+        return
     ticks = sorted(rows[x].unique())
     place = {value: index for index, value in enumerate(ticks)}
     ax.axhline(0, color="#999999", linewidth=0.6, zorder=1)

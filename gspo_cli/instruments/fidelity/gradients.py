@@ -40,10 +40,10 @@ class Arm:
         return self.run.arm
 
     @property
-    def passes(self) -> tuple[bool, str, str]:
+    def passes(self) -> tuple[bool, str, str, bool]:
         """Arms with the same key lay out the same rows and make the same forward passes."""
         algo = self.run.recipe.algo
-        return algo.truncation == "mask", algo.replay, algo.old_log_probs
+        return algo.truncation == "mask", algo.replay, algo.old_log_probs, self.learner.algorithm.WHOLE_GROUPS
 
 
 @dataclass
@@ -89,28 +89,34 @@ class Compressor:
 def prepare(batch: RolloutBatch, arms: Sequence[Arm], noise: RecordedNoise | None) -> Prepared:
     """Rows, advantages and the old policy's log-probabilities and routes: the model's present ones."""
     mini_batches: dict[str, MiniBatch] = {}
-    first: dict[tuple[bool, str, str], MiniBatch] = {}
+    first: dict[tuple[bool, str, str, bool], MiniBatch] = {}
     for arm in arms:
-        algo, learner = arm.run.recipe.algo, arm.learner
-        rewards_B, groups_B = rewards_and_groups(batch, algo.overlong_cache_frac)
-        advantages_B = arm.run.algorithm.advantage(rewards_B, groups_B, arm.run.params)
-        batching = Batching(
-            minibatches=1,
-            micro_batch_tokens=arm.run.recipe.train.micro_batch_tokens,
-            keep_rows_without_advantage=learner.reference is not None,
-            mask_truncated=algo.truncation == "mask",
-            routing=learner.routing if arm.run.recipe.records_routes else None,
-            packed=paths_of(learner.model).packed,
-            noise=noise,
-        )
-        (mini_batch,) = make_mini_batches(batch, advantages_B, batching, learner.model.device)
+        (mini_batch,) = mini_batches_of(batch, arm, 1, noise)
         mini_batches[arm.name] = mini_batch
         if arm.passes in first:
             _copy_old_policy(first[arm.passes], mini_batch)
         else:
             first[arm.passes] = mini_batch
-            _record_old_policy(learner, mini_batch)
+            _record_old_policy(arm.learner, mini_batch)
     return Prepared(list(arms), mini_batches)
+
+
+def mini_batches_of(batch: RolloutBatch, arm: Arm, num: int, noise: RecordedNoise | None = None) -> list[MiniBatch]:
+    """A rollout batch as an arm trains on it, in `num` mini-batches."""
+    recipe, learner = arm.run.recipe, arm.learner
+    rewards_B, groups_B = rewards_and_groups(batch, recipe.algo.overlong_cache_frac)
+    advantages_B = arm.run.algorithm.advantage(rewards_B, groups_B, arm.run.params)
+    batching = Batching(
+        minibatches=num,
+        micro_batch_tokens=recipe.train.micro_batch_tokens,
+        keep_rows_without_advantage=learner.reference is not None,
+        whole_groups=learner.algorithm.WHOLE_GROUPS,
+        mask_truncated=recipe.algo.truncation == "mask",
+        routing=learner.routing if recipe.records_routes else None,
+        packed=paths_of(learner.model).packed,
+        noise=noise,
+    )
+    return make_mini_batches(batch, advantages_B, batching, learner.model.device)
 
 
 @torch.no_grad()
@@ -135,7 +141,7 @@ def estimates(prepared: Prepared, noises: Sequence[float], compressor: Compresso
     A noise of sigma adds sigma times the prepared noise to the old policy's log-probabilities.
     Arms whose token weights agree share the backward pass.
     """
-    groups: dict[tuple[bool, str, str], list[Arm]] = defaultdict(list)
+    groups: dict[tuple[bool, str, str, bool], list[Arm]] = defaultdict(list)
     for arm in prepared.arms:
         groups[arm.passes].append(arm)
     found: dict[tuple[str, float], Estimate] = {}
@@ -187,10 +193,7 @@ def _add_pass(prepared: Prepared, index: int, sums: dict[tuple[str, float], _Sum
 
 def _same(weight_BT: Tensor, done: list[tuple[Tensor, Tensor]]) -> Tensor | None:
     """The gradient of equal token weights, if there is one; rounding aside."""
-    for known_BT, gradient_D in done:
-        if torch.allclose(known_BT, weight_BT, rtol=1e-6, atol=0.0):
-            return gradient_D
-    return None
+    return next((g_D for known_BT, g_D in done if torch.allclose(known_BT, weight_BT, rtol=1e-6, atol=0.0)), None)
 
 
 def with_noise(micro: MicroBatch, sigma: float, arm: Arm) -> MicroBatch:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice, product
 from typing import Protocol
 
 import torch
 
 from gspo_cli.instruments.fidelity.estimates import Fidelity, Signal, fidelity, signal
-from gspo_cli.instruments.fidelity.gradients import Arm, Compressor, estimates, prepare
-from gspo_cli.models.admission import paths_of
-from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.instruments.fidelity.gradients import Arm, Compressor, estimates, mini_batches_of, prepare
 from gspo_cli.training.step.noise import RecordedNoise
 from gspo_cli.training.step.update import Learner, record_old_policy, update
 from gspo_cli.training.study.arms import Run
@@ -72,41 +71,35 @@ def measure_seed(
     model, seed = learner.model, updater.recipe.seed
     start = {name: value.clone() for name, value in model.state_dict().items()}
     try:
-        numbers = iter(range(1, 1 << 30))
+        numbers = count(1)
         prepared = [
-            prepare(source.draw(number, 0), arms, unit_noise(updater, number))
-            for number in (next(numbers) for _ in range(plan.batches))
+            # noise of one nat per token, to be scaled
+            prepare(source.draw(number, 0), arms, RecordedNoise(seed, number, token=1.0))
+            for number in islice(numbers, plan.batches)
         ]
-        fresh = [next(numbers) for _ in range(plan.reference)]  # the same prompts after every number of updates
+        fresh = list(islice(numbers, plan.reference))  # the same prompts after every number of updates
         steps, done = make_updates(updater, learner, source, numbers), 0
         compressor, cells = Compressor(model), list[Cell]()
-        for count in plan.updates:
-            while done < count:
+        for updates in plan.updates:
+            while done < updates:
                 done = next(steps)
-            progress(f"seed {seed}, {count} updates: reference")
-            references = reference(arms, source, fresh, count, compressor)
-            progress(f"seed {seed}, {count} updates: {len(arms)} arms at {len(plan.noises)} noises")
+            progress(f"seed {seed}, {updates} updates: reference")
+            references = reference(arms, source, fresh, updates, compressor)
+            progress(f"seed {seed}, {updates} updates: {len(arms)} arms at {len(plan.noises)} noises")
             found = [estimates(batch, plan.noises, compressor) for batch in prepared]
-            for arm in arms:
-                for sigma in plan.noises:
-                    mine = [one[arm.name, sigma] for one in found]
-                    known = references[arm.name]
-                    measured = fidelity(torch.stack([m.gradient_D for m in mine]), known)
-                    cells.append(
-                        Cell(
-                            arm.name, count, sigma, seed, measured, known.ceiling,
-                            known.variance / known.squared_norm if known.resolved else None, known.resolved,
-                            _mean([m.effective for m in mine]), _mean([m.clipped for m in mine]),
-                        )
-                    )  # fmt: skip
+            for arm, sigma in product(arms, plan.noises):
+                mine, known = [one[arm.name, sigma] for one in found], references[arm.name]
+                measured = fidelity(torch.stack([m.gradient_D for m in mine]), known)
+                cells.append(
+                    Cell(
+                        arm.name, updates, sigma, seed, measured, known.ceiling,
+                        known.variance / known.squared_norm if known.resolved else None, known.resolved,
+                        _mean([m.effective for m in mine]), _mean([m.clipped for m in mine]),
+                    )
+                )  # fmt: skip
         return cells
     finally:
         model.load_state_dict(start)
-
-
-def unit_noise(run: Run, number: int) -> RecordedNoise:
-    """Noise of one nat per token, to be scaled."""
-    return RecordedNoise(run.recipe.seed, number, token=1.0)
 
 
 def reference(
@@ -122,15 +115,7 @@ def reference(
         ready = prepare(source.draw(number, version), arms, None)
         for (name, _), estimate in estimates(ready, (0.0,), compressor).items():
             found[name].append(estimate.gradient_D)
-    known: list[tuple[list[torch.Tensor], Signal]] = []
-    signals: dict[str, Signal] = {}
-    for name, gradients in found.items():
-        same = next((s for other, s in known if all(map(torch.equal, other, gradients))), None)
-        if same is None:
-            same = signal(torch.stack(gradients))
-            known.append((gradients, same))
-        signals[name] = same
-    return signals
+    return {name: signal(torch.stack(gradients)) for name, gradients in found.items()}
 
 
 def make_updates(run: Run, learner: Learner, source: Source, numbers: Iterator[int]) -> Iterator[int]:
@@ -139,14 +124,7 @@ def make_updates(run: Run, learner: Learner, source: Source, numbers: Iterator[i
     lr = recipe.algo.lr or recipe.train.lr
     while True:
         batch = source.draw(next(numbers), done)
-        rewards_B, groups_B = rewards_and_groups(batch, recipe.algo.overlong_cache_frac)
-        advantages_B = run.algorithm.advantage(rewards_B, groups_B, run.params)
-        batching = Batching(
-            recipe.minibatches, recipe.train.micro_batch_tokens, learner.reference is not None,
-            recipe.algo.truncation == "mask", learner.routing if recipe.records_routes else None,
-            paths_of(learner.model).packed,
-        )  # fmt: skip
-        mini_batches = make_mini_batches(batch, advantages_B, batching, learner.model.device)
+        mini_batches = mini_batches_of(batch, Arm(run, learner), recipe.minibatches)
         record_old_policy(learner, mini_batches)
         for index, mini_batch in enumerate(mini_batches):
             update(learner, mini_batch, lr, first=index == 0)

@@ -32,18 +32,15 @@ def merge_fidelity(files: Sequence[Path], out: Path, images: Collection[Image] =
             raise GspoError(
                 f"{path} is no measurement", "it is not what `gspo report fidelity` writes", f"{FILE}-rows.json"
             )
-        for key in SAME:
-            if other[key] != first[key]:
-                raise GspoError(
-                    f"{paths[0]} and {path} cannot be pooled",
-                    f"they differ in {key}: {first[key]} and {other[key]}",
-                    "pool measurements that differ in their seeds alone",
-                )
+        different = [f"they differ in {key}: {first[key]} and {other[key]}" for key in SAME if other[key] != first[key]]
         if _cells(other) != _cells(first):
+            different.append("they have other arms, updates or noises")
+        if different:
             raise GspoError(
-                f"{paths[0]} and {path} cannot be pooled", "they have other arms, updates or noises",
+                f"{paths[0]} and {path} cannot be pooled",
+                different[0],
                 "pool measurements that differ in their seeds alone",
-            )  # fmt: skip
+            )
     seeds = [seed for one in found for seed in one["seeds"]]
     if len(set(seeds)) < len(seeds):
         raise GspoError(

@@ -85,14 +85,13 @@ def _one(cell: Cell, baseline: Cell | None) -> dict[str, float | None]:
 def _pooled(cells: list[Cell], baselines: list[Cell]) -> dict[str, float | int | None]:
     """Means over seeds; with one seed, intervals over its batches, which see neither other updates nor references."""
     rows = [_one(c, b) for c, b in zip_longest(cells, baselines) if c is not None]
-    out: dict[str, float | int | None] = {name: _mean([row[name] for row in rows]) for name in rows[0]}
     if len(cells) > 1:
         return _over_seeds(rows)
     mine, theirs = cells[0].fidelity.cosines, baselines[0].fidelity.cosines if baselines else ()
     many: dict[str, list[float | None]] = {
         "": list(mine), "gap_": [a - b for a, b in zip(mine, theirs, strict=False)], "projection_": [],
     }  # fmt: skip
-    return out | _intervals(many, len(mine))
+    return rows[0] | _intervals(many, len(mine))
 
 
 def _over_seeds(rows: list[dict[str, float | None]]) -> dict[str, float | int | None]:

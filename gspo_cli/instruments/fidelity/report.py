@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from gspo_cli import __version__
-from gspo_cli.config import Recipe
+from gspo_cli.config import Recipe, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.instruments.fidelity.figure import TITLE, draw
 from gspo_cli.instruments.fidelity.gradients import EXACT, Arm
@@ -28,7 +28,7 @@ from gspo_cli.runlog.fs import write_text
 from gspo_cli.seeds import derive_seed
 from gspo_cli.training.setup import Setup, load_setup, make_learner
 from gspo_cli.training.state.run_config import config_hash
-from gspo_cli.training.study.arms import Run, find_algorithm, plan_runs
+from gspo_cli.training.study.arms import Run, algorithm_of, plan_runs
 from gspo_cli.types import RolloutBatch, Sampling
 
 FILE = "fidelity"
@@ -69,18 +69,19 @@ def check_request(recipe: Recipe, request: Request) -> Recipe:
             raise GspoError(message, why, hint)
     arms = dict(recipe.arms)
     for arm in request.arms:
-        algorithm = find_algorithm(str(arms.get(arm, {"name": arm}).get("name", recipe.algo.name)), list(arms))
-        if getattr(algorithm, "CRITIC", False):
+        name, algorithm = algorithm_of(recipe, arm)
+        if algorithm.token_advantages is not None:
             raise GspoError(
                 f"arm {arm} has a critic",
                 "its advantages come from a critic that a start model does not have",
                 "leave it out",
             )
-        if not getattr(algorithm, "HAS_RATIO", True):
-            arms[arm] = {"name": arm} | arms.get(arm, {}) | {"allow_stale": True}
-    for clip in request.clips:
-        arms[f"gspo-{clip:g}"] = {"name": "gspo", "clip": {"low": clip, "high": clip}}
-    return recipe.model_copy(update={"arms": arms})
+        if not algorithm.HAS_RATIO:
+            arms[arm] = {"name": name, "allow_stale": True} | arms.get(arm, {})
+    ranges = {f"gspo-{clip:g}": {"name": "gspo", "clip": {"low": clip, "high": clip}} for clip in request.clips}
+    changed, given = recipe.model_copy(update={"arms": arms | ranges}), recipe._command_line
+    changed._command_line = merge(given, {"arms": ranges} if ranges else {})
+    return changed
 
 
 def names(request: Request) -> list[str]:
@@ -184,8 +185,8 @@ def notes(found: pd.DataFrame, recipe: Recipe, request: Request, baseline: str |
         f"before the updates, {plan.reference} fresh ones ({plan.reference * size} responses) as the reference at each "
         f"number of updates; updates by {request.updater}, {recipe.minibatches} to a batch, learning rate "
         f"{recipe.train.lr:g}." + (f" {rows}" if rows else ""),
-        "Cosine to the arm's own on-policy gradient, the reference's noise removed. Dotted: a fresh batch of the same "
-        "size, the most that any arm can reach.",
+        "Cosine to the arm's own on-policy gradient, the reference's noise removed. Dotted: what a fresh batch of "
+        "the same size reaches.",
         f"Intervals: 95 %, Student's t over {len(request.seeds)} seeds, each with its own updates, batches and "
         "reference."
         if many

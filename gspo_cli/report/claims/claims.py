@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +11,7 @@ from gspo_cli.stats.paired import ALPHA, FEWEST
 
 Rule = Literal["ahead", "not_ahead_needed", "needed", "fewer_collapses", "ahead_or_fewer_collapses", "equal", "inside",
                "ahead_twice"]  # fmt: skip
-"""What supports a claim and what contradicts it; `RULES` has both."""
+"""What supports a claim and what contradicts it; `verdict_of` has both."""
 ClaimVerdict = Literal["supported", "contradicted", "inconclusive", "not_tested"]
 
 
@@ -108,68 +107,31 @@ class Outcome:
     """For `ahead_twice`: the same treatment against a second baseline."""
 
 
-def verdict_of(rule: Rule, outcome: Outcome) -> ClaimVerdict:
+def verdict_of(rule: Rule, o: Outcome) -> ClaimVerdict:
     """The verdict of one claim. A suggestive result is inconclusive, as is any with fewer than `FEWEST` seeds."""
-    if num_pairs(outcome.evidence) < FEWEST:
+    e, c, num_runs = o.evidence, o.collapses, num_pairs(o.evidence)
+    if num_runs < FEWEST:
         return "inconclusive"
-    supported, contradicted = RULES[rule]
-    return "supported" if supported(outcome) else "contradicted" if contradicted(outcome) else "inconclusive"
+    ahead, behind, equal = _shows(o, 1), _shows(o, -1), o.verdict == "equal"
+    more = len(c.treatment) - len(c.baseline) if c and c.p <= ALPHA else 0  # collapses, where that is shown
+    stable, unneeded = c is not None and not c.baseline, c is not None and not c.baseline and not c.treatment
+    only_baseline = c is not None and len(c.baseline) == num_runs and not c.treatment
+    outside = e.ci is not None and e.margin is not None and (e.ci[0] > e.margin or e.ci[1] < -e.margin)
+    # rule -> (what supports the claim, what contradicts it)
+    rules: dict[Rule, tuple[bool, bool]] = {
+        "ahead": (ahead, behind),
+        "fewer_collapses": (more < 0, more > 0),
+        "ahead_or_fewer_collapses": ((ahead and more <= 0) or (more < 0 and not behind), behind or more > 0),
+        "needed": ((ahead and more < 0) or only_baseline, equal and unneeded),
+        "not_ahead_needed": (equal and stable, ahead),
+        "equal": (equal, behind),
+        "inside": (within_margin(e), outside),
+        "ahead_twice": (ahead and o.second is not None and _shows(o.second, 1), behind),
+    }
+    supported, contradicted = rules[rule]
+    return "supported" if supported else "contradicted" if contradicted else "inconclusive"
 
 
-def _ahead(o: Outcome) -> bool:
-    return o.verdict in ("better", "different") and o.evidence.effect > 0
-
-
-def _behind(o: Outcome) -> bool:
-    return o.verdict in ("better", "different") and o.evidence.effect < 0
-
-
-def _equal(o: Outcome) -> bool:
-    return o.verdict == "equal"
-
-
-def _fewer(o: Outcome) -> bool:
-    c = o.collapses
-    return c is not None and len(c.treatment) < len(c.baseline) and c.p <= ALPHA
-
-
-def _more(o: Outcome) -> bool:
-    c = o.collapses
-    return c is not None and len(c.treatment) > len(c.baseline) and c.p <= ALPHA
-
-
-def _baseline_stable(o: Outcome) -> bool:
-    return o.collapses is not None and not o.collapses.baseline
-
-
-def _needed(o: Outcome) -> bool:
-    """Whether the baseline collapses without what the treatment has."""
-    c = o.collapses
-    only_baseline = c is not None and len(c.baseline) == num_pairs(o.evidence) and not c.treatment
-    return (_ahead(o) and _fewer(o)) or only_baseline
-
-
-def _not_needed(o: Outcome) -> bool:
-    return _equal(o) and _baseline_stable(o) and o.collapses is not None and not o.collapses.treatment
-
-
-def _outside(o: Outcome) -> bool:
-    """Whether the 95 % interval lies outside the band."""
-    e = o.evidence
-    return e.ci is not None and e.margin is not None and (e.ci[0] > e.margin or e.ci[1] < -e.margin)
-
-
-Condition = Callable[[Outcome], bool]
-
-RULES: dict[Rule, tuple[Condition, Condition]] = {
-    "ahead": (_ahead, _behind),
-    "fewer_collapses": (_fewer, _more),
-    "ahead_or_fewer_collapses": (lambda o: (_ahead(o) and not _more(o)) or (_fewer(o) and not _behind(o)),
-                                 lambda o: _behind(o) or _more(o)),
-    "needed": (_needed, _not_needed),
-    "not_ahead_needed": (lambda o: _equal(o) and _baseline_stable(o), _ahead),
-    "equal": (_equal, _behind),
-    "inside": (lambda o: within_margin(o.evidence), _outside),
-    "ahead_twice": (lambda o: _ahead(o) and o.second is not None and _ahead(o.second), _behind),
-}  # fmt: skip
-"""Rule -> (what supports the claim, what contradicts it)."""
+def _shows(o: Outcome, sign: int) -> bool:
+    """Whether the treatment is ahead (1) or behind (-1)."""
+    return o.verdict in ("better", "different") and o.evidence.effect * sign > 0

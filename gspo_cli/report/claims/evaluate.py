@@ -14,7 +14,15 @@ from gspo_cli.report.claims.arms import COMMAND, batch_reports, noise_slopes, to
 from gspo_cli.report.claims.claims import CLAIMS, Claim, Outcome, verdict_of
 from gspo_cli.report.compare.comparison import evidence_of
 from gspo_cli.report.compare.preconditions import failures
-from gspo_cli.report.compare.scores import Collapses, DifferenceStats, Scores, collapses, difference_stats, scores
+from gspo_cli.report.compare.scores import (
+    Collapses,
+    DifferenceStats,
+    Scores,
+    below_start,
+    collapses,
+    difference_stats,
+    scores,
+)
 from gspo_cli.report.compare.settings import conditions, settings_of
 from gspo_cli.report.compare.study import report_config, seed_departure
 from gspo_cli.report.compare.verdict import Evidence, judge, within_margin
@@ -116,17 +124,13 @@ def _evaluate(claim: Claim, study: Study, records: Records, declared: ReportConf
         return ClaimResult(claim, kept, not_tested=f"another model than the paper's: {share} here",
                            decide="the paper's model: model.path = Qwen/Qwen3-30B-A3B-Base")  # fmt: skip
     better = "neither" if claim.band else "higher" if claim.number == "clip_ratio" else better_of(spec)
-    settings = settings_of(kept, declared)
+    settings, same = settings_of(kept, declared), {arm: arm for arm in (kept.baseline, kept.treatment)}
     return ClaimResult(
         claim, kept, stats, fallen, shift, better,
         unequal="" if claim.band or claim.number == "clip_ratio" else settings.unequal,
-        conditions="" if claim.baseline == claim.treatment else conditions(settings, {a: a for a in _arms(kept)}),
+        conditions="" if claim.baseline == claim.treatment else conditions(settings, same),
         exploratory=seed_departure(study, pair, declared),
     )  # fmt: skip
-
-
-def _arms(pair: Pair) -> tuple[str, str]:
-    return pair.baseline, pair.treatment
 
 
 def _evaluate_batches(claim: Claim, study: Study, how: str) -> ClaimResult:
@@ -218,6 +222,7 @@ def _to_dict(result: ClaimResult, p: dict[str, float]) -> dict[str, Any]:
         "p_adjusted": p,
         "p_exact": evidence.p_exact,
         "collapses": fallen and asdict(fallen),
+        "below_start": asdict(below_start(pair)) if fallen and pair else None,
         "failed": [r.name for r in pair.records if r.facts.status == "failed"] if pair else [],
         "conditions": result.conditions,
         "exploratory": result.exploratory,
@@ -258,5 +263,7 @@ def found_text(row: dict[str, Any]) -> str:
     fallen = row["collapses"]
     if fallen:
         text += f"; collapsed {len(fallen['treatment'])} against {len(fallen['baseline'])} runs"
+        if sunk := row["below_start"]:
+            text += f", ended below their start {len(sunk['treatment'])} against {len(sunk['baseline'])}"
     tests = ", ".join(f"{name} {p:.3g}" for name, p in row["p_adjusted"].items())
     return f"{text}; N = {row['n']}; p: {tests or 'n/a'}" + ("" if row["primary"] or not tests else " (Holm)")

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel
 
-from gspo_cli.config import Recipe
+from gspo_cli.config import flat
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.report.compare.comparison import unit
+from gspo_cli.report.compare.result import Compared, Found
 from gspo_cli.report.compare.study import ComparisonRequest, compare
-from gspo_cli.report.runs.facts import flatten
+from gspo_cli.report.compare.texts import BELOW_START, sensitivity_texts, unit
+from gspo_cli.report.runs.facts import recipe_default
 from gspo_cli.report.runs.folders import find_study, read_study
+from gspo_cli.runlog.folder import read_study_file
 from gspo_cli.runlog.strict_json import read_object
 
 DECIDED = ("better", "different", "equal")
@@ -23,6 +24,9 @@ DECIDED = ("better", "different", "equal")
 NOT_AXES = ("name", "seed", "model.threads", "report.", "arms.")
 """Keys that tell studies apart without being a condition."""
 MOST = 2
+SIDES = ("baseline", "treatment")
+COUNTS = ("collapsed_baseline", "collapsed_treatment", "below_start_baseline", "below_start_treatment")
+"""Columns that count runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,8 @@ class MapCell:
     study: Path
     values: dict[str, Any]
     """Its value on each axis."""
-    result: dict[str, Any] | None
-    """Its comparison (`compare`); None where nothing was measured yet."""
+    result: Found | None
+    """Its comparison; None where nothing was measured yet."""
     why: str = ""
     """Why not."""
 
@@ -84,10 +88,10 @@ def _studies(name: str, root: Path) -> list[Path]:
 
 def _settings(folder: Path) -> dict[str, Any]:
     """Dotted key -> value: of its plan, which holds for all arms, or of its first run if it has none."""
-    plans = read_object(folder / "study.json")["plans"] if (folder / "study.json").is_file() else []
+    plans = read_study_file(folder).plans if (folder / "study.json").is_file() else []
     if plans and "recipe" in plans[-1]:
-        return dict(flatten(plans[-1]["recipe"]))
-    return dict(flatten(read_object(min(folder.glob("*/config.json")))))
+        return flat(plans[-1]["recipe"])
+    return flat(read_object(min(folder.glob("*/config.json"))))
 
 
 def _differing(tables: Sequence[dict[str, Any]]) -> list[str]:
@@ -97,29 +101,14 @@ def _differing(tables: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _value(table: dict[str, Any], key: str) -> Any:
-    return table[key] if key in table else _default(key)
-
-
-def _default(key: str) -> Any:
-    """A recipe key's default; None for one that recipes do not have, such as a parameter of an algorithm."""
-    model: type[BaseModel] = Recipe
-    for part in key.split("."):
-        field = model.model_fields.get(part)
-        if field is None:
-            return None
-        kinds = [field.annotation, *get_args(field.annotation)]
-        tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not tables:
-            return field.get_default(call_default_factory=True, validated_data={})
-        model = tables[0]
-    return None
+    return table[key] if key in table else recipe_default(key)
 
 
 def _measured(folder: Path, values: dict[str, Any], request: ComparisonRequest) -> MapCell:
     if not list(folder.glob("*/run.json")):
         return MapCell(folder, values, None, "no run has begun")
     try:
-        return MapCell(folder, values, compare(read_study(folder), request))
+        return MapCell(folder, values, compare(read_study(folder), request).primary)
     except GspoError as error:
         if error.code != ExitCode.USER_ERROR:
             raise
@@ -128,7 +117,7 @@ def _measured(folder: Path, values: dict[str, Any], request: ComparisonRequest) 
 
 def map_table(axes: Sequence[str], cells: Sequence[MapCell]) -> pd.DataFrame:
     """One row a cell, in the order of its values: the axes' columns, then `effect`, `low`, `high` (treatment minus
-    baseline, 95 %, in `unit`), `n` pairs of runs, `verdict`, `decided`."""
+    baseline, 95 %, in `unit`), `n` pairs of runs, `verdict`, `decided`, and `COUNTS` of all its runs."""
     rows = [
         {key: _text(cell.values[key]) for key in axes} | {"study": cell.study.name} | _row(cell)
         for cell in sorted(cells, key=lambda cell: [_order(cell.values[key]) for key in axes])
@@ -136,17 +125,49 @@ def map_table(axes: Sequence[str], cells: Sequence[MapCell]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def map_notes(cells: Sequence[MapCell]) -> list[str]:
+    """What speaks against the cells: runs that collapsed or ended below their start, verdicts that depend on them, and
+    tuning under other conditions."""
+    found = [(cell.study.name, cell.result) for cell in cells if isinstance(cell.result, Compared)]
+    if not found:
+        return []
+    pairs, arms = sum(len(one.seeds) for _, one in found), (found[0][1].baseline, found[0][1].treatment)
+    notes = []
+    for text, key in (("Collapsed", "collapses"), (BELOW_START, "below_start")):
+        counts = [sum(len(getattr(getattr(one, key), side)) for _, one in found) for side in SIDES]
+        shown = ", ".join(f"{arm} {count} of {pairs}" for arm, count in zip(arms, counts, strict=True))
+        notes.append(f"{text}: {shown} runs.")
+    for name, one in found:
+        verdict = one.verdict.replace("_", " ")
+        notes += [
+            f"{name}, {verdict} with N={one.evidence.n}; {text}" for text in sensitivity_texts(one, all_pairs=True)
+        ]
+    tuning: dict[str, list[str]] = {}
+    for name, one in found:
+        if one.settings.tuned_elsewhere:
+            tuning.setdefault(one.settings.tuned_elsewhere, []).append(name)
+    for text, names in tuning.items():
+        where = f"in all {len(found)} cells" if len(names) == len(found) else f"in {', '.join(names)}"
+        notes.append(f"{text[0].upper()}{text[1:]}, {where}.")
+    return notes
+
+
 def _row(cell: MapCell) -> dict[str, Any]:
     found = cell.result
-    if found is None or found["verdict"] == "refused" or found.get("n") is None:
-        verdict = "unmeasured" if found is None else str(found["verdict"])
+    if not isinstance(found, Compared):
+        verdict = "unmeasured" if found is None else found.verdict
         nothing: dict[str, Any] = dict.fromkeys(("effect", "low", "high"), float("nan"))
-        return nothing | {"n": 0, "unit": "", "verdict": verdict, "decided": False}
-    scale = 100 if found["points"] else 1
-    low, high = found["ci"] or (float("nan"), float("nan"))
+        counts: dict[str, Any] = dict.fromkeys(COUNTS, 0)
+        return nothing | {"n": 0, "unit": "", "verdict": verdict, "decided": False} | counts
+    scale = 100 if found.points else 1
+    low, high = found.evidence.ci or (float("nan"), float("nan"))
     return {
-        "effect": scale * found["effect"], "low": scale * low, "high": scale * high, "n": found["n"],
-        "unit": unit(found), "verdict": found["verdict"], "decided": found["verdict"] in DECIDED,
+        "effect": scale * found.evidence.effect, "low": scale * low, "high": scale * high, "n": found.evidence.n,
+        "unit": unit(found), "verdict": found.verdict, "decided": found.verdict in DECIDED,
+    } | {
+        f"{what}_{side}": len(getattr(runs, side))
+        for what, runs in (("collapsed", found.collapses), ("below_start", found.below_start))
+        for side in SIDES
     }  # fmt: skip
 
 

@@ -5,11 +5,11 @@ X = positions of a curve.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from gspo_cli.report.compare.verdict import FEWEST_TO_SUGGEST
+from gspo_cli.report.compare.verdict import FEWEST_TO_SUGGEST, Interval
 from gspo_cli.report.runs.metric_spec import CurveMetric, MetricSpec
 from gspo_cli.report.runs.pairs import Pair
 from gspo_cli.stats.paired import is_flat, paired_t
@@ -20,10 +20,32 @@ MOST_POINTS = 1000
 """Positions of a fit; a longer curve is averaged over equal stretches."""
 Curves = dict[int, tuple[Array, Array]]
 """Seed -> (positions, values)."""
-Result = dict[str, Any]
 
 
-def learning_curve(run: str, curves: Curves) -> Result:
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over seeds with its 95 % interval; None where no seed, or too few, allow one."""
+
+    value: float | None
+    ci: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class LearningCurve:
+    """A sigmoid through the curves of a run or an arm."""
+
+    run: str
+    n: int
+    """Seeds."""
+    fitted: int
+    """Seeds whose curve showed its asymptote."""
+    asymptote: Estimate
+    half: Estimate
+    steepness: Estimate
+    axis: str
+
+
+def learning_curve(run: str, curves: Curves, axis: str = "steps") -> LearningCurve:
     """A run's (or an arm's) asymptote and the place of half its rise, the means over seeds with their intervals.
 
     Each seed has its own fit. `fitted` of `n` seeds showed their asymptote; the others are left out, so with fewer fits
@@ -31,15 +53,15 @@ def learning_curve(run: str, curves: Curves) -> Result:
     """
     fits = [fit for x_X, y_X in curves.values() if (fit := fit_sigmoid(*thinned(x_X, y_X))) is not None]
 
-    def over_seeds(values: list[float]) -> Result:
+    def over_seeds(values: list[float]) -> Estimate:
         each = np.array(values)
-        ci = None if len(each) < FEWEST_TO_SUGGEST or is_flat(each) else list(paired_t(each).ci)
-        return {"value": float(each.mean()) if len(each) else None, "ci": ci}
+        ci = None if len(each) < FEWEST_TO_SUGGEST or is_flat(each) else paired_t(each).ci
+        return Estimate(float(each.mean()) if len(each) else None, ci)
 
-    return {
-        "run": run, "n": len(curves), "fitted": len(fits), "asymptote": over_seeds([fit.asymptote for fit in fits]),
-        "half": over_seeds([fit.half for fit in fits]), "steepness": over_seeds([fit.steepness for fit in fits]),
-    }  # fmt: skip
+    return LearningCurve(
+        run, len(curves), len(fits), over_seeds([fit.asymptote for fit in fits]),
+        over_seeds([fit.half for fit in fits]), over_seeds([fit.steepness for fit in fits]), axis,
+    )  # fmt: skip
 
 
 def thinned(x_X: Array, y_X: Array) -> tuple[Array, Array]:
@@ -50,7 +72,7 @@ def thinned(x_X: Array, y_X: Array) -> tuple[Array, Array]:
     return np.array([x_X[part].mean() for part in parts]), np.array([y_X[part].mean() for part in parts])
 
 
-def learning_curves(pair: Pair, spec: MetricSpec, kept_S: Array) -> list[Result]:
+def learning_curves(pair: Pair, spec: MetricSpec, kept_S: Array) -> list[LearningCurve]:
     """Both arms' curves of the metric along its own axis, over the pairs without a collapse; none for a benchmark."""
     if not isinstance(spec, CurveMetric):
         return []
@@ -59,5 +81,5 @@ def learning_curves(pair: Pair, spec: MetricSpec, kept_S: Array) -> list[Result]
     for arm, side in ((pair.baseline, pair.left), (pair.treatment, pair.right)):
         known = {seed: record.curves.xy(spec.metric, spec.budget) for seed in seeds if (record := side[seed]).curves}
         curves = {seed: xy for seed, xy in known.items() if xy is not None}
-        found.append(learning_curve(arm, curves) | {"axis": spec.budget})
+        found.append(learning_curve(arm, curves, spec.budget))
     return found

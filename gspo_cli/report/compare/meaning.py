@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.report.runs.curves import QUERIES
-from gspo_cli.report.runs.metric_spec import KEPT_ONLY, REWARD, BenchmarkMetric, MetricSpec
+from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec
 from gspo_cli.report.runs.pairs import Pair, RunRecord
 from gspo_cli.runlog.schema import metric
 
@@ -79,14 +79,6 @@ def changed_meanings(pair: Pair, spec: MetricSpec) -> Iterator[tuple[str, str, s
 def _value(record: RunRecord, meaning: Meaning) -> Any:
     value = record.facts.config_flat.get(meaning.key)
     return meaning.default if value is None else value
-
-
-def covers_kept_only(record: RunRecord) -> bool:
-    """Whether the log's `reward/mean` leaves out the groups that dynamic sampling put aside, as it formerly did."""
-    if not record.facts.config_flat.get("algo.dynamic_sampling") or record.curves is None:
-        return False
-    values = record.curves.values
-    return len(values[REWARD]) > len(values[KEPT_ONLY])
 
 
 def unscored_share(record: RunRecord) -> float | None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gspo_cli.report.compare.meaning import MOST_UNSCORED, changed_meanings, covers_kept_only, unscored_share
+from gspo_cli.config import flat
+from gspo_cli.report.compare.meaning import MOST_UNSCORED, changed_meanings, unscored_share
 from gspo_cli.report.runs.curves import QUERIES
-from gspo_cli.report.runs.facts import command_for, flatten
+from gspo_cli.report.runs.facts import command_for
 from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec
 from gspo_cli.report.runs.pairs import Pair, RunRecord
 
@@ -74,7 +75,8 @@ def _budget(record: RunRecord, spec: MetricSpec) -> Table:
 
 def _config(record: RunRecord, _: MetricSpec) -> Table:
     config = record.facts.config_flat
-    skipped = {*BUDGET, *PER_RUN, *(config.get("report.tuned") or ()), "report.checkpoint"}
+    tuned = config.get("report.tuned")
+    skipped = {*BUDGET, *PER_RUN, *(tuned if isinstance(tuned, list) else ()), "report.checkpoint"}
     return {key: value for key, value in config.items() if key not in skipped and not key.startswith("algo.")}
 
 
@@ -83,7 +85,7 @@ def _checkpoint(record: RunRecord, _: MetricSpec) -> Table:
 
 
 def _eval(record: RunRecord, _: MetricSpec) -> Table:
-    return dict(flatten(record.answers.protocol)) if record.answers else {}
+    return flat(record.answers.protocol) if record.answers else {}
 
 
 def _code(record: RunRecord, _: MetricSpec) -> Table:
@@ -92,7 +94,7 @@ def _code(record: RunRecord, _: MetricSpec) -> Table:
     rewards = config.get("task.rewards") or ()
     task = {config.get("task.name"), config.get("task.reward"), *(reward.get("name") for reward in rewards)}
     plugins = {name: sha for name, sha in (run_json.get("plugins") or {}).items() if name in task}
-    return _recorded(record, "gspo") | {k: str(v) for k, v in code.items()} | dict(flatten(plugins))
+    return _recorded(record, "gspo") | {k: str(v) for k, v in code.items()} | flat(plugins)
 
 
 def _hardware(record: RunRecord, _: MetricSpec) -> Table:
@@ -102,7 +104,7 @@ def _hardware(record: RunRecord, _: MetricSpec) -> Table:
 def _versions(record: RunRecord, _: MetricSpec) -> Table:
     run_json, keys = record.facts.run_json, ("packages", "engine", "determinism")
     missing = {key: ABSENT for key in keys if not isinstance(run_json.get(key), dict)}
-    found = dict(flatten({key: run_json[key] for key in keys if key not in missing}))
+    found = flat({key: run_json[key] for key in keys if key not in missing})
     found.pop("engine.routes", None)  # follows from algo.replay
     return _recorded(record, "python") | missing | found
 
@@ -198,10 +200,6 @@ def _meaning(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
         yield Failure("meaning", what, left, right, do)
     if isinstance(spec, BenchmarkMetric) or spec.metric != REWARD:
         return
-    if old := [r for r in pair.records if covers_kept_only(r)]:
-        what = f"what {REWARD} means: logged before it counted the groups that dynamic sampling put aside"
-        left, right = (", ".join(r.name for r in old if r.run.arm == arm) for arm in (pair.baseline, pair.treatment))
-        yield Failure("meaning", what, left, right, "train these runs again, or judge by a benchmark")
     for record in pair.records:
         if (share := unscored_share(record)) is not None and share > MOST_UNSCORED:
             sides = _sides(pair, record, f"{share:.1%} of the responses of {record.name}")

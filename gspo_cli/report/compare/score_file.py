@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gspo_cli.errors import GspoError
+from gspo_cli.runlog.fs import require_regular
 from gspo_cli.stats.curves import area_mean, last_mean
 from gspo_cli.stats.problems import Array
 
@@ -21,6 +22,7 @@ FORMS = ("last", "last10", "area@steps")
 """How the values of several steps become one: the last, the mean over the last tenth, the area over its length."""
 LEAST, MOST = 1e-9, 1e90
 """Bounds on the largest value of a file: below, differences count as equal; above, their cubes overflow."""
+MOST_BYTES = 1 << 28
 LAST_STEP = 1 << 53
 """The last whole number that a float holds exactly."""
 HEADER = "name columns run, seed, task, step, value, collapsed; only run, seed and value are needed"
@@ -59,6 +61,9 @@ def read_scores(path: Path, form: str = "last") -> ScoreFile:
     if form not in FORMS:
         raise GspoError(f"--metric {form}", f"a file of scores is judged by {', '.join(FORMS)}", "e.g. --metric last10")
     try:
+        require_regular(path)
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise OSError(f"it has {size} bytes, and a table of scores at most {MOST_BYTES}")
         content = path.read_bytes()
         text = content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -7,17 +7,19 @@ never resampled apart from their seed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report.compare.comparison import collapse_counts, evidence_of, numbers
-from gspo_cli.report.compare.learning_curves import learning_curve
+from gspo_cli.report.compare.comparison import collapse_counts, evidence_of
+from gspo_cli.report.compare.learning_curves import LearningCurve, learning_curve
+from gspo_cli.report.compare.result import Tested, to_json
 from gspo_cli.report.compare.score_file import ScoreFile
 from gspo_cli.report.compare.scores import Collapses, DifferenceStats, Scores, difference_stats
-from gspo_cli.report.compare.verdict import Wording, judge, sentence
+from gspo_cli.report.compare.verdict import Interval, Wording, judge, sentence
 from gspo_cli.stats import problems, robust
 from gspo_cli.stats.paired import holm, is_flat, mcnemar, paired_t
 from gspo_cli.stats.problems import Array
@@ -27,7 +29,6 @@ UNKNOWN = "Start, data, budget and tuning are not in the file, so no run is call
 NO_COLUMN = "the file does not say which runs collapsed (column collapsed: 0 or 1), and unseen ones could turn the sign"
 """Without it, 45 % of studies whose means over all runs agree would be told apart (5 % of runs collapse, 12 seeds)."""
 PROFILE_POINTS = 11
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,68 @@ class ScoresRequest:
     seeds: Sequence[int] | None = None
 
 
-def compare_scores(file: ScoreFile, request: ScoresRequest, form: str) -> Result:
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """The mean difference on one task, over seeds."""
+
+    task: str
+    difference: float
+    ci: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfRuns(Tested):
+    """Two runs of the file."""
+
+    per_task: list[TaskRow]
+    improvement_tasks: Summary
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run over its seeds."""
+
+    run: str
+    n: int
+    mean: Summary
+    median: Summary
+    iqm: Summary
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilePoint:
+    """A point of a run's performance profile."""
+
+    tau: float
+    run: str
+    share: float
+    ci: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileComparison:
+    """A whole file."""
+
+    file: str
+    sha256: str
+    tasks: int
+    form: str
+    comparisons: list[OfRuns]
+    runs: list[RunSummary]
+    profile: list[ProfilePoint]
+    learning_curves: list[LearningCurve]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; the fields are the keys."""
+        plain: dict[str, Any] = to_jsonable_python({f.name: getattr(self, f.name) for f in fields(self)} | {
+            "comparisons": [to_json(one) for one in self.comparisons]
+        })  # fmt: skip
+        return plain
+
+
+def compare_scores(file: ScoreFile, request: ScoresRequest, form: str) -> FileComparison:
     """Every run against the baseline: the same tests and sentences as for a study, all comparisons one Holm family;
-    then each run's summaries and the performance profiles. Ready for JSON.
+    then each run's summaries and the performance profiles.
 
     Errors: GspoError for a run that the file lacks, or fewer than two.
     """
@@ -71,23 +131,18 @@ def compare_scores(file: ScoreFile, request: ScoresRequest, form: str) -> Result
             conditions=_conditions(file, baseline, name, seeds), why_exploratory=_left_out(file, baseline, name, seeds),
         )  # fmt: skip
         verdict = judge(evidence, "neither")
-        means = zip(seeds, a_SJ.mean(axis=1).tolist(), b_SJ.mean(axis=1).tolist(), strict=True)
-        rows.append({
-            "verdict": verdict, "sentence": sentence(verdict, evidence, wording), "metric": number,
-            "baseline": baseline, "treatment": name, "points": False, "unit": "units",
-            **numbers(stats[name], evidence, seeds),
-            "p_holm": p_t.get(name) if len(pairs) > 1 else None,
-            "p_equal_holm": p_equal.get(name) if len(pairs) > 1 else None,
-            "apart_from_step": None,
-            "per_seed": [{"seed": s, "baseline": a, "treatment": b, "difference": b - a} for s, a, b in means],
-            "per_task": _by_task(file.tasks, a_SJ, b_SJ), "improvement_tasks": _improvement(a_SJ, b_SJ),
-        })  # fmt: skip
+        rows.append(OfRuns(
+            verdict=verdict, sentence=sentence(verdict, evidence, wording), metric=number, baseline=baseline,
+            treatment=name, points=False, unit="units", seeds=seeds, stats=stats[name], evidence=evidence,
+            p_holm=p_t.get(name) if len(pairs) > 1 else None,
+            p_equal_holm=p_equal.get(name) if len(pairs) > 1 else None,
+            per_task=_by_task(file.tasks, a_SJ, b_SJ), improvement_tasks=_improvement(a_SJ, b_SJ),
+        ))  # fmt: skip
     shown = {run: np.stack(list(by_seed.values())) for run, by_seed in file.scores.items() if run in (baseline, *pairs)}
-    return {
-        "file": file.path.name, "sha256": file.sha256, "tasks": len(file.tasks), "form": form, "comparisons": rows,
-        "runs": [_summary(run, scores_SJ) for run, scores_SJ in shown.items()], "profile": profile(shown),
-        "learning_curves": [learning_curve(run, file.curves[run]) for run in shown if run in file.curves],
-    }  # fmt: skip
+    return FileComparison(
+        file.path.name, file.sha256, len(file.tasks), form, rows, [_summary(*run) for run in shown.items()],
+        profile(shown), [learning_curve(run, file.curves[run]) for run in shown if run in file.curves],
+    )  # fmt: skip
 
 
 def _choose(file: ScoreFile, request: ScoresRequest) -> tuple[str, list[str]]:
@@ -167,41 +222,38 @@ def _family(p: dict[str, float | None]) -> dict[str, float]:
     return dict(zip(known, holm(list(known.values())), strict=True))
 
 
-def _by_task(tasks: list[str], a_SJ: Array, b_SJ: Array) -> list[Result]:
+def _by_task(tasks: list[str], a_SJ: Array, b_SJ: Array) -> list[TaskRow]:
     """The mean difference on each task with its interval over seeds; not adjusted for the number of tasks."""
     d_SJ = b_SJ - a_SJ
     return [
-        {"task": task, "difference": float(d_S.mean()), "ci": None if is_flat(d_S) else list(paired_t(d_S).ci)}
+        TaskRow(task, float(d_S.mean()), None if is_flat(d_S) else paired_t(d_S).ci)
         for task, d_S in zip(tasks, d_SJ.T, strict=True)
     ]
 
 
-def _improvement(a_SJ: Array, b_SJ: Array) -> Result:
+def _improvement(a_SJ: Array, b_SJ: Array) -> Summary:
     """The probability that the treatment is above the baseline on a task, the mean over tasks (ties count half).
 
     With its interval over seeds; with a single seed over tasks.
     """
     wins_SJ = (b_SJ > a_SJ) + (b_SJ == a_SJ) / 2
     shares = wins_SJ.mean(axis=1) if len(wins_SJ) > 1 else wins_SJ[0]
-    return {"value": float(wins_SJ.mean()), "ci": _bounded(shares)}
+    return Summary(float(wins_SJ.mean()), _bounded(shares))
 
 
-def _bounded(shares: Array) -> list[float] | None:
+def _bounded(shares: Array) -> Interval | None:
     """The 95 % interval of a mean of shares, within [0, 1]."""
-    ends = problems.interval(float(shares.mean()), problems.clustered_error(shares.tolist()), len(shares))
-    return ends and list(ends)
+    return problems.interval(float(shares.mean()), problems.clustered_error(shares.tolist()), len(shares))
 
 
-def _summary(run: str, scores_SJ: Array) -> Result:
+def _summary(run: str, scores_SJ: Array) -> RunSummary:
     """One run's mean, median and interquartile mean over seeds, of the mean over tasks."""
     score_S = scores_SJ.mean(axis=1)
-    ci = None if is_flat(score_S) else paired_t(score_S).ci
-    mean = Summary(float(score_S.mean()), ci)
-    found = {"mean": mean, "median": robust.median(score_S), "iqm": robust.interquartile_mean(score_S)}
-    return {"run": run, "n": len(score_S)} | {name: asdict(one) for name, one in found.items()}
+    mean = Summary(float(score_S.mean()), None if is_flat(score_S) else paired_t(score_S).ci)
+    return RunSummary(run, len(score_S), mean, robust.median(score_S), robust.interquartile_mean(score_S))
 
 
-def profile(scores: dict[str, Array]) -> list[Result]:
+def profile(scores: dict[str, Array]) -> list[ProfilePoint]:
     """Performance profiles: the share of tasks on which a run's score is above tau, the mean over seeds.
 
     tau runs over the deciles of all scores. The interval is over seeds and stays within [0, 1]; with a single seed it
@@ -215,5 +267,5 @@ def profile(scores: dict[str, Array]) -> list[Result]:
         for run, scores_SJ in scores.items():
             above_SJ = (scores_SJ > tau).astype(float)
             shares = above_SJ.mean(axis=1) if len(above_SJ) > 1 else above_SJ[0]
-            found.append({"tau": tau, "run": run, "share": float(shares.mean()), "ci": _bounded(shares)})
+            found.append(ProfilePoint(tau, run, float(shares.mean()), _bounded(shares)))
     return found

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from gspo_cli.config import CollapseRule
 from gspo_cli.report.runs.curves import GROUP_SPREAD, SPREAD
+from gspo_cli.report.runs.facts import conditions_of
 from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.metric_spec import (
     REWARD,
@@ -25,7 +26,7 @@ from gspo_cli.report.runs.metric_spec import (
     unit_of,
 )  # fmt: skip
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, load_records
-from gspo_cli.runlog.collapse import batch_reward, collapse_window, has_collapsed
+from gspo_cli.runlog.collapse import ROUNDING, batch_reward, collapse_window, has_collapsed
 from gspo_cli.stats import paired, problems, robust
 from gspo_cli.stats.curves import apart_from, area_mean, last_mean, max_t
 from gspo_cli.stats.paired import FEWEST, PairedT, SignFlip, mcnemar
@@ -33,8 +34,21 @@ from gspo_cli.stats.power import rule_mde, rule_seeds_needed
 from gspo_cli.stats.problems import Array, NoiseSplit, TwoWay
 from gspo_cli.stats.robust import Summary
 
+T = TypeVar("T")
 DEFAULT_MARGIN = 2.0
 """Points, for metrics within [0, 1]; no other unit has a default."""
+
+
+BEGINNING = 3
+"""Rollout batches that say where a run began: one is noisy, and later ones have learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides(Generic[T]):
+    """Something of each arm."""
+
+    baseline: T
+    treatment: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +157,8 @@ def curve_score(record: RunRecord, spec: CurveMetric, ends: tuple[float, float])
     xy = record.curves.xy(spec.metric, spec.budget)
     assert xy is not None, record.name
     if spec.axis is None:
-        return last_mean(*xy, record.facts.planned_steps)
+        planned = record.facts.planned_steps
+        return last_mean(*xy, planned, min(1.0, spec.batches / planned) if spec.batches else 0.1)
     return area_mean(*xy, *ends)
 
 
@@ -231,6 +246,23 @@ def collapses(pair: Pair, rule: CollapseRule) -> Collapses:
     return Collapses(left, right, mcnemar(only_left, only_right))
 
 
+def below_start(pair: Pair) -> Sides[list[int]]:
+    """Seeds of the paired runs, of each arm, that ended below where they began: the mean reward of the last tenth of
+    the plan is below that of the first `BEGINNING` batches.
+
+    The rule for a collapse needs a rise first, and a fall beyond noise; this only counts, and decides nothing.
+    """
+    return Sides(*([seed for seed in pair.seeds if _below_start(side[seed])] for side in (pair.left, pair.right)))
+
+
+def _below_start(record: RunRecord) -> bool:
+    if record.curves is None:
+        return False
+    mean, window = record.curves.values[REWARD].dropna(), collapse_window(record.facts.planned_steps)
+    first = mean.iloc[: max(0, min(BEGINNING, len(mean) - window))]
+    return bool(len(first) and first.mean() - mean.iloc[-window:].mean() > ROUNDING)
+
+
 def _has_collapsed(record: RunRecord, rule: CollapseRule) -> bool:
     """Whether training stopped on values that are not finite, or the reward fell by the rule."""
     if record.facts.not_finite:
@@ -271,7 +303,7 @@ def choose(study: Study, metric: str, trials: dict[str, Any]) -> dict[str, Any]:
 
 def _chosen(by_trial: dict[str, float], sign: float, trials: dict[str, Any], records: Records) -> dict[str, Any]:
     ranked = sorted(by_trial, key=lambda label: (np.isnan(by_trial[label]), -sign * by_trial[label], label))
-    runs = [r for label in by_trial for r in records.get(label, {}).values()]
+    runs = [r for label in ranked for r in records.get(label, {}).values()]
     cost = {axis: sum(r.curves.total(axis) or 0.0 for r in runs if r.curves) for axis in ("tokens", "seconds")}
     return {
         "trials": len(by_trial),
@@ -280,6 +312,8 @@ def _chosen(by_trial: dict[str, float], sign: float, trials: dict[str, Any], rec
         "gen_tokens": cost["tokens"],
         "seconds": round(cost["seconds"], 3),
         "study": runs[0].run.folder.resolve().parent.name if runs else None,
+        "starts": sorted({str(r.facts.run_json.get("model_sha256")) for r in runs}),
+        "conditions": conditions_of(runs[0].facts.config_flat) if runs else None,
         "scores": [
             {"trial": label, **trials[label]["chosen"], "score": None if np.isnan(by_trial[label]) else by_trial[label]}
             for label in ranked

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gspo_cli.config import AlgoConfig, ReportConfig, Tuning
-from gspo_cli.report.runs.facts import flatten, tuning_command
+from gspo_cli.config import AlgoConfig, ReportConfig, Tuning, flat
+from gspo_cli.report.runs.facts import FROM_TRAIN, conditions_of, different_conditions, tuning_command
 from gspo_cli.report.runs.pairs import Pair
 from gspo_cli.report.runs.synthetic import synthetic_settings
 
 TUNABLE = ("lr", "minibatches", "kl.coef")
 """General keys whose best value depends on the algorithm; a difference that no tuning chose is an unequal chance."""
-FROM_TRAIN = {"lr": "train.lr", "minibatches": "train.minibatches"}
-"""Keys of `[algo]` that override another table's."""
+NOT_RECORDED = "conditions of the tuning not recorded"
 Table = dict[str, Any]
 
 
@@ -33,6 +32,8 @@ class Settings:
     """Commands that tune over a wider grid."""
     starts: int | None = None
     """How many start models the seeds share; None where each seed has its own, or there is one seed."""
+    tuned_elsewhere: str = ""
+    """Under which other conditions the arms were tuned, or that these were not recorded; empty if under their own."""
     synthetic: str = ""
     """Synthetic noise and row lengths of both arms, as sentences."""
 
@@ -52,15 +53,20 @@ def settings_of(pair: Pair, config: ReportConfig) -> Settings:
     wider = [tuning_command(left, list(tuning), seeds, f"algo.{key}", _wider(edges, key)) for key in _keys(edges)]
     starts = {record.facts.run_json.get("model_sha256") for record in pair.records}
     shared = len(starts) if len(pair.seeds) > len(starts) else None
+    ran = {arm: conditions_of(facts.config_flat) for arm, facts in zip(arms, (left, right), strict=True)}
+    elsewhere = _elsewhere(ran, tuning, set(config.tuned))
     unequal = _unequal(by_arm, tuning, differ, one_algorithm)
+    if not (one_algorithm and _same_choice(tuning)):
+        unequal = unequal or elsewhere
     synthetic = synthetic_settings(left.config)
-    return Settings(differ, unequal, edges, _tuning(tuning), wider, shared, synthetic)
+    return Settings(differ, unequal, edges, _tuning(tuning, elsewhere), wider, shared, elsewhere, synthetic)
 
 
 def _algo(config: Table) -> Table:
     """An arm's `[algo]` table by dotted key, with what it takes over from `[train]`; keys that are not set left out."""
     table = {key.removeprefix("algo."): value for key, value in config.items() if key.startswith("algo.")}
     for key, other in FROM_TRAIN.items():
+        key = key.removeprefix("algo.")
         table[key] = table.get(key) if table.get(key) is not None else config.get(other)
     return {key: value for key, value in table.items() if value is not None}
 
@@ -79,23 +85,54 @@ def _unequal(by_arm: dict[str, Table], tuning: dict[str, Tuning | None], differ:
         return f"{a} had {first.trials} tuning trials, {b} {second.trials}"
     if len(first.seeds) != len(second.seeds):
         return f"{a} was tuned on {len(first.seeds)} seeds, {b} on {len(second.seeds)}"
-    if set(first.chosen) != set(second.chosen) or first.grid != second.grid:
+    if _common_grid(first) != _common_grid(second):
         return "the arms were tuned over different grids"
     for arm, own in tuning.items():
-        for key, value in flatten(own.chosen if own else {}):
+        for key, value in flat(own.chosen if own else {}).items():
             if by_arm[arm].get(key, value) != value:
                 return f"{arm} ran with {key} = {_number(by_arm[arm][key])}, its tuning chose {_number(value)}"
-    missed = [d["key"] for d in differ if d["key"] in TUNABLE and d["key"] not in dict(flatten(first.chosen))]
+    missed = [d["key"] for d in differ if d["key"] in TUNABLE and d["key"] not in flat(first.chosen)]
     return "" if one or not missed else f"{missed[0]} differs, and no tuning chose it"
+
+
+def _common_grid(own: Tuning) -> Table:
+    """What was tried of the keys that every algorithm has. Grids of its own keys, such as a clip range, may differ."""
+    return {key: (own.grid or {}).get(key) for key in own.chosen if key.partition(".")[0] in AlgoConfig.model_fields}
+
+
+def _elsewhere(ran: dict[str, Table], tuning: dict[str, Tuning | None], free: set[str]) -> str:
+    """How the conditions of the trials differ from those of the runs; `free` = keys that were tuned too.
+
+    A tuning without a study was declared in the recipe, for the recipe.
+    """
+    keys, texts, unknown = set[str](), list[str](), False
+    for arm, own in tuning.items():
+        if own is None:
+            continue
+        unknown |= own.conditions is None and own.study is not None
+        tuned = {f"algo.{key}" for key in flat(own.chosen)}
+        keys |= tuned
+        skipped = tuned | free | {other for key, other in FROM_TRAIN.items() if key in tuned}
+        different = different_conditions(own.conditions, ran[arm]) if own.conditions is not None else []
+        texts += [f"{key}={_number(a)} instead of {_number(b)}" for key, a, b in different if key not in skipped]
+    if texts:
+        what = "learning rates" if keys <= {"algo.lr"} else " and ".join(sorted(keys))
+        return f"{what} tuned at {', '.join(dict.fromkeys(texts))}"
+    return NOT_RECORDED if unknown else ""
+
+
+def _same_choice(tuning: dict[str, Tuning | None]) -> bool:
+    choices = [own and own.chosen for own in tuning.values()]
+    return all(choice == choices[0] for choice in choices)
 
 
 def _edges(arm: str, own: Tuning) -> list[Table]:
     """The numeric choices that are the smallest or largest value tried."""
     rows = []
     for key, values in (own.grid or {}).items():
-        chosen = dict(flatten(own.chosen)).get(key)
+        chosen = flat(own.chosen).get(key)
         numbers = sorted(v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
-        if numbers and len(numbers) == len(values) and chosen in (numbers[0], numbers[-1]):
+        if len(numbers) > 1 and len(numbers) == len(values) and chosen in (numbers[0], numbers[-1]):
             rows.append({"arm": arm, "key": key, "value": chosen, "grid": numbers})
     return rows
 
@@ -109,13 +146,13 @@ def _wider(edges: list[Table], key: str) -> list[str]:
     values: set[float] = set()
     for edge in (e for e in edges if e["key"] == key):
         grid = edge["grid"]
-        factor = grid[1] / grid[0] if len(grid) > 1 and grid[0] else 2.0
+        factor = grid[1] / grid[0] if grid[0] else 2.0
         step = factor if edge["value"] == grid[-1] else 1 / factor
         values |= {*grid, *(edge["value"] * step**i for i in (1, 2))}
     return list(dict.fromkeys(f"{value:.6g}" for value in sorted(values)))
 
 
-def _tuning(tuning: dict[str, Tuning | None]) -> str:
+def _tuning(tuning: dict[str, Tuning | None], elsewhere: str) -> str:
     if not any(tuning.values()):
         return "Neither arm was tuned."
     texts = []
@@ -127,7 +164,8 @@ def _tuning(tuning: dict[str, Tuning | None]) -> str:
         texts.append(f"{arm} {own.trials} trials{over} on {len(own.seeds)} seeds" if own else f"{arm} not at all")
     first, second = texts[0], texts[-1]
     alike = first.partition(" ")[2] == second.partition(" ")[2]
-    return f"Tuned: both arms {first.partition(' ')[2]}." if alike else f"Tuned: {first}; {second}."
+    head = f"{elsewhere[0].upper()}{elsewhere[1:]}" if elsewhere else "Tuned"
+    return f"{head}: both arms {first.partition(' ')[2]}." if alike else f"{head}: {first}; {second}."
 
 
 def conditions(settings: Settings, names: dict[str, str]) -> str:

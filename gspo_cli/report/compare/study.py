@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
 from gspo_cli.config import ReportConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.report.compare.comparison import Comparison, Refusal, to_dict
+from gspo_cli.report.compare.comparison import Comparison, Refusal, judged
 from gspo_cli.report.compare.preconditions import WAIVABLE, failures, unknown_seeds
+from gspo_cli.report.compare.result import ArmValues, Described, StudyComparison
 from gspo_cli.report.compare.scores import axis_range, collapses, curve_score, difference_stats, scores
 from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.metric_spec import BenchmarkMetric, MetricSpec, parse_metric
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, all_of, load_records, write_sources
 from gspo_cli.report.runs.seeds import departure, planned_seeds
 from gspo_cli.runlog.fs import write_text
+from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.stats.paired import holm
 
 FILE = "compare.json"
@@ -44,8 +45,8 @@ class ComparisonRequest:
     grader_errors_wrong: bool = False
 
 
-def compare(study: Study, request: ComparisonRequest) -> dict[str, Any]:
-    """The comparison of the study's primary pair, with the other arms under `others`; plain values, ready for JSON.
+def compare(study: Study, request: ComparisonRequest) -> StudyComparison:
+    """The comparison of the study's primary pair, with the other arms beside it.
 
     The pair that the recipe names is primary and not adjusted; the others are one Holm family. A comparison that the
     recipe did not declare (another metric, pair or margin, or other seeds than planned) is exploratory; only the
@@ -62,7 +63,7 @@ def compare(study: Study, request: ComparisonRequest) -> dict[str, Any]:
     records = load_records(study, spec)
     baseline, treatments = _choose_arms(list(records), declared, request)
     if any(record.facts.run_json.get("imported") for record in all_of(records)):
-        return {"study": study.folder.name, **_describe(spec, baseline, treatments[0], records), "others": []}
+        return StudyComparison(study.folder.name, _describe(spec, baseline, treatments[0], records), [])
     pairs = [Pair(baseline, other, records[baseline], records[other]) for other in treatments]
     is_the_declared_one = _is_declared(pairs[0], declared, request)
     departures = [seed_departure(study, pair, declared) for pair in pairs]
@@ -70,10 +71,10 @@ def compare(study: Study, request: ComparisonRequest) -> dict[str, Any]:
     results = _adjust_others(
         [_compare_pair(*one, spec, declared, is_declared, request) for one in zip(pairs, departures, strict=True)]
     )
-    primary, *others = map(to_dict, results)
-    found = {"study": study.folder.name, **primary, "others": others}
+    primary, *others = map(judged, results)
+    found = StudyComparison(study.folder.name, primary, others)
     if is_the_declared_one:  # with other seeds than planned too, or an earlier result would stand there
-        write_text(study.folder / FILE, json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
+        write_text(study.folder / FILE, json.dumps(found.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
         write_sources(study.folder / FILE, all_of(records), _why_unused(all_of(records), results))
     return found
 
@@ -81,7 +82,7 @@ def compare(study: Study, request: ComparisonRequest) -> dict[str, Any]:
 def report_config(study: Study) -> ReportConfig:
     """What the study's recipe declared for the report. Errors: GspoError if its [report] table is not valid."""
     path = study.runs[0].folder / "config.json"
-    config = json.loads(path.read_text())
+    config = read_object(path)
     try:
         return ReportConfig.model_validate(config.get("report") or {})
     except ValidationError as error:
@@ -198,16 +199,15 @@ def _why_unused(records: list[RunRecord], results: list[Comparison | Refusal]) -
     return reasons
 
 
-def _describe(spec: MetricSpec, baseline: str, treatment: str, records: Records) -> dict[str, Any]:
+def _describe(spec: MetricSpec, baseline: str, treatment: str, records: Records) -> Described:
     """For studies with imported runs: every arm's values with mean and spread; no test, no interval, no order."""
     values = {arm: _curve_scores(spec, list(by_seed.values())) for arm, by_seed in sorted(records.items())}
     steps = {str(r.facts.run_json.get("step_is", "rollout batch")) for r in all_of(records)}
-    return {
-        "verdict": "descriptive", "metric": spec.text, "baseline": baseline, "treatment": treatment,
-        "declared": False, "reasons": [], "sentence": IMPORTED,
-        "arms": [{"arm": arm, "values": by_seed, "text": _mean_text(by_seed)} for arm, by_seed in values.items()],
-        "notes": [f"A step is {' in some runs, '.join(sorted(steps))}."],
-    }  # fmt: skip
+    return Described(
+        verdict="descriptive", metric=spec.text, baseline=baseline, treatment=treatment, sentence=IMPORTED,
+        arms=[ArmValues(arm, by_seed, _mean_text(by_seed)) for arm, by_seed in values.items()],
+        notes=[f"A step is {' in some runs, '.join(sorted(steps))}."],
+    )  # fmt: skip
 
 
 def _curve_scores(spec: MetricSpec, records: list[RunRecord]) -> dict[int, float]:

@@ -113,6 +113,9 @@ class CollapseCounts:
     most_treatment: float
     p: float
     """Exact McNemar test: whether one arm collapses more often."""
+    below_baseline: int = 0
+    """Runs that ended below where they began, collapsed or not; they count in every test."""
+    below_treatment: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +225,13 @@ def _collapses(e: Evidence, w: Wording) -> str:
         return ""
     arms = sorted(((w.treatment, c.treatment, c.most_treatment), (w.baseline, c.baseline, c.most_baseline)))
     text = ", ".join(f"{arm} {count} of {num_pairs(e)} (at most {100 * most:.0f} %)" for arm, count, most in arms)
+    sunk = sorted(((w.treatment, c.below_treatment), (w.baseline, c.below_baseline)))
+    below = f" Ended below their start: {', '.join(f'{arm} {count} of {num_pairs(e)}' for arm, count in sunk)}."
+    below = below if c.below_baseline or c.below_treatment else ""
     if c.p > ALPHA:
-        return f"Collapsed runs: {text}."
+        return f"Collapsed runs: {text}.{below}"
     first, other = (w.treatment, w.baseline) if c.treatment > c.baseline else (w.baseline, w.treatment)
-    return f"Collapsed runs: {text}; {first} collapses more often than {other} (exact p = {c.p:.2g})."
+    return f"Collapsed runs: {text}; {first} collapses more often than {other} (exact p = {c.p:.2g}).{below}"
 
 
 def _two_checkpoints(e: Evidence, w: Wording) -> str:

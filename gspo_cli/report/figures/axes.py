@@ -116,9 +116,10 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, heading: str, looks: Mappin
     else:
         ax.set_xlabel(X_LABELS[panel.x])
     words.label_y(ax, panel.metric, panel.paired)
+    if _is_share(panel):  # its mean cannot lie beyond, though Student's interval may
+        rows = rows.assign(low=rows["low"].clip(lower=0), high=rows["high"].clip(upper=1))
     if not np.isfinite(rows["y"].to_numpy(np.float64)).any():
-        ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", va="center", color="#666666")
-        ax.set(xticks=[], yticks=[])  # a scale of nothing would read as numbers
+        no_values(ax)
         return
     floor = log_axis(ax, "y", *_values(rows)) if panel.log else None
     arms = arms_of(rows)
@@ -134,10 +135,19 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, heading: str, looks: Mappin
             every_point = panel.x == "mini_batch" or panel.kind == "eval"
             _draw_line(ax, line, stroke, floor, every_point, index / len(arms))
             if floor is not None:
-                _draw_zeros(ax, line, stroke, strip_height(floor, ax.get_ylim()[0], index, len(arms)))
+                height = np.full(len(line), strip_height(floor, ax.get_ylim()[0], index, len(arms)))
+                _draw_dots(ax, line["x"].to_numpy(np.float64), height, stroke, line["y"].to_numpy(np.float64) == 0)
     _x_ticks(ax, panel)
     if not panel.log:
-        _linear_axis(ax, panel)
+        ax.autoscale_view()
+        if _is_share(panel):  # its axis ends at 0, or at 1
+            ax.set_ylim(bottom=0 if panel.share_end == 0 else None, top=1 if panel.share_end == 1 else None)
+
+
+def no_values(ax: Axes) -> None:
+    """An empty panel that says so."""
+    ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center", va="center", color="#666666")
+    ax.set(xticks=[], yticks=[])  # a scale of nothing would read as numbers
 
 
 def arms_of(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -182,11 +192,6 @@ def visible(*curves: Array) -> Array:
     return np.unique(np.minimum(np.concatenate(kept), num_points - 1))
 
 
-def _draw_zeros(ax: Axes, line: pd.DataFrame, stroke: Stroke, height: float) -> None:
-    x = line["x"].to_numpy(np.float64)
-    _draw_dots(ax, x, np.full(len(x), height), stroke, line["y"].to_numpy(np.float64) == 0)
-
-
 def _draw_dots(ax: Axes, x: Array, y: Array, stroke: Stroke, where: Array) -> None:
     if where.any():
         ax.plot(x[where], y[where], linestyle="", color=stroke.look.colour, alpha=stroke.alpha, zorder=stroke.order,
@@ -205,22 +210,15 @@ def _values(rows: pd.DataFrame) -> tuple[Array, Array]:
 
 
 def bands_are_cut(panel: Panel, rows: pd.DataFrame) -> bool:
-    """Whether a band reaches beyond the end of the panel's axis."""
+    """Whether a band reaches below a logarithmic axis, or beyond what a share can be."""
+    beyond = (rows["low"] < 0) | (rows["high"] > 1) if _is_share(panel) else rows["low"] < -np.inf
     if panel.log:
-        return bool((rows["low"] < 10.0 ** decades(*_values(rows))[0]).any())
-    beyond = rows["low"] < 0 if panel.share_end == 0 else rows["high"] > 1
-    return _is_share(panel) and bool(beyond.any())
+        beyond |= rows["low"] < 10.0 ** decades(*_values(rows))[0]
+    return bool(beyond.any())
 
 
 def _is_share(panel: Panel) -> bool:
     return schema.metric(panel.metric).unit == "frac" and not panel.paired
-
-
-def _linear_axis(ax: Axes, panel: Panel) -> None:
-    """A share ends at 0, or at 1: its band may reach beyond, its values cannot."""
-    ax.autoscale_view()
-    if _is_share(panel):
-        ax.set_ylim(bottom=0 if panel.share_end == 0 else None, top=1 if panel.share_end == 1 else None)
 
 
 def _x_ticks(ax: Axes, panel: Panel) -> None:

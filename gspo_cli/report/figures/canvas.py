@@ -51,7 +51,7 @@ def draw_figure(
 ) -> Figure:
     """The figure of a table (columns: `curves.TABLE`): panels by their titles; `notes` are printed under the legend."""
     looks = style.looks(axes.arms_of(table))
-    legends: list[Sequence[Line2D | Patch]] = [_arm_handles(table, looks), _series_handles(table)]
+    legends: list[Sequence[Line2D | Patch]] = [arm_handles(table, looks), _series_handles(table)]
     with style.applied():
         figure, places = framed(len(panels), legends, notes, title, Grid(2), paper)
         for ax, panel, heading in zip(places, panels.values(), lettered(panels), strict=True):
@@ -120,12 +120,12 @@ def _legend_height(entries: Sequence[Line2D | Patch], width: float) -> float:
     return LEGEND_PAD + LEGEND_ROW * -(-len(entries) // _columns(entries, width))
 
 
-def _arm_handles(table: pd.DataFrame, looks: Mapping[str, style.Look]) -> list[Line2D]:
-    """One entry an arm, with its number of seeds."""
-    num_seeds = table[table["series"] == "seed"].groupby("arm")["seed"].nunique()
+def arm_handles(table: pd.DataFrame, looks: Mapping[str, style.Look], points: bool = False) -> list[Line2D]:
+    """One entry an arm, with its number of seeds; of a figure of points without lines."""
+    num_seeds = table.groupby("arm")["seed"].nunique()
     return [
-        Line2D([], [], color=look.colour, linestyle=look.dash, linewidth=1.6, **look.mark(4.2),
-               label=f"{arm} (N = {num_seeds.get(arm, 0)})")
+        Line2D([], [], color=look.colour, linestyle="" if points else look.dash, linewidth=1.6,
+               **look.mark(4.5 if points else 4.2), label=f"{arm} (N = {num_seeds.get(arm, 0)})")
         for arm, look in looks.items()
     ]  # fmt: skip
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from gspo_cli.report.figures import axes, notes, style, words
 from gspo_cli.report.figures.axes import log_axis, strip_height
-from gspo_cli.report.figures.canvas import Grid, framed
-from gspo_cli.report.figures.curves import Array, Content
+from gspo_cli.report.figures.canvas import Grid, arm_handles, framed
+from gspo_cli.report.figures.curves import Array, Content, StudyFigure
 from gspo_cli.report.figures.style import SCREEN, Paper
 from gspo_cli.report.runs.log import Log
 from gspo_cli.runlog import schema
 
-title = "Experts that change against clipped tokens"
+TITLE = "Experts that change against clipped tokens"
 CLIP, CHURN = "clip/token_frac", "moe/slot_churn_step"
+AXES: dict[Literal["x", "y"], str] = {"x": CLIP, "y": CHURN}
 MIN_POINTS = 10
 """Below, a rank correlation says next to nothing."""
 MANY = 3000
@@ -29,35 +30,22 @@ TABLE = ["arm", "algorithm", "seed", "step", "x", "y"]
 """Columns of the table: `x` = clipped share, `y` = churn, of one `step` line."""
 
 
-def wanted() -> Collection[tuple[str, str]]:
-    """Both of the `step` line."""
-    return {("step", CLIP), ("step", CHURN)}
-
-
 def points(log: Log) -> pd.DataFrame:
     """The rollout batches of a run that have a finite value of both."""
-    rows = log.frame[(log.frame["kind"] == "step") & log.frame["metric"].isin([CLIP, CHURN])]
-    both = rows[np.isfinite(rows["value"])].pivot(index="step", columns="metric", values="value")
-    both = both.reindex(columns=[CLIP, CHURN]).dropna()
-    about = {"arm": log.run.arm, "algorithm": log.run.algorithm, "seed": log.run.seed}
-    return pd.DataFrame({**about, "step": both.index, "x": both[CLIP].array, "y": both[CHURN].array})[TABLE]
+    both = pd.DataFrame({axis: log.values("step", name).set_index("step")["value"] for axis, name in AXES.items()})
+    both = both[np.isfinite(both).all(axis=1)].rename_axis("step").reset_index()
+    return both.assign(arm=log.run.arm, algorithm=log.run.algorithm, seed=log.run.seed)[TABLE]
 
 
 def content(logs: Sequence[Log]) -> Content:
     """One row a point."""
     found = [(log, rows) for log in logs if len(rows := points(log))]
-    shown = {log.run.folder for log, _ in found}
     why = f"no rollout batch has both {CLIP} and {CHURN}"
-    excluded = [notes.entry(log.run, None, why) for log in logs if log.run.folder not in shown]
-    bad = [(log, metric, _num_bad(log, metric)) for log in logs for metric in (CLIP, CHURN)]
-    remarks = [notes.not_finite(log, metric, "step", count) for log, metric, count in bad if count]
+    remarks = []
+    for log, metric in product(logs, AXES.values()):
+        remarks += notes.not_finite([(log, log.values("step", metric))], "step", metric)
     table = pd.concat([rows for _, rows in found] or [pd.DataFrame(columns=TABLE)], ignore_index=True)
-    return Content(table, _captions(table), remarks, excluded, why)
-
-
-def _num_bad(log: Log, metric: str) -> int:
-    rows = log.frame[(log.frame["kind"] == "step") & (log.frame["metric"] == metric)]
-    return int((~np.isfinite(rows["value"])).sum())
+    return Content(table, _captions(table), remarks, notes.without_values(logs, found, why), why)
 
 
 def spearman(x: Array, y: Array) -> float | None:
@@ -99,21 +87,19 @@ def draw(table: pd.DataFrame, lines: Sequence[str], paper: Paper = SCREEN) -> Fi
     arms = axes.arms_of(table)
     looks, many = style.looks(arms), len(table) >= MANY
     with style.applied():
-        figure, (ax,) = framed(1, [_handles(table, looks)], lines, title, Grid(1, panel_height=3.2), paper)
+        figure, (ax,) = framed(
+            1, [arm_handles(table, looks, points=True)], lines, TITLE, Grid(1, panel_height=3.2), paper
+        )
         axes.title(ax, "A point is one rollout batch")
         words.label_x(ax, CLIP)
         words.label_y(ax, CHURN)
-        x_floor = log_axis(ax, "x", table["x"].to_numpy(np.float64))
-        y_floor = log_axis(ax, "y", table["y"].to_numpy(np.float64))
-        places = {
-            arm: (strip_height(x_floor, ax.get_xlim()[0], index, len(arms)),
-                  strip_height(y_floor, ax.get_ylim()[0], index, len(arms)))
-            for index, (arm, _) in enumerate(arms)
-        }  # fmt: skip
+        floors = {axis: log_axis(ax, axis, table[axis].to_numpy(np.float64)) for axis in AXES}
+        edges = {"x": ax.get_xlim()[0], "y": ax.get_ylim()[0]}
         # in turns, so that no arm lies on top of all others
-        for turn, (arm, _) in product(range(TURNS), arms):
+        for turn, (index, (arm, _)) in product(range(TURNS), enumerate(arms)):
             rows = table[table["arm"] == arm][turn::TURNS]
-            x, y = (rows[key].where(rows[key] > 0, zero) for key, zero in zip(("x", "y"), places[arm], strict=True))
+            zeros = {axis: strip_height(floors[axis], edges[axis], index, len(arms)) for axis in AXES}
+            x, y = (rows[axis].where(rows[axis] > 0, zero) for axis, zero in zeros.items())
             ax.plot(
                 x, y, linestyle="", color=looks[arm].colour, alpha=0.6, rasterized=many,
                 **looks[arm].mark(2.2 if many else 3.5),
@@ -121,10 +107,4 @@ def draw(table: pd.DataFrame, lines: Sequence[str], paper: Paper = SCREEN) -> Fi
     return figure
 
 
-def _handles(table: pd.DataFrame, looks: Mapping[str, style.Look]) -> list[Line2D]:
-    """One entry an arm, with its number of seeds."""
-    return [
-        Line2D([], [], linestyle="", color=look.colour, **look.mark(4.5),
-               label=f"{arm} (N = {table.loc[table['arm'] == arm, 'seed'].nunique()})")
-        for arm, look in looks.items()
-    ]  # fmt: skip
+FIGURE = StudyFigure(TITLE, {("step", CLIP), ("step", CHURN)}, content, draw)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
-from gspo_cli.report.figures.style import SCREEN, Paper
+from gspo_cli.report.figures.style import Paper
 from gspo_cli.report.runs.log import Log
 
 
@@ -36,21 +36,18 @@ class Content:
         return "low" in self.table and bool(self.table["low"].notna().any())
 
 
-class StudyFigure(Protocol):
-    """A figure of a study; a module or an object."""
+@dataclass(frozen=True, slots=True)
+class StudyFigure:
+    """A figure of a study."""
 
-    @property
-    def title(self) -> str:
-        """In plain words; in a paper the caption begins with it."""
-
-    def wanted(self) -> Collection[tuple[str, str]]:
-        """(kind of line, metric) of all that it reads; a metric may end in `/layer_`."""
-
-    def content(self, logs: Sequence[Log]) -> Content:
-        """What it shows of these logs."""
-
-    def draw(self, table: pd.DataFrame, lines: Sequence[str], paper: Paper = SCREEN) -> Figure:
-        """The figure of a table, with the notes under it where the paper wants them."""
+    title: str
+    """In plain words; in a paper the caption begins with it."""
+    wanted: Collection[tuple[str, str]]
+    """(kind of line, metric) of all that it reads; a metric may end in `/layer_`."""
+    content: Callable[[Sequence[Log]], Content]
+    """What it shows of these logs."""
+    draw: Callable[[pd.DataFrame, Sequence[str], Paper], Figure]
+    """The figure of a table, with the notes under it where the paper wants them."""
 
 
 TOKENS = "compute/gen_tokens"
@@ -85,112 +82,86 @@ class Panel:
     """Shows each arm's difference to the baseline instead, seed by seed, as the tests see it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """What one run shows in a panel."""
-
-    x: Array
-    y: Array
-    """float64; NaN where the metric is null or not finite."""
-    non_finite: int
-    """Values that were nan or infinite."""
+Curve = pd.Series
+"""What one run shows in a panel, by x; NaN where the metric is null or not finite."""
 
 
 def curve(log: Log, panel: Panel) -> Curve | None:
     """One run's curve; None if the run has no value of the panel's metric (or of tokens, against tokens)."""
-    frame = log.frame[(log.frame["metric"] == panel.metric) & (log.frame["kind"] == panel.kind)]
-    finite = frame["value"].where(np.isfinite(frame["value"]))
-    num_bad = int(finite.isna().sum())
+    frame = log.values(panel.kind, panel.metric)
     if not len(frame):
         return None
+    finite = frame["value"].where(np.isfinite(frame["value"]))
     if panel.x == "mini_batch":
-        means = finite.groupby(frame["mini_batch"].astype("int64") + 1).mean()
-        return Curve(means.index.to_numpy(np.float64), means.to_numpy(np.float64), num_bad)
-    by_step = finite.set_axis(frame["step"])
+        return finite.groupby(frame["mini_batch"].astype("float64") + 1).mean()
+    by_step = finite.set_axis(frame["step"].astype("float64"))
     if panel.kind == "eval":
         by_step = by_step.sort_index()
     else:
         # a step without the metric becomes a gap; joining its neighbours would draw a value nobody measured
         by_step = by_step.reindex(np.arange(by_step.index.min(), by_step.index.max() + 1))
     if panel.x == "step":
-        return Curve(by_step.index.to_numpy(np.float64), by_step.to_numpy(np.float64), num_bad)
+        return by_step
     rows = log.frame[log.frame["metric"] == TOKENS]
-    sampled = rows["value"].set_axis(rows["step"])
-    tokens = np.where(by_step.index == 0, 0.0, sampled.reindex(by_step.index).to_numpy(np.float64))
-    known = np.isfinite(tokens)
-    return Curve(tokens[known], by_step.to_numpy(np.float64)[known], num_bad) if known.any() else None
+    tokens = rows["value"].set_axis(rows["step"]).reindex(by_step.index).to_numpy(np.float64)
+    against = by_step.set_axis(np.where(by_step.index == 0, 0.0, tokens))
+    known = against[np.isfinite(against.index)]
+    return known if len(known) else None
 
 
 def common_grid(curves: list[Curve]) -> Array:
     """Positions [X] at which a mean over the curves is taken: theirs if they agree, else evenly spaced over the range
     that all of them cover (empty if there is none)."""
-    first = curves[0].x
-    if all(np.array_equal(first, c.x) for c in curves):
-        return first
-    low, high = max(c.x[0] for c in curves), min(c.x[-1] for c in curves)
-    return np.linspace(low, high, min(GRID, max(len(c.x) for c in curves))) if low <= high else np.zeros(0)
+    first = curves[0].index
+    if all(first.equals(c.index) for c in curves):
+        return first.to_numpy()
+    low, high = max(c.index[0] for c in curves), min(c.index[-1] for c in curves)
+    return np.linspace(low, high, min(GRID, max(map(len, curves)))) if low <= high else np.zeros(0)
 
 
-def mean_and_band(values_SX: Array) -> tuple[Array, Array, Array]:
-    """Mean over seeds and its 95 % t interval at every position: mean, low, high, each [X].
+def mean_and_band(grid: Array, values_SX: Array) -> dict[str, Any]:
+    """Mean over seeds and its 95 % t interval at every position, as table columns.
 
     m +- t(0.975, S - 1) * sd / sqrt(S), sd with S - 1. NaN wherever one seed has no value, so that a run which ended
     early cannot shift the mean; the band is NaN with fewer than three seeds.
     """
-    num_seeds = len(values_SX)
-    mean = values_SX.mean(axis=0)
-    if num_seeds < MIN_SEEDS:
-        return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
-    half = float(stdtrit(num_seeds - 1, 0.975)) * values_SX.std(axis=0, ddof=1) / np.sqrt(num_seeds)
-    return mean, mean - half, mean + half
+    num_seeds, mean, half = len(values_SX), values_SX.mean(axis=0), np.array(np.nan)
+    if num_seeds >= MIN_SEEDS:
+        half = float(stdtrit(num_seeds - 1, 0.975)) * values_SX.std(axis=0, ddof=1) / np.sqrt(num_seeds)
+    return {"x": grid, "y": mean, "low": mean - half, "high": mean + half, "n": num_seeds}
 
 
 def mean_curve(curves: list[Curve], panel: Panel) -> dict[str, Any]:
     """Mean over the seeds of one arm as table columns; against tokens by linear interpolation on a common grid."""
     if panel.x == "tokens":
         grid = common_grid(curves)
-        values_SX = np.stack([np.interp(grid, c.x, c.y) for c in curves])
-    else:
-        grid = np.unique(np.concatenate([c.x for c in curves]))
-        values_SX = np.stack([pd.Series(c.y, c.x).reindex(grid).to_numpy(np.float64) for c in curves])
-    mean, low, high = mean_and_band(values_SX)
-    return {"x": grid, "y": mean, "low": low, "high": high, "n": len(curves)}
+        return mean_and_band(grid, np.stack([np.interp(grid, c.index, c) for c in curves]))
+    together = pd.concat(curves, axis=1).sort_index()
+    return mean_and_band(together.index.to_numpy(), together.to_numpy(np.float64).T.copy())
 
 
-def panel_table(panel: Panel, found: list[tuple[Log, Curve]]) -> pd.DataFrame:
-    """The rows of a panel: every seed's curve, then, for an arm with several seeds, their mean; of a paired panel the
-    mean differences alone."""
-    parts = [pd.DataFrame(columns=TABLE)]
-    series = _differences if panel.paired else _series
-    parts += [pd.DataFrame(columns) for columns in series(panel, found)]
-    return pd.concat([p for p in parts if len(p)] or parts).reindex(columns=TABLE)
-
-
-def _series(panel: Panel, found: list[tuple[Log, Curve]]) -> Iterator[dict[str, Any]]:
-    head = {"panel": panel.name, "metric": panel.metric}
-    for arm, algorithm in dict.fromkeys((log.run.arm, log.run.algorithm) for log, _ in found):
-        mine = [(log.run.seed, c) for log, c in found if log.run.arm == arm]
-        about = {**head, "arm": arm, "algorithm": algorithm}
-        for seed, c in mine:
-            yield {**about, "series": "seed", "seed": seed, "x": c.x, "y": c.y, "n": 1}
-        if len(mine) > 1:
-            yield {**about, "series": "mean", **mean_curve([c for _, c in mine], panel)}
-
-
-def _differences(panel: Panel, found: list[tuple[Log, Curve]]) -> Iterator[dict[str, Any]]:
-    """Of every arm that shares two or more seeds with the baseline: the mean of its difference with the t band."""
-    by_arm: dict[tuple[str, str], dict[int, Curve]] = {}
+def panel_rows(panel: Panel, found: Sequence[tuple[Log, Curve]]) -> Iterator[dict[str, Any]]:
+    """Columns of a panel: every seed's curve, then, for an arm with several seeds, their mean; of a paired panel the
+    mean differences alone, of every arm that shares two or more seeds with the baseline."""
+    arms: dict[tuple[str, str], dict[int, Curve]] = {}
     for log, c in found:
-        by_arm.setdefault((log.run.arm, log.run.algorithm), {})[log.run.seed] = c
-    baseline = next((log.run.baseline for log, _ in found), "")
-    against = next((mine for (arm, _), mine in by_arm.items() if arm == baseline), {})
-    for (arm, algorithm), mine in by_arm.items():
-        seeds = sorted(mine.keys() & against.keys())
-        if arm == baseline or len(seeds) < 2:
-            continue
-        pairs = [(pd.Series(mine[s].y, mine[s].x), pd.Series(against[s].y, against[s].x)) for s in seeds]
-        grid = np.unique(np.concatenate([c.index.to_numpy() for pair in pairs for c in pair]))
-        d_SX = np.stack([(b.reindex(grid) - a.reindex(grid)).to_numpy(np.float64) for b, a in pairs])
-        mean, low, high = mean_and_band(d_SX)
-        yield {"panel": panel.name, "metric": panel.metric, "arm": arm, "algorithm": algorithm, "series": "mean",
-               "x": grid, "y": mean, "low": low, "high": high, "n": len(seeds)}  # fmt: skip
+        arms.setdefault((log.run.arm, log.run.algorithm), {})[log.run.seed] = c
+    baseline = found[0][0].run.baseline if found else ""
+    against = next((mine for (arm, _), mine in arms.items() if arm == baseline), {})
+    for (arm, algorithm), mine in arms.items():
+        about = {"panel": panel.name, "metric": panel.metric, "arm": arm, "algorithm": algorithm}
+        if panel.paired:
+            shared = sorted(mine.keys() & against.keys()) if arm != baseline else []
+            curves = [mine[seed] - against[seed] for seed in shared]
+        else:
+            curves = list(mine.values())
+            for seed, c in mine.items():
+                yield {**about, "series": "seed", "seed": seed, "x": c.index, "y": c.array, "n": 1}
+        if len(curves) > 1:
+            yield {**about, "series": "mean", **mean_curve(curves, panel)}
+
+
+def table_of(parts: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Columns of several panels as one table."""
+    frames = [frame for part in parts if len(frame := pd.DataFrame(part))]
+    return pd.concat(frames or [pd.DataFrame()], ignore_index=True).reindex(columns=TABLE)

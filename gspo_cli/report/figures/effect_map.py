@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from gspo_cli.report.figures import style
+from gspo_cli.report.figures import style, words
 from gspo_cli.report.figures.canvas import Grid, framed
 from gspo_cli.report.figures.style import SCREEN, Paper
 
@@ -54,12 +54,11 @@ def _line(ax: Axes, table: pd.DataFrame, key: str) -> None:
         mine = table["decided"].to_numpy(bool) == decided
         ax.plot(at[mine], table["effect"][mine], "o", color=colour, markerfacecolor=face, markersize=5, zorder=3)
     for x, (_, row) in zip(at, table.iterrows(), strict=True):
-        ax.annotate(_count(row), (x, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=6)
+        count = f"N = {row['n']}" if row["n"] else str(row["verdict"])
+        ax.annotate(count, (x, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=6)
     _ticks(ax.xaxis, table[key].tolist())
-    ax.set_xlim(-0.5, len(table) - 0.5)
     ax.margins(y=0.18)
-    ax.set_xlabel(key)
-    ax.set_ylabel(f"effect [{_unit(table)}]")
+    ax.set(xlim=(-0.5, len(table) - 0.5), xlabel=words.words(key), ylabel=f"effect [{_unit(table)}]")
 
 
 def _heat(figure: Figure, ax: Axes, table: pd.DataFrame, axes: Sequence[str]) -> None:
@@ -73,13 +72,11 @@ def _heat(figure: Figure, ax: Axes, table: pd.DataFrame, axes: Sequence[str]) ->
         ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#999999", linewidth=0.6))
         dark = row["decided"] and row["verdict"] != "equal" and abs(row["effect"]) > 0.6 * limit
         ax.text(x, y, _cell(row), ha="center", va="center", fontsize=6.2, color="white" if dark else "black")
-    ax.set_xlim(-0.5, len(xs) - 0.5)
-    ax.set_ylim(-0.5, len(ys) - 0.5)
+    ax.set(xlim=(-0.5, len(xs) - 0.5), ylim=(-0.5, len(ys) - 0.5))
     _ticks(ax.xaxis, xs)
     _ticks(ax.yaxis, ys)
     ax.grid(visible=False)
-    ax.set_xlabel(axes[0])
-    ax.set_ylabel(axes[1])
+    ax.set(xlabel=words.words(axes[0]), ylabel=words.words(axes[1]))
     if len(known):
         box = ax.get_position()
         place = (box.x1 + 0.15 / figure.get_figwidth(), box.y0, 0.1 / figure.get_figwidth(), box.height)
@@ -102,10 +99,6 @@ def _cell(row: pd.Series) -> str:
     interval = f"\n[{row['low']:+.2g}, {row['high']:+.2g}]" if np.isfinite(row["low"]) else ""
     verdict = "" if row["decided"] and row["verdict"] != "equal" else f", {SHORT.get(row['verdict'], row['verdict'])}"
     return f"{row['effect']:+.2g}{interval}\nN = {row['n']}{verdict}"
-
-
-def _count(row: pd.Series) -> str:
-    return f"N = {row['n']}" if row["n"] else str(row["verdict"])
 
 
 def _unit(table: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ L = MoE layers, X = cells along the rollout batches
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,12 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
 from gspo_cli.report.figures import axes, notes, style
 from gspo_cli.report.figures.canvas import Grid, framed, lettered
-from gspo_cli.report.figures.curves import Array, Content
+from gspo_cli.report.figures.curves import Array, Content, StudyFigure
 from gspo_cli.report.figures.style import SCREEN, Paper
 from gspo_cli.report.runs.log import LAYERS, Log
 from gspo_cli.runlog import schema
 
-title = "Experts that change with an update, layer by layer"
+TITLE = "Experts that change with an update, layer by layer"
 METRIC = "moe/slot_churn_step"
 NAMES = METRIC + LAYERS
 COLUMNS = 400
@@ -52,30 +52,14 @@ def cells(runs: Sequence[tuple[Log, pd.DataFrame]]) -> pd.DataFrame:
     arms = dict.fromkeys((log.run.arm, log.run.algorithm) for log, _ in runs)
     parts = []
     for arm, algorithm in arms:
-        mine = [_matrix(rows, layers, steps) for log, rows in runs if log.run.arm == arm]
+        wide = [rows.pivot(index="layer", columns="step", values="value") for log, rows in runs if log.run.arm == arm]
+        mine = [values.reindex(index=layers, columns=steps).to_numpy() for values in wide]
         cells_LX = _merge(np.stack(mine).mean(axis=0), width)
         first = np.tile(steps[::width], len(layers))
-        parts.append(
-            pd.DataFrame(
-                {
-                    "arm": arm,
-                    "algorithm": algorithm,
-                    "layer": np.repeat(layers, cells_LX.shape[1]),
-                    "first": first,
-                    "last": np.minimum(first + width - 1, steps[-1]),
-                    "y": cells_LX.ravel(),
-                    "n": len(mine),
-                }
-            )
-        )
-    return pd.concat(parts, ignore_index=True)[TABLE]
-
-
-def _matrix(rows: pd.DataFrame, layers: Sequence[int], steps: Array) -> Array:
-    """A run's values [L, X]; NaN where it has none."""
-    values_LX = np.full((len(layers), len(steps)), np.nan)
-    values_LX[np.searchsorted(layers, rows["layer"]), rows["step"] - steps[0]] = rows["value"]
-    return values_LX
+        layer, last = np.repeat(layers, cells_LX.shape[1]), np.minimum(first + width - 1, steps[-1])
+        columns = (arm, algorithm, layer, first, last, cells_LX.ravel(), len(mine))
+        parts.append(pd.DataFrame(dict(zip(TABLE, columns, strict=True))))
+    return pd.concat(parts, ignore_index=True)
 
 
 def _merge(values_LX: Array, width: int) -> Array:
@@ -93,19 +77,12 @@ BAR_HEIGHT, TICK = 1.14, 0.13
 """Inches: the least height of the colour bar, which its label needs, and of one number beside it."""
 
 
-def wanted() -> Collection[tuple[str, str]]:
-    """The churn of every layer."""
-    return {("step", NAMES)}
-
-
 def content(logs: Sequence[Log]) -> Content:
     """The mean over the seeds of each arm, a row for each cell."""
     found = [(log, rows) for log in logs if len(rows := layer_rows(log))]
-    shown = {log.run.folder for log, _ in found}
     why = f"{NAMES}NN is null or absent: it does not apply, or was not logged"
-    excluded = [notes.entry(log.run, None, why) for log in logs if log.run.folder not in shown]
-    bad = [(log, int(rows["value"].isna().sum())) for log, rows in found]
-    remarks = [notes.not_finite(log, f"{NAMES}NN", "step", count) for log, count in bad if count]
+    excluded = notes.without_values(logs, found, why)
+    remarks = notes.not_finite(found, "step", f"{NAMES}NN")
     table = cells(found)
     return Content(table, _captions(table), remarks, excluded, f"no run has a value of {NAMES}NN")
 
@@ -138,7 +115,7 @@ def draw(table: pd.DataFrame, lines: Sequence[str], paper: Paper = SCREEN) -> Fi
     scale = PowerNorm(0.5, 0, top if top > 0 else 1)
     empty = [Patch(color=EMPTY, label="no value")] if table["y"].isna().any() else []
     with style.applied():
-        figure, places = framed(len(arms), [empty], lines, title, grid, paper)
+        figure, places = framed(len(arms), [empty], lines, TITLE, grid, paper)
         counts = [int(table.loc[table["arm"] == arm, "n"].iloc[0]) for arm, _ in arms]
         titles = lettered(f"{arm} (N = {count})" for (arm, _), count in zip(arms, counts, strict=True))
         for ax, (arm, _), text in zip(places, arms, titles, strict=True):
@@ -203,3 +180,6 @@ def _ticks(top: float) -> list[float]:
     low = int(np.floor(np.log10(top / 50)))
     steps = [float(f"{digit}e{power}") for power in range(low, low + 4) for digit in (1, 2, 5)]
     return [0.0, *(step for step in steps if top / 50 <= step <= top)]
+
+
+FIGURE = StudyFigure(TITLE, {("step", NAMES)}, content, draw)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from gspo_cli.report.figures.axes import bands_are_cut
-from gspo_cli.report.figures.curves import MIN_SEEDS, TOKENS, Curve, Panel
+from gspo_cli.report.figures.curves import MIN_SEEDS, Panel
 from gspo_cli.report.runs.folders import StoredRun, Study
 from gspo_cli.report.runs.log import Log
 from gspo_cli.runlog import schema
 
 NO_LOG = "no metrics.jsonl"
-KEPT_GROUPS = "its reward/mean covers only the groups that dynamic sampling kept (logged by an earlier version)"
 CLIP = "clip/token_frac"
 
 
@@ -31,7 +31,7 @@ def captions(table: pd.DataFrame, panels: Sequence[Panel]) -> list[str]:
     if any(len(y) and (y == 0).all() for y in first):
         lines.append("Mini-batch 1 is 0 by construction: the policy has not been updated since it sampled.")
     if any(bands_are_cut(panel, r) for panel, r in rows):
-        lines.append("Bands that reach beyond an axis are cut there; the csv has their ends.")
+        lines.append("Bands are cut where a share, or the axis, ends; the csv has their ends.")
     means = table[table["series"] == "mean"]
     if few := sorted(set(means.loc[means["n"] < MIN_SEEDS, "arm"])):
         lines.append(f"No band with two seeds: {', '.join(few)}.")
@@ -51,12 +51,12 @@ def without_log(study: Study, logs: Sequence[Log]) -> list[dict[str, Any]]:
     return [entry(run, None, NO_LOG) for run in study.runs if run.folder not in read]
 
 
-def without_values(panel: Panel, logs: Sequence[Log], found: Sequence[tuple[Log, Curve]]) -> list[dict[str, Any]]:
-    """The runs that show nothing in a panel, likewise."""
-    names = f"{panel.metric} or {TOKENS}" if panel.x == "tokens" else panel.metric
+def without_values(
+    logs: Sequence[Log], found: Sequence[tuple[Log, Any]], why: str, panel: str | None = None
+) -> list[dict[str, Any]]:
+    """The runs that show nothing in a figure, or in one panel of it, likewise."""
     shown = {log.run.folder for log, _ in found}
-    why = f"{names} is null or absent: it does not apply, or was not logged"
-    return [entry(log.run, panel.name, why) for log in logs if log.run.folder not in shown]
+    return [entry(log.run, panel, why) for log in logs if log.run.folder not in shown]
 
 
 def entry(run: StoredRun, panel: str | None, why: str) -> dict[str, Any]:
@@ -79,6 +79,9 @@ def excluded_notes(excluded: Sequence[dict[str, Any]]) -> list[str]:
     return notes
 
 
-def not_finite(log: Log, metric: str, kind: str, count: int) -> str:
-    """The note on `count` values of a run's metric that are nan or infinite."""
-    return f"{log.run.folder.name}: {count} values of {metric} ({kind} lines) are not finite, left out."
+def not_finite(found: Iterable[tuple[Log, pd.DataFrame]], kind: str, metric: str) -> list[str]:
+    """The notes on values of a metric that are nan or infinite, among the rows of each run."""
+    bad = [(log.run.folder.name, int((~np.isfinite(rows["value"])).sum())) for log, rows in found]
+    return [
+        f"{name}: {count} values of {metric} ({kind} lines) are not finite, left out." for name, count in bad if count
+    ]

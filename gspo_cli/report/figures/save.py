@@ -115,7 +115,10 @@ def save(
         files[path] = _image(figures[paper], suffix, name, f"sha256:{digest}")
         if paper.latex:
             files[path.with_suffix(".tex")] = latex(name, f"{title}. {words}", path.stem, paper).encode()
-    return SavedFigure([_write(path, content) for path, content in files.items()], words)
+    for path, content in files.items():
+        with write_atomic(path) as temporary:
+            temporary.write_bytes(content)
+    return SavedFigure(list(files), words)
 
 
 def images_of(side_file: Path) -> list[Path]:
@@ -140,9 +143,3 @@ def _image(figure: Figure, suffix: str, name: str, mark: str) -> bytes:
     with style.applied():
         figure.savefig(buffer, format=suffix, metadata={"Title": name, **metadata[suffix]})
     return buffer.getvalue()
-
-
-def _write(path: Path, content: bytes) -> Path:
-    with write_atomic(path) as temporary:
-        temporary.write_bytes(content)
-    return path

@@ -13,40 +13,29 @@ import matplotlib as mpl
 
 from gspo_cli.errors import GspoError
 
-COLOURS = {
-    "grpo": "#0072B2",
-    "gspo": "#D55E00",
-    "gspo_token": "#CC79A7",
-    "sapo": "#009E73",
-    "dapo": "#56B4E9",
-    "dr_grpo": "#E69F00",
-    "cispo": "#000000",
-    "gmpo": "#F0E442",
-    "luspo": "#999933",
-    "minirl": "#332288",
-    "ppo": "#882255",
-    "reinforce": "#999999",
+FIXED = {
+    "grpo": ("#0072B2", "o"),
+    "gspo": ("#D55E00", "s"),
+    "gspo_token": ("#CC79A7", "^"),
+    "sapo": ("#009E73", "D"),
+    "dapo": ("#56B4E9", "v"),
+    "dr_grpo": ("#E69F00", "P"),
+    "cispo": ("#000000", "X"),
+    "gmpo": ("#F0E442", "<"),
+    "luspo": ("#999933", ">"),
+    "minirl": ("#332288", "p"),
+    "ppo": ("#882255", "*"),
+    "reinforce": ("#999999", "h"),
 }
-"""Fixed for all figures. To add an algorithm, add a colour that no other has."""
+"""Colour and marker of an algorithm in all figures; the markers are for readers who see no colours, and for print in
+grey."""
+COLOURS = {name: colour for name, (colour, _) in FIXED.items()}
+"""An algorithm needs no colour of its own: without one it gets `OTHER`."""
 
 OTHER = "#666666"
-"""For an algorithm that is not in the table; lines and fillings tell several apart."""
+"""For every other algorithm; lines and fillings tell several apart."""
 
-MARKERS = {
-    "grpo": "o",
-    "gspo": "s",
-    "gspo_token": "^",
-    "sapo": "D",
-    "dapo": "v",
-    "dr_grpo": "P",
-    "cispo": "X",
-    "gmpo": "<",
-    "luspo": ">",
-    "minirl": "p",
-    "ppo": "*",
-    "reinforce": "h",
-}
-"""Fixed like the colours, for readers who see none, and for print in grey."""
+MARKERS = {name: marker for name, (_, marker) in FIXED.items()}
 OTHER_MARKER = "d"
 
 DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)))

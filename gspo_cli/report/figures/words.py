@@ -15,8 +15,14 @@ WORDS = {
     "moe/slot_churn_probe": "share of expert slots that change",
     "replay/natural_agree_frac": "share of slots that agree",
     "compute/gen_tokens": "tokens sampled so far",
+    "train.minibatches": "mini-batches of a rollout batch",
+    "train.lr": "learning rate",
+    "algo.lr": "learning rate",
+    "noise.token": "synthetic noise [nat per token]",
+    "noise.response": "synthetic noise [nat per response]",
+    "noise.experts": "share of expert slots exchanged",
 }
-"""Metric -> what its axis says; see `words`."""
+"""Metric, or recipe key -> what its axis says; see `words`."""
 SMALL, ROOM = 5.6, 9.0
 """Points: the size of the log's name on an axis, and the distance of the words, which make room for it."""
 SMALL_LETTER = 0.0465
@@ -31,7 +37,7 @@ def score_title(metric: str) -> str:
 
 
 def words(metric: str) -> str:
-    """A metric in plain words; one without an entry has its own name."""
+    """A metric or a recipe key in plain words; one without an entry has its own name."""
     if metric.startswith(schema.PART):
         return "mean reward of this part"
     return "mean score" if "/avg@" in metric else WORDS.get(metric, metric)

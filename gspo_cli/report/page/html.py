@@ -15,15 +15,16 @@ from markupsafe import Markup, escape
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
 from gspo_cli.report.claims.evaluate import claims, found_text
-from gspo_cli.report.compare.comparison import costs, remarks, statistics, unit, value
+from gspo_cli.report.compare.result import Compared, Described, Found
 from gspo_cli.report.compare.study import ComparisonRequest, compare
+from gspo_cli.report.compare.texts import costs, remarks, statistics, unit, value
 from gspo_cli.report.figures.plots import plot
 from gspo_cli.report.runs.facts import differences, row_of
 from gspo_cli.report.runs.folders import StoredRun, Study
 from gspo_cli.report.runs.pairs import all_of, load_records, write_sources
 from gspo_cli.report.runs.samples import read_columns, stored_steps
 from gspo_cli.runlog.fs import write_text
-from gspo_cli.sanitize import excerpt
+from gspo_cli.sanitize import excerpt, sanitize
 
 PROMPTS, RESPONSES = 3, 2
 """Shown at each step: the first prompts of the batch, and responses to each."""
@@ -91,7 +92,7 @@ def report_html(study: Study) -> Path:
     compared, no_comparison = _compared(study)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
+        lstrip_blocks=True, finalize=shown,
     )  # fmt: skip
     environment.filters["short"] = short_hashes
     text = environment.get_template("page.html.j2").render(
@@ -106,19 +107,19 @@ def report_html(study: Study) -> Path:
     return path
 
 
-HASH = re.compile(r"\b[0-9a-f]{32,64}\b")
+def shown(value: Any) -> Any:
+    """What an expression of the template prints: text that came from a file cannot reorder the page."""
+    return sanitize(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,52}\b")
 
 
 def short_hashes(value: Any) -> Markup:
     """A cell's text with long hashes cut to 12 digits, so that they cannot squeeze the other columns; the whole hash is
     shown when the pointer rests on it."""
-    parts, end = [], 0
-    text = str(value)
-    for match in HASH.finditer(text):
-        short = Markup('<span class="hash" title="{}">{}…</span>').format(match[0], match[0][:12])
-        parts += [escape(text[end : match.start()]), short]
-        end = match.end()
-    return Markup("").join([*parts, escape(text[end:])])
+    span = r'<span class="hash" title="\g<0>">\1…</span>'
+    return Markup(HASH.sub(span, str(escape(sanitize(str(value))))))
 
 
 def _claims(study: Study) -> list[dict[str, Any]]:
@@ -137,20 +138,19 @@ def _compared(study: Study) -> tuple[list[dict[str, Any]], str]:
         found = compare(study, ComparisonRequest())
     except GspoError as error:
         return [], f"{error.message}: {error.why}"
-    return [_pair(one) for one in (found, *found["others"])], ""
+    return [_pair(one) for one in (found.primary, *found.others)], ""
 
 
-def _pair(found: dict[str, Any]) -> dict[str, Any]:
-    head = {key: found[key] for key in ("baseline", "treatment", "metric", "sentence", "reasons", "verdict")}
-    if found["verdict"] == "refused":
+def _pair(found: Found) -> dict[str, Any]:
+    head = {key: getattr(found, key) for key in ("baseline", "treatment", "metric", "sentence", "reasons", "verdict")}
+    if isinstance(found, Described):
+        return head | {"arms": found.arms, "remarks": found.notes}
+    if not isinstance(found, Compared):
         return head
-    if found["verdict"] == "descriptive":
-        return head | {"arms": found["arms"], "remarks": found["notes"]}
     seeds = [
-        (row["seed"], value(found, row["baseline"]), value(found, row["treatment"]),
-         value(found, row["difference"], sign=True))
-        for row in found["per_seed"]
-    ]  # fmt: skip
+        (seed, value(found, left), value(found, right), value(found, difference, sign=True))
+        for seed, left, right, difference in found.per_seed
+    ]
     return head | {"unit": unit(found), "seeds": seeds, "numbers": [*statistics(found), *costs(found)],
                    "remarks": remarks(found)}  # fmt: skip
 
@@ -179,7 +179,7 @@ def _differences(study: Study) -> list[dict[str, Any]]:
 def _run(member: Any) -> dict[str, str]:
     """A run's line in the table of provenance."""
     about, row, curves = member.facts.run_json, row_of(member.facts), member.curves
-    code = about.get("code") or {}
+    code, packages = (table if isinstance(table := about.get(key), dict) else {} for key in ("code", "packages"))
     commit = str(code.get("commit") or code.get("sha256") or "not recorded")[:12] + (
         " with changes" if code.get("dirty") else ""
     )
@@ -189,5 +189,5 @@ def _run(member: Any) -> dict[str, str]:
         "log": curves.sha256 if curves else "no log", "code": f"gspo {about.get('gspo')}, {commit}",
         "model": str(about.get("model_sha256")), "data": str(about.get("data_sha256")),
         "machine": f"{about.get('cpu')}, {about.get('device')}, {about.get('threads')} threads",
-        "versions": ", ".join(f"{k} {v}" for k, v in (about.get("packages") or {}).items()),
+        "versions": ", ".join(f"{k} {v}" for k, v in packages.items()),
     }  # fmt: skip

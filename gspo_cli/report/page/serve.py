@@ -5,12 +5,14 @@ Python's own server is enough: it answers one reader on this machine, and serves
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -18,6 +20,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.report.page.html import report_html
 from gspo_cli.report.runs.facts import list_runs
 from gspo_cli.report.runs.folders import read_study
+from gspo_cli.sanitize import sanitize
 
 HOST = "127.0.0.1"
 RELOAD_S = 5
@@ -47,22 +50,21 @@ def signature(study: Path) -> Signature:
 def now_table(study: Path) -> Markup:
     """Every run with its state, progress and last reward, escaped."""
     row = Markup("<tr><td>{}</td><td>{}</td><td class='number'>{}</td><td class='number'>{}</td><td>{}</td></tr>")
-    rows = []
-    for run in list_runs(study):
-        reward = run.get("reward")
-        sign = run.get("last_sign_s")
-        alive = run["status"] == "running" and sign is not None  # its last sign says more than that no end is recorded
-        rows.append(
-            row.format(
-                run["run"] or run["study"],
-                f"{run['status']}{': ' + run['reason'] if run['reason'] and not alive else ''}",
-                f"{run.get('steps', 0)}/{run.get('planned', '?')}",
-                "n/a" if reward is None else f"{reward:.3f}",
-                "" if sign is None or run["status"] in ENDED else f"{run['phase']}, {max(0, sign):.0f} s ago",
-            )
-        )
     head = Markup("<tr><th>run</th><th>state</th><th>rollout batch</th><th>reward</th><th>last sign</th></tr>")
-    return Markup("<div class='wide'><table>{}{}</table></div>").format(head, Markup("").join(rows))
+    rows = Markup("").join(row.format(*map(sanitize, _cells(run))) for run in list_runs(study))
+    return Markup("<div class='wide'><table>{}{}</table></div>").format(head, rows)
+
+
+def _cells(run: dict[str, Any]) -> tuple[str, ...]:
+    reward, sign, status = run.get("reward"), run.get("last_sign_s"), run["status"]
+    alive = status == "running" and sign is not None  # its last sign says more than that no end is recorded
+    return (
+        run["run"] or run["study"],
+        f"{status}: {run['reason']}" if run["reason"] and not alive else status,
+        f"{run.get('steps', 0)}/{run.get('planned', '?')}",
+        f"{reward:.3f}" if isinstance(reward, int | float) else "n/a",
+        "" if sign is None or status in ENDED else f"{run['phase']}, {max(0, sign):.0f} s ago",
+    )
 
 
 class LivePage:
@@ -114,6 +116,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers with the page, and nothing else."""
 
     server: PageServer
+    timeout = 10.0  # for a reader that sends or takes nothing
     server_version, sys_version = "gspo", ""
 
     def do_GET(self) -> None:
@@ -150,6 +153,11 @@ class PageServer(ThreadingHTTPServer):
             raise GspoError(
                 f"cannot listen on {HOST}:{port}", f"{error.strerror or error}", "choose another --port, or 0 for any"
             ) from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that goes away is no news."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

@@ -5,16 +5,19 @@ The same study gives the same bytes. A report command that is given such a file 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import lzma
 import re
 import tarfile
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog.checksums import sha256_of
+from gspo_cli.runlog.folder import read_study_file
 from gspo_cli.runlog.fs import remove_tree, rename, write_atomic, write_text
+from gspo_cli.runlog.strict_json import read_object
 
 SUFFIX = ".tar.xz"
 ORIGIN = "archive.json"
@@ -30,14 +33,20 @@ RUN_FILES = (
     "invalidated.json",
 )
 ANSWERS = ("summary.json", "answers.parquet")
+_PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 MEMBER = re.compile(
     rf"(?:{'|'.join(map(re.escape, STUDY_FILES))}"
-    rf"|(?P<run>[A-Za-z0-9._-]+)/(?:{'|'.join(map(re.escape, RUN_FILES))}"
-    rf"|eval/[A-Za-z0-9._-]+/step-\d+/(?:{'|'.join(map(re.escape, ANSWERS))})))"
+    rf"|{_PART}/(?:{'|'.join(map(re.escape, RUN_FILES))}"
+    rf"|eval/{_PART}/step-[0-9]+/(?:{'|'.join(map(re.escape, ANSWERS))})))"
 )
 """The only names that an archive may hold, below the study's own."""
-MOST_BYTES = 1 << 32
-"""Unpacked; a file that grows further is no study."""
+MOST_BYTES, FEW_BYTES, MOST_TIMES = 1 << 32, 1 << 24, 100
+"""Unpacked, and what any archive may unpack to; a larger one, to so many times its size. Logs shrink to a tenth."""
+MOST_HEADER = 1 << 16
+"""Bytes between two files: a header, the padding before it, and what is read ahead. Whoever wrote the archive chooses
+how long a name is, or a chain of headers."""
+MOST_MEMORY = 1 << 26
+"""Bytes for the decompressor. An archive says how much it wants; ours want 9 MiB."""
 
 
 def write_archive(study: Path, target: Path, updates: bool = True) -> int:
@@ -77,8 +86,10 @@ def unpack(archive: Path, root: Path) -> Path:
     Errors: GspoError for a file that is no archive of a study (exit code STORAGE), and where another study has its
     place.
     """
-    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
-    temporary = root / f".tmp-{sha256[:16]}"
+    sha256 = sha256_of(archive)
+    temporary, was_there = root / f".tmp-{sha256[:16]}", root.exists()
+    if temporary.is_symlink():
+        raise GspoError(f"{temporary} is a link", "an archive is unpacked there first", "remove it")
     if temporary.is_dir():  # of an attempt that was killed
         remove_tree(temporary)
     try:
@@ -91,32 +102,60 @@ def unpack(archive: Path, root: Path) -> Path:
     finally:
         if temporary.is_dir():
             remove_tree(temporary)
+        if not was_there and root.is_dir() and not any(root.iterdir()):
+            root.rmdir()
     return study
+
+
+class _Unpacked(io.RawIOBase):
+    """What an archive holds, as a stream that ends with an error where it is longer than the next step needs."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self.packed, self.left = packed, MOST_HEADER
+        self.decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MOST_MEMORY)
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes. Errors: ValueError once `left` is used up, EOFError for an archive that is cut off."""
+        data = b""
+        while not data and not self.decompressor.eof:
+            packed = self.packed.read(size) if self.decompressor.needs_input else b""
+            if self.decompressor.needs_input and not packed:
+                raise EOFError("it is cut off")
+            data = self.decompressor.decompress(packed, size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise ValueError("its headers, or a file in it, are longer than they may be")
+        return data
 
 
 def _unpack(archive: Path, sha256: str, temporary: Path, root: Path) -> Path:
     """Unpacks into the temporary folder, then renames it. Errors: of the readers, and ValueError for a bad member."""
-    study, total = None, 0
-    with lzma.open(archive) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
-        for info in tar:
+    study, room = None, min(MOST_BYTES, max(FEW_BYTES, MOST_TIMES * archive.stat().st_size))
+    with archive.open("rb") as packed, tarfile.open(fileobj=(stream := _Unpacked(packed)), mode="r|") as tar:
+        while info := tar.next():
             name, _, member = info.name.partition("/")
-            total += info.size
-            if not info.isreg() or not MEMBER.fullmatch(member) or name in ("", ".", "..") or total > MOST_BYTES:
-                raise ValueError(f"it holds {info.name!r}, which is no file of a study")
+            is_name = name.isprintable() and not name.startswith(".") and MEMBER.fullmatch(member)
+            if not name or not is_name or not info.isreg() or info.issparse():
+                raise ValueError(f"it holds {info.name[:200]!r}, which is no file of a study")
+            room -= tarfile.BLOCKSIZE + info.size
+            if info.size < 0 or room < 0:
+                raise ValueError("it unpacks to more than a study of its size")
             if study not in (None, root / name):
                 raise ValueError("it holds files of two studies")
             study = root / name
+            if (temporary / info.name).exists():
+                raise ValueError(f"it holds {info.name!r} twice")
             if _is_there(study, sha256, archive):
                 return study
-            content = tar.extractfile(info)
-            assert content is not None, info.name
-            place = temporary / member
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content.read())
+            stream.left = info.size + MOST_HEADER
+            tar.extract(info, temporary, set_attrs=False, filter="data")
+            stream.left = MOST_HEADER
     if study is None:
         raise ValueError("it is empty")
-    write_text(temporary / ORIGIN, json.dumps({"file": archive.name, "sha256": sha256}) + "\n")
-    rename(temporary, study)
+    if (temporary / study.name / "study.json").is_file():
+        read_study_file(temporary / study.name)
+    write_text(temporary / study.name / ORIGIN, json.dumps({"file": archive.name, "sha256": sha256}) + "\n")
+    rename(temporary / study.name, study)
     return study
 
 
@@ -125,7 +164,7 @@ def _is_there(study: Path, sha256: str, archive: Path) -> bool:
     if not study.exists():
         return False
     origin = study / ORIGIN
-    if origin.is_file() and json.loads(origin.read_text()).get("sha256") == sha256:
+    if origin.is_file() and read_object(origin).get("sha256") == sha256:
         return True
     raise GspoError(
         f"{study} exists and is not the study of {archive}",

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gspo_cli.report.runs.folders import StoredRun
 from gspo_cli.report.runs.log import Log, Wanted, load_log
-from gspo_cli.report.runs.metric_spec import KEPT_ONLY, REWARD, Axis
+from gspo_cli.report.runs.metric_spec import REWARD, Axis
 from gspo_cli.report.runs.reader import LogReader, read_fast, read_strict
 from gspo_cli.stats.problems import Array
 
@@ -24,7 +24,7 @@ TRAINING = ("rollout_s", "prepare_s", "old_policy_s", "update_s", "sync_s")
 TIMES = pa.schema([("step", pa.int64()), *((name, pa.float64()) for name in TRAINING)])
 """What is read of a line of `perf.jsonl`."""
 SPREAD, GROUP_SPREAD = "reward/std", "reward/group_std"
-ALWAYS = {"rollout": {REWARD, KEPT_ONLY, SPREAD, GROUP_SPREAD, TOKENS, QUERIES}}
+ALWAYS = {"rollout": {REWARD, SPREAD, GROUP_SPREAD, TOKENS, QUERIES}}
 """Read of every log."""
 
 
@@ -103,20 +103,10 @@ def training_seconds(path: Path) -> pd.Series[float]:
     """
     if not path.is_file():
         return pd.Series(dtype=np.float64)
-    reader, steps, seconds = LogReader(path), [np.zeros(0)], [np.zeros(0)]
+    reader, frames = LogReader(path), [pd.DataFrame(columns=["step", *TRAINING], dtype=np.float64)]
     for block in reader.blocks():
         table = read_fast(block, TIMES)
         table = read_strict(reader, block) if table is None else table
-        times = np.array([_numbers(table, name) for name in TRAINING])
-        timed = np.isfinite(times).any(axis=0)
-        steps.append(_numbers(table, "step")[timed])
-        seconds.append(np.nansum(times, axis=0)[timed])
-    by_step = pd.Series(np.concatenate(seconds), np.concatenate(steps).astype(np.int64))
-    return by_step.groupby(level=0).last().cumsum()
-
-
-def _numbers(table: pa.Table, name: str) -> Array:
-    """A column as float64; NaN where absent."""
-    if name not in table.column_names:
-        return np.full(table.num_rows, np.nan)
-    return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+        frames.append(table.to_pandas().reindex(columns=frames[0].columns))
+    times = pd.concat(frames).dropna(subset="step").astype({"step": np.int64}).set_index("step").astype(np.float64)
+    return times.where(np.isfinite(times)).sum(axis=1, min_count=1).dropna().groupby(level=0).last().cumsum()

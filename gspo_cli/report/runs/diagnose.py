@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.runs.folders import StoredRun
 from gspo_cli.report.runs.log import load_log
-from gspo_cli.report.runs.samples import Filter, Response, responses, stored_steps
+from gspo_cli.report.runs.samples import Filter, responses, stored_steps
 from gspo_cli.runlog.diagnosis import WINDOW, Evidence, Finding, diagnose
 from gspo_cli.runlog.strict_json import read_object
 
 ROLLOUT = ("length/truncated_frac", "group/zero_std_frac", "mismatch/token_floor", "adv/abs_mean", "reward/mean")
-STEP = ("clip/token_frac", "ratio/outside_frac", "ratio/token_log_std", "kl/ref_k3", "kl/old_k3", "entropy/mean")
+STEP = (
+    "clip/token_frac_active",
+    "clip/token_frac",
+    "ratio/outside_frac",
+    "ratio/token_log_std",
+    "kl/ref_k3",
+    "kl/old_k3",
+    "entropy/mean",
+)
 NO_ANSWER = "no_answer"
 
 
@@ -33,19 +40,11 @@ def diagnose_run(run: StoredRun) -> tuple[list[Finding], dict[str, Any]]:
     means = {str(name): float(mean) for name, mean in newest.groupby("metric", observed=True)["value"].mean().items()}
     stored = list(responses(run.folder, Filter("newest"))) if stored_steps(run.folder) else []
     config = read_object(run.folder / "config.json")
-    evidence = Evidence(means, config, unscored_frac(stored), no_answer_frac(stored))
+    unscored = [row.reward is None or not math.isfinite(row.reward) for row in stored]
+    reasons = [row.reason for row in stored]
+    # a task whose reasons are others has no share without an answer
+    answers = {NO_ANSWER, "correct", "wrong"} & set(reasons)
+    no_answer = reasons.count(NO_ANSWER) / len(reasons) if answers else None
+    evidence = Evidence(means, config, sum(unscored) / len(unscored) if unscored else None, no_answer)
     facts = {"step": steps[-1], "batches": min(WINDOW, len(steps)), "reward": means.get("reward/mean")}
     return diagnose(evidence), facts
-
-
-def unscored_frac(stored: Iterable[Response]) -> float | None:
-    """Share of the stored responses without a reward."""
-    missing = [row.reward is None or not math.isfinite(row.reward) for row in stored]
-    return sum(missing) / len(missing) if missing else None
-
-
-def no_answer_frac(stored: Iterable[Response]) -> float | None:
-    """Share in which no answer was found; None for a task whose reasons are others."""
-    reasons = [row.reason for row in stored]
-    known = {NO_ANSWER, "correct", "wrong"}
-    return reasons.count(NO_ANSWER) / len(reasons) if reasons and known & set(reasons) else None

@@ -6,13 +6,17 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from pydantic import BaseModel
+
+from gspo_cli.config import Recipe, flat
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.runs.folders import StoredRun, read_study
-from gspo_cli.report.runs.metric_spec import KEPT_ONLY, REWARD
+from gspo_cli.report.runs.metric_spec import REWARD
 from gspo_cli.report.runs.reader import LogReader, corrupt
 from gspo_cli.runlog.lock import dead_writer, is_silent, read_heartbeat
+from gspo_cli.runlog.log import MAX_STEP
 from gspo_cli.runlog.strict_json import parse_object, read_object
 
 Status = Literal["completed", "failed", "running", "killed", "interrupted", "broken"]
@@ -28,6 +32,14 @@ TAIL = 1 << 18
 """Bytes at a log's end that are searched for the last rollout line."""
 ALWAYS_DIFFERENT = ("run_id", "created", "argv", "cwd", "study")
 """Keys of `run.json` that differ between any two runs."""
+NO_CONDITIONS = (
+    "seed", "name", "cold_start.seed", "train.steps", "model.threads", "report.", "arms", "eval.", "checkpoint.",
+    "guards.", "cluster", "rollout.store", "rollout.keep_newest", "rollout.deadline_s", "rollout.kv_budget_gb",
+    "model.device", "train.divide",
+)  # fmt: skip
+"""Beginnings of recipe keys under which a setting is as well tuned as under others: they name, watch or end a run."""
+FROM_TRAIN = {"algo.lr": "train.lr", "algo.minibatches": "train.minibatches"}
+"""Keys of `[algo]` that override another table's."""
 
 Json = dict[str, Any]
 
@@ -68,13 +80,13 @@ def read_facts(run: StoredRun) -> Facts:
     """Reads the small files of a run folder. Errors: GspoError (exit code STORAGE) naming a file that is corrupt."""
     config = read_object(run.folder / "config.json")
     steps = config["train"].get("steps") if isinstance(config.get("train"), dict) else None
-    if type(steps) is not int or steps < 1:
-        raise corrupt(str(run.folder / "config.json"), f"`train.steps` is {steps!r}, not a positive whole number")
+    if type(steps) is not int or not 1 <= steps <= MAX_STEP:
+        raise corrupt(str(run.folder / "config.json"), f"`train.steps` is {steps!r:.80}, not a positive whole number")
     status, reason = final_status(run.folder)
     note = run.folder / "invalidated.json"
     invalid = str(read_object(note).get("reason") or "no reason given") if note.is_file() else None
     run_json = read_object(run.folder / "run.json")
-    return Facts(run, run_json, config, status, reason, invalid, dict(flatten(config)))
+    return Facts(run, run_json, config, status, reason, invalid, flat(config))
 
 
 def read_events(folder: Path) -> list[Json]:
@@ -102,38 +114,56 @@ def final_status(folder: Path) -> tuple[Status, str]:
     return "interrupted", reason or str(status)
 
 
-def flatten(table: Json, prefix: str = "") -> list[tuple[str, Any]]:
-    """(dotted key, value) of nested tables; an empty table is a value."""
-    rows: list[tuple[str, Any]] = []
-    for key, value in table.items():
-        nested = isinstance(value, dict) and value
-        rows += flatten(value, f"{prefix}{key}.") if nested else [(f"{prefix}{key}", value)]
-    return rows
+def conditions_of(config: Json) -> Json:
+    """What a run's learning rate and other tuned keys were good for, by dotted key: the recipe, arm included, without
+    what only names, watches or ends the run. `config` is flat."""
+    table = {key: value for key, value in config.items() if not key.startswith(NO_CONDITIONS)}
+    own = {other: value for key, other in FROM_TRAIN.items() if (value := table.pop(key, None)) is not None}
+    return table | own
+
+
+def different_conditions(one: Json, other: Json) -> list[tuple[str, Any, Any]]:
+    """(key, value, other value) wherever two runs' conditions differ. A key that one lacks is at its default there."""
+    values = {key: [table.get(key, recipe_default(key)) for table in (one, other)] for key in one | other}
+    return [(key, left, right) for key, (left, right) in values.items() if left != right]
+
+
+def recipe_default(key: str) -> Any:
+    """A recipe key's default; None for one that recipes do not have, such as a parameter of an algorithm."""
+    model: type[BaseModel] = Recipe
+    for part in key.split("."):
+        field = model.model_fields.get(part)
+        if field is None:
+            return None
+        kinds = [field.annotation, *get_args(field.annotation)]
+        tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not tables:
+            return field.get_default(call_default_factory=True, validated_data={})
+        model = tables[0]
+    return None
 
 
 def command_for(facts: Facts, arm: str, seeds: list[int], overwrite: bool = False) -> str:
     """The command that trains runs like this one with another arm or other seeds, in the same study."""
-    study = facts.run.folder.resolve().parent
-    more = ["--algo", arm, "--seeds", ",".join(map(str, seeds)), "--out", str(study.parent), "--name", study.name]
-    return shlex.join(["gspo", *_words_without(facts, PER_RUN), *more, *(["--overwrite"] if overwrite else [])])
+    return _train_again(facts, PER_RUN, arm, seeds, "", ["--overwrite"] if overwrite else [])
 
 
 def tuning_command(facts: Facts, arms: list[str], seeds: list[int], key: str, grid: list[str]) -> str:
     """The command that tunes these arms alike over a grid, with runs like this one, in a study beside its own."""
-    study = facts.run.folder.resolve().parent
-    more = ["--algo", ",".join(arms), "--seeds", ",".join(map(str, seeds)), "--out", str(study.parent)]
-    more += ["--name", f"{study.name}-tuning", "--grid", f"{key}={','.join(grid)}"]
-    return shlex.join(["gspo", *_words_without(facts, PER_RUN | {"--tuned"}), *more])
+    return _train_again(
+        facts, PER_RUN | {"--tuned"}, ",".join(arms), seeds, "-tuning", ["--grid", f"{key}={','.join(grid)}"]
+    )
 
 
-def _words_without(facts: Facts, options: set[str]) -> list[str]:
-    """The words of the command that began the run, without some of its options and their values."""
-    kept, skip = [], False
+def _train_again(facts: Facts, options: set[str], arms: str, seeds: list[int], suffix: str, more: list[str]) -> str:
+    """The command that began the run, without some of its options and their values, for other arms and seeds."""
+    study, kept, skip = facts.run.folder.resolve().parent, ["gspo"], False
     for word in _training_words(facts):
         if not skip and word.partition("=")[0] not in options | SWITCHES:
             kept.append(word)
         skip = not skip and word in options
-    return kept
+    kept += ["--algo", arms, "--seeds", ",".join(map(str, seeds)), "--out", str(study.parent)]
+    return shlex.join([*kept, "--name", study.name + suffix, *more])
 
 
 def _training_words(facts: Facts) -> list[str]:
@@ -169,14 +199,13 @@ def row_of(facts: Facts) -> Json:
     if status == "running" and beat and is_silent(beat["age_s"]):
         status = "silent"
         reason = f"no sign of life for {beat['age_s']:.0f} s: stopped, killed, or its host {beat['host']} is gone"
-    values = last.get("metrics", {})
-    of_all_groups = not run.dynamic_sampling or KEPT_ONLY in values
+    values = metrics if isinstance(metrics := last.get("metrics"), dict) else {}
     return {
         "study": run.folder.resolve().parent.name, "run": facts.name, "arm": run.arm, "algorithm": run.algorithm,
         "seed": run.seed, "status": status, "reason": reason,
         "phase": beat and beat["phase"], "last_sign_s": beat and beat["age_s"],
         "steps": last.get("step", 0), "planned": facts.planned_steps,
-        "reward": values.get(REWARD) if of_all_groups else None, "created": facts.run_json.get("created"),
+        "reward": values.get(REWARD), "created": facts.run_json.get("created"),
         "run_id": run.run_id, "folder": str(run.folder),
     }  # fmt: skip
 
@@ -187,15 +216,9 @@ def _last_rollout(path: Path) -> Json:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
             lines = file.read().split(b"\n")[:-1]
-    except OSError:
+        return parse_object(next(line for line in reversed(lines) if b'"kind":"rollout"' in line).decode())
+    except (OSError, ValueError, StopIteration):
         return {}
-    for line in reversed(lines):
-        if b'"kind":"rollout"' in line:
-            try:
-                return parse_object(line.decode())
-            except ValueError:
-                return {}
-    return {}
 
 
 def find_run(name: str, root: Path) -> StoredRun:
@@ -235,7 +258,7 @@ def differences(one: StoredRun, other: StoredRun) -> list[Json]:
     tables = []
     for facts in map(read_facts, (one, other)):
         provenance = {key: value for key, value in facts.run_json.items() if key not in ALWAYS_DIFFERENT}
-        tables.append(facts.config_flat | {f"run.json {key}": value for key, value in flatten(provenance)})
+        tables.append(facts.config_flat | {f"run.json {key}": value for key, value in flat(provenance).items()})
     left, right = tables
     pairs = [(key, left.get(key, "absent"), right.get(key, "absent")) for key in sorted(left.keys() | right.keys())]
     return [{"key": key, "one": a, "other": b} for key, a, b in pairs if a != b]

@@ -14,6 +14,7 @@ from gspo_cli.report.runs.archive import SUFFIX, unpack
 from gspo_cli.report.runs.reader import corrupt
 from gspo_cli.report.runs.synthetic import synthetic_settings
 from gspo_cli.runlog.strict_json import read_object
+from gspo_cli.sanitize import sanitize
 
 PUBLISHED = "published"
 """Committed evidence under the output root; never the newest study."""
@@ -31,8 +32,6 @@ class StoredRun:
     replay: str
     """Routing Replay, `algo.replay`: `none`, `r2` or `r3`."""
     seed: int
-    dynamic_sampling: bool = False
-    """Whether groups without spread were put aside."""
     baseline: str = ""
     """The arm that its recipe compares the others with."""
     synthetic: str = ""
@@ -120,17 +119,19 @@ def _created(file: Path) -> datetime:
 
 
 def _read_run(folder: Path) -> StoredRun:
+    for path in folder.iterdir():
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise corrupt(str(path), "it is no ordinary file")
     run_json, config_json = folder / "run.json", folder / "config.json"
     about, config = read_object(run_json), read_object(config_json)
     algo = {"replay": "none", **algo} if isinstance(algo := config.get("algo"), dict) else {}
     return StoredRun(
         folder=folder,
         run_id=_field(run_json, about, "run_id", str),
-        arm=_field(run_json, about, "arm", str),
-        algorithm=_field(config_json, algo, "name", str),
+        arm=sanitize(_field(run_json, about, "arm", str)),
+        algorithm=sanitize(_field(config_json, algo, "name", str)),
         replay=_field(config_json, algo, "replay", str),
         seed=_field(run_json, about, "seed", int),
-        dynamic_sampling=algo.get("dynamic_sampling") is True,
         baseline=str(report.get("baseline", "")) if isinstance(report := config.get("report"), dict) else "",
         synthetic=synthetic_settings(config),
     )

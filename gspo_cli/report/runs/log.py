@@ -42,6 +42,10 @@ class Log:
     torn_bytes: int
     """Length of an incomplete last line, which was left out."""
 
+    def values(self, kind: str, metric: str) -> pd.DataFrame:
+        """The rows of a metric in one kind of line."""
+        return self.frame[(self.frame["metric"] == metric) & (self.frame["kind"] == kind)]
+
 
 def load_log(run: StoredRun, wanted: Wanted, counts: bool = True) -> Log:
     """Reads the wanted metrics from a run's `metrics.jsonl`, with or (faster) without their counts.

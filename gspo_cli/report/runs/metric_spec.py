@@ -10,13 +10,11 @@ from gspo_cli.errors import GspoError
 from gspo_cli.runlog.schema import is_known, metric
 
 Axis = Literal["steps", "tokens", "seconds"]
-CURVE = re.compile(r"(?P<metric>[^\s:]+):(?:(?P<last>last10)|area@(?P<axis>steps|tokens|seconds))")
+CURVE = re.compile(r"(?P<metric>[^\s:]+):(?:last10|last@(?P<batches>[1-9]\d{0,8})|area@(?P<axis>steps|tokens|seconds))")
 BENCHMARK = re.compile(r"(?P<bench>[^\s:/@]+)/(?P<kind>avg|pass)@(?P<k>[1-9]\d*)")
 ELO = "codeforces/elo"
 REWARD = "reward/mean"
-KEPT_ONLY = "reward/mean_kept"
-"""Logged under dynamic sampling since `reward/mean` counts all sampled groups."""
-FORMS = f"METRIC:last10, METRIC:area@steps|tokens|seconds, BENCH/avg@K, BENCH/pass@K or {ELO}"
+FORMS = f"METRIC:last10, METRIC:last@N, METRIC:area@steps|tokens|seconds, BENCH/avg@K, BENCH/pass@K or {ELO}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,9 @@ class CurveMetric:
     lines: str
     """The kind of log line that holds it."""
     axis: Axis | None
-    """Of the area; None = the mean of the last tenth of the plan."""
+    """Of the area; None = the mean of the last rollout batches of the plan."""
+    batches: int | None = None
+    """How many those are; None = a tenth of the plan."""
 
     @property
     def budget(self) -> Axis:
@@ -79,7 +79,8 @@ def parse_metric(text: str) -> MetricSpec:
             "`gspo report explain` lists the lines that hold a metric",
         )
     axes: dict[str | None, Axis | None] = {None: None, "steps": "steps", "tokens": "tokens", "seconds": "seconds"}
-    return CurveMetric(text, curve["metric"], kind_of_line, axes[curve["axis"]])
+    return CurveMetric(text, curve["metric"], kind_of_line, axes[curve["axis"]],
+                       int(curve["batches"]) if curve["batches"] else None)  # fmt: skip
 
 
 def unit_of(spec: MetricSpec) -> str:

@@ -17,11 +17,11 @@ from gspo_cli import __version__
 from gspo_cli.report.runs.curves import RunCurves, load_curves
 from gspo_cli.report.runs.facts import Facts, read_facts
 from gspo_cli.report.runs.folders import StoredRun, Study
-from gspo_cli.report.runs.log import Wanted
+from gspo_cli.report.runs.log import Log, Wanted
 from gspo_cli.report.runs.metric_spec import BenchmarkMetric, MetricSpec
 from gspo_cli.report.runs.reader import corrupt
 from gspo_cli.runlog.checksums import add_checksums, sha256_of
-from gspo_cli.runlog.fs import write_text
+from gspo_cli.runlog.fs import require_regular, write_text
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.stats.problems import Array, pass_at_k
 
@@ -99,6 +99,7 @@ def load_answers(run: Path, bench: str) -> Answers | None:
         return None
     path = paths[-1]
     try:
+        require_regular(path)
         frame = pq.read_table(path, columns=["problem_id", "sample", "verdict"]).to_pandas()
         frame = frame.assign(problem_id=frame["problem_id"].astype(str), score=frame["verdict"].map(SCORE_OF))
     except (pa.ArrowInvalid, pa.ArrowKeyError, ValueError, TypeError, OSError) as error:
@@ -229,8 +230,9 @@ def all_of(records: Records) -> list[RunRecord]:
     return [record for by_seed in records.values() for record in by_seed.values()]
 
 
-def about_run(run: StoredRun, log: dict[str, Any] | None) -> dict[str, Any]:
+def about_run(run: StoredRun, read: Log | RunCurves | None) -> dict[str, Any]:
     """A run as every side file names it; `log` = the bytes read of its log, their sha256, and the torn bytes."""
+    log = read and {"bytes": read.num_bytes, "sha256": read.sha256, "torn_bytes": read.torn_bytes}
     return {
         "run": run.folder.name, "run_id": run.run_id, "arm": run.arm, "algorithm": run.algorithm,
         "replay": run.replay, "seed": run.seed, "log": log,
@@ -245,9 +247,7 @@ def write_sources(path: Path, records: list[RunRecord], excluded: Mapping[str, s
     """
     used, left_out = [], []
     for record in records:
-        c = record.curves
-        log = None if c is None else {"bytes": c.num_bytes, "sha256": c.sha256, "torn_bytes": c.torn_bytes}
-        about = about_run(record.run, log)
+        about = about_run(record.run, record.curves)
         if record.name in excluded:
             left_out.append(about | {"reason": excluded[record.name]})
         else:

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.runlog.log import MAX_LINE
+from gspo_cli.runlog.fs import require_regular
+from gspo_cli.runlog.log import MAX_LINE, MAX_STEP
 from gspo_cli.runlog.strict_json import parse_object
 from gspo_cli.stats.problems import Array
 
@@ -67,10 +68,13 @@ class LogReader:
 
     def blocks(self) -> Iterator[bytes]:
         """Blocks of whole lines."""
+        require_regular(self.path)
         with self.path.open("rb") as file:
             while block := file.read(BLOCK):
                 if not block.endswith(b"\n"):
-                    block += file.readline()
+                    block += file.readline(MAX_LINE)
+                    if len(block) >= BLOCK + MAX_LINE and not block.endswith(b"\n"):
+                        raise corrupt(str(self.path), f"a line is longer than {MAX_LINE} bytes")
                 whole = block.rfind(b"\n") + 1
                 self.torn_bytes = len(block) - whole
                 block = block[:whole]
@@ -174,7 +178,10 @@ class Columns:
             raise self._reader.corrupt(array.is_null().index(True).as_py(), f"it has no `{name}`")
         if not pa.types.is_integer(array.type):
             raise self._reader.corrupt(0, f"`{name}` of this or a later line is not a whole number")
-        return np.asarray(array.cast(pa.int64()).to_numpy(zero_copy_only=False))
+        values = np.asarray(array.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False))
+        if wrong := np.flatnonzero((values < 0) | (values > MAX_STEP))[:1].tolist():
+            raise self._reader.corrupt(wrong[0], f"`{name}` is {array[wrong[0]]}")
+        return values
 
     def codes(self, words: list[str], *path: str) -> Array:
         """The position of each text in `words`; -1 for absent, null or any other text."""
@@ -216,7 +223,7 @@ def read_strict(reader: LogReader, block: bytes) -> pa.Table:
     records = reader.parse(block)
     try:
         return pa.Table.from_struct_array(pa.chunked_array([pa.array(records)]))
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OverflowError) as error:
         raise reader.corrupt(0, f"here or in a later line a value changes its type: {error}") from error
 
 

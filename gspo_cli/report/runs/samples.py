@@ -14,8 +14,13 @@ import pyarrow.parquet as pq
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.runs.reader import corrupt
+from gspo_cli.runlog.fs import require_regular
 
 COLUMNS = ("step", "problem_id", "prompt", "answer", "sample", "text", "finish", "reward", "reason", "token_ids")
+KINDS = dict.fromkeys(("step", "sample", "seed", "weight_version"), pa.types.is_integer)
+KINDS |= {"reward": pa.types.is_floating} | dict.fromkeys(("prompt_ids", "token_ids", "log_probs"), pa.types.is_list)
+"""Tests of the columns' types; the others are text."""
+MAY_BE_NULL = ("reward", "reason")
 STEP = re.compile(r"step_(\d+)\.parquet")
 
 
@@ -59,9 +64,9 @@ class Filter:
 
     def takes(self, response: Response) -> bool:
         """Whether a response is wanted, its step aside."""
-        reward = response.reward
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
-        if (self.low is not None or self.high is not None) and (reward is None or not low <= reward <= high):
+        bounded = (self.low, self.high) != (None, None)
+        if bounded and (response.reward is None or not low <= response.reward <= high):
             return False
         if self.truncated is not None and (response.finish == "length") != self.truncated:
             return False
@@ -90,10 +95,16 @@ def responses(run: Path, wanted: Filter) -> Iterator[Response]:
 def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
     """Columns of a stored batch. Errors: GspoError (exit code STORAGE) for a file that cannot be read or lacks one."""
     try:
-        stored = pq.read_schema(path).names
-        if missing := [name for name in columns if name not in stored]:
+        require_regular(path)
+        stored = pq.read_schema(path)
+        if missing := [name for name in columns if name not in stored.names]:
             raise corrupt(str(path), f"it has no column {missing[0]}")
-        return pq.read_table(path, columns=list(columns))
+        if wrong := [name for name in columns if not KINDS.get(name, pa.types.is_string)(stored.field(name).type)]:
+            raise corrupt(str(path), f"its column {wrong[0]} has the type {stored.field(wrong[0]).type}")
+        table = pq.read_table(path, columns=list(columns))
+        if empty := [name for name in columns if name not in MAY_BE_NULL and table[name].null_count]:
+            raise corrupt(str(path), f"its column {empty[0]} has rows without a value")
+        return table
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise corrupt(str(path), error) from error
 
@@ -124,11 +135,10 @@ def chosen_steps(run: Path, step: str | None) -> list[int]:
             "its first rollout batch is not done, or rollout.keep_newest = false and rollout.store = 0",
             "wait for the first batch, or train with --set rollout.store=20 to keep every 20th",
         )
-    named = {"first": steps[:1], "newest": steps[-1:], "all": steps}
-    if (found := named.get(step or "newest")) is not None:
+    named = {"first": steps[:1], "newest": steps[-1:], "all": steps} | {str(number): [number] for number in steps}
+    name = step or "newest"
+    if found := named.get(str(int(name)) if name.isdecimal() else name):
         return found
-    if step is not None and step.isdecimal() and int(step) in steps:
-        return [int(step)]
     raise GspoError(
         f"rollout batch {step} of {run} is not stored",
         f"stored are {', '.join(map(str, steps))}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gspo_cli.report.runs.reader import corrupt
-from gspo_cli.runlog.strict_json import read_object
+from gspo_cli.runlog.folder import read_study_file
 
 PLANS = "study.json"
 
@@ -20,7 +20,7 @@ def planned_seeds(study: Path, arms: tuple[str, ...]) -> list[int] | None:
         return None
     first: dict[str, list[int]] = {}
     try:
-        for plan in read_object(study / PLANS)["plans"]:
+        for plan in read_study_file(study).plans:
             for arm in plan["arms"]:
                 first.setdefault(str(arm), [int(seed) for seed in plan["seeds"]])
     except (KeyError, TypeError, ValueError) as error:
@@ -32,7 +32,7 @@ def planned_seeds(study: Path, arms: tuple[str, ...]) -> list[int] | None:
 
 def begun_runs(study: Path) -> list[str]:
     """The folders of all runs that were begun in the study, as far as it recorded them."""
-    return [str(name) for name in read_object(study / PLANS).get("begun", [])] if (study / PLANS).is_file() else []
+    return read_study_file(study).begun if (study / PLANS).is_file() else []
 
 
 def departure(planned: list[int] | None, present: list[int], invalid: list[int], looks: tuple[int, ...]) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 from gspo_cli.report.runs.folders import StoredRun, find_study
 from gspo_cli.report.runs.log import LAYERS, load_log, load_perf
 from gspo_cli.report.runs.reader import corrupt
+from gspo_cli.runlog.fs import require_regular
 from gspo_cli.runlog.schema import is_known, metric
 from gspo_cli.runlog.strict_json import read_object
 
@@ -111,6 +112,7 @@ def _logged_names(path: Path) -> list[str]:
 
 def _responses(path: Path) -> pd.DataFrame:
     try:
+        require_regular(path)
         return pd.read_parquet(path).rename(columns={"seed": "sample_seed"})
     except (OSError, ValueError) as error:
         raise corrupt(str(path), error) from error

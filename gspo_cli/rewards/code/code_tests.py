@@ -12,8 +12,10 @@ from functools import cached_property
 from typing import Any
 
 MAX_DIGITS = 50_000  # of an integer in JSON, as the official evaluator allows
-MAX_UNPACKED = 256 << 20
-"""Bytes that one problem's tests may unpack to."""
+MAX_UNPACKED, FEW_UNPACKED, MAX_TIMES = 256 << 20, 8 << 20, 100
+"""Bytes that one problem's tests may unpack to, and that any may; larger ones, to so many times their packed size."""
+MAX_OPCODES = 16
+"""Of a pickle of one string, which has 5."""
 STRING_OPCODES = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 FRAMING_OPCODES = {"PROTO", "FRAME", "MEMOIZE", "STOP"}
 
@@ -56,13 +58,20 @@ class CodeTests:
 
 
 def parse_json(text: str) -> Any:
-    """A JSON value, with integers of up to 50,000 digits. Errors: ValueError, RecursionError."""
+    """A JSON value, with integers of up to 50,000 digits. Errors: ValueError (also for a key that is there twice),
+    RecursionError."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError:
         raise
     except ValueError:  # an integer with more digits than the interpreter parses
-        return json.loads(text, parse_int=_long_integer)
+        return json.loads(text, parse_int=_long_integer, object_pairs_hook=_unique_keys)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(table := dict(pairs)) != len(pairs):
+        raise ValueError("a key is there twice")
+    return table
 
 
 def _long_integer(digits: str) -> int:
@@ -118,7 +127,7 @@ def private_json(field: str, limit: int = MAX_UNPACKED) -> str:
         packed = base64.b64decode(field.strip(), validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadTests("private tests are neither JSON nor base64") from error
-    return pickled_string(inflate(packed, limit))
+    return pickled_string(inflate(packed, min(limit, max(FEW_UNPACKED, MAX_TIMES * len(packed)))))
 
 
 def inflate(packed: bytes, limit: int) -> bytes:
@@ -146,7 +155,9 @@ def pickled_string(data: bytes) -> str:
     strings: list[Any] = []
     end = None
     try:
-        for opcode, argument, position in pickletools.genops(data):
+        for count, (opcode, argument, position) in enumerate(pickletools.genops(data)):
+            if count >= MAX_OPCODES:
+                raise BadTests("private tests are a pickle of more than one string")
             if opcode.name in STRING_OPCODES:
                 strings.append(argument)
             elif opcode.name not in FRAMING_OPCODES:

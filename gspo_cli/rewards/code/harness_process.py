@@ -32,6 +32,15 @@ class Garbled(Exception):
     """A frame that the harness never sends: the program wrote into the channel."""
 
 
+FORGED = (Garbled, ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+"""What reading a message may raise. Nothing that comes out of the sandbox is trusted, so it is the program's fault."""
+
+
+def excerpt(text: object) -> str:
+    """The beginning of a program's own words, fit for terminals and files."""
+    return "".join(c if c.isprintable() else " " for c in text[:200]) if isinstance(text, str) else ""
+
+
 def start_harness(sandbox: Sandbox, name: Literal["official", "function"], cpu_s: int) -> Process:
     """A process whose harness `name` has said hello; a second attempt if the first does not.
 

@@ -10,23 +10,23 @@ defeating the alarm) end the program; output beyond 32 MiB is a wrong answer.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from typing import Any
 
 from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
 from gspo_cli.rewards.code.harness_process import (
+    FORGED,
     OUTPUT_CAP,
-    Garbled,
     TooLong,
+    excerpt,
     may_be_right,
     needed_bytes,
     receive,
     send,
     start_harness,
 )
-from gspo_cli.rewards.code.outputs import EmptyTruth, NoTruth, SignallingNaN, same_output, same_value
+from gspo_cli.rewards.code.outputs import EmptyTruth, NoTruth, SignallingNaN, read_value, same_output, same_value
 from gspo_cli.rewards.verdict import (
     ACCEPTED,
     EXCLUDED,
@@ -73,7 +73,7 @@ def _run_tests(process: Process, program: str, tests: CodeTests, limit_s: int) -
         send(process, header, program.encode("utf-8", "surrogatepass"), time.monotonic() + silence)
         loaded, _ = receive(process, min(end, time.monotonic() + silence), cap=0)
         if loaded.get("status") != "loaded":
-            return ProgramVerdict(RUNTIME_ERROR, str(loaded.get("error", ""))[:200])
+            return ProgramVerdict(RUNTIME_ERROR, excerpt(loaded.get("error")))
         for run, text in enumerate(tests.inputs, start=1):
             deadline = min(end, time.monotonic() + silence)
             send(process, {}, text.encode("utf-8", "surrogatepass"), deadline)
@@ -89,7 +89,7 @@ def _run_tests(process: Process, program: str, tests: CodeTests, limit_s: int) -
         return ProgramVerdict(RUNNER_ERROR, "silent for too long", run, cpu_wait_s=passed.late_by_s)
     except PipeClosed:
         return ProgramVerdict(RUNNER_ERROR, process.stopped or "the process ended", run)
-    except (Garbled, ValueError, TypeError, LookupError, RecursionError):
+    except FORGED:
         return ProgramVerdict(RUNNER_ERROR, "the channel was written to", run)
     return ProgramVerdict(ACCEPTED, tests_run=run)
 
@@ -97,27 +97,26 @@ def _run_tests(process: Process, program: str, tests: CodeTests, limit_s: int) -
 def _verdict_on_reply(header: dict[str, Any], payload: bytes, tests: CodeTests, index: int) -> ProgramVerdict:
     """The verdict on one test from the harness's reply.
 
-    Errors: ValueError, TypeError, LookupError, RecursionError for a reply that the harness never sends.
+    Errors: those of `FORGED` for a reply that the harness never sends.
     """
     status = header["status"]
     if status in (TIME_LIMIT, RUNTIME_ERROR):
-        return ProgramVerdict(status, str(header.get("error") or "")[:200])
+        return ProgramVerdict(status, excerpt(header.get("error")))
     if status == "output_limit":
         return ProgramVerdict(WRONG_ANSWER, "output_limit")
     if status != "ok":
         raise ValueError(status)
-    text = payload.decode("utf-8", "surrogatepass")
     try:
         if tests.fn_name is None:
-            right = same_output(text, tests.outputs[index])
+            right = same_output(payload.decode("utf-8", "surrogatepass"), tests.outputs[index])
         elif not may_be_right(payload, tests.outputs[index]):
             right = False
         else:
-            right = same_value(json.loads(text), tests.expected[index])
+            right = same_value(read_value(payload), tests.expected[index])
     except SignallingNaN:
         return ProgramVerdict(RUNTIME_ERROR, "signalling NaN")
     except NoTruth as error:
-        whole_result = isinstance(error, EmptyTruth) and text.startswith('["a"')
+        whole_result = isinstance(error, EmptyTruth) and payload.startswith(b'["a"')
         return ProgramVerdict(RUNNER_ERROR if whole_result else RUNTIME_ERROR, "the comparison has no truth value")
     return ProgramVerdict(ACCEPTED) if right else _wrong(header)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import struct
 from decimal import Context, Decimal, InvalidOperation
-from fractions import Fraction
 from itertools import zip_longest
 from typing import Any
 
+from gspo_cli.rewards.code.harness.channel import MAX_BITS
+
 _WORD = re.compile(r"\S+")
+_HEX = re.compile(rf"-?0x[0-9a-f]{{1,{MAX_BITS // 4}}}")
+MAX_PLAIN_DIGITS = 4300
 _EXACT = Context()  # other code in this process may change the shared context
 
 
@@ -58,10 +63,22 @@ class EmptyTruth(NoTruth):
     """The comparison gives an empty array: officially this ends the worker if the array is the whole result."""
 
 
+def read_value(payload: bytes) -> Any:
+    """Typed JSON as the harness sends it. Errors: ValueError, RecursionError."""
+    return json.loads(payload.decode("utf-8", "surrogatepass"), parse_int=_short_integer)
+
+
+def _short_integer(digits: str) -> int:
+    if len(digits) > MAX_PLAIN_DIGITS:
+        raise ValueError("the harness sends longer integers in base 16")
+    return int(digits)
+
+
 def same_value(sent: Any, expected: Any) -> bool:
     """Whether a value that the harness sent equals the expected one; a tuple at the top counts as a list.
 
-    Errors: NoTruth; ValueError, TypeError, LookupError for a value that the harness never sends.
+    The time that it takes is bounded by the size of both, whatever was sent. Errors: NoTruth; ValueError, TypeError,
+    LookupError for a value that the harness never sends.
     """
     if isinstance(sent, list) and sent and sent[0] == "t":
         sent = ["l", *sent[1:]]
@@ -69,45 +86,59 @@ def same_value(sent: Any, expected: Any) -> bool:
 
 
 def _equal(sent: Any, expected: Any) -> bool:
-    if isinstance(sent, dict):
-        raise TypeError("objects travel as lists")
-    if not isinstance(sent, list):
+    if not isinstance(sent, list | dict):
         return not isinstance(expected, list | dict) and bool(sent == expected)
-    kind, *parts = sent
-    if kind == "l":
-        if not isinstance(expected, list) or len(parts) != len(expected):
-            return False
-        return all(_equal(a, b) for a, b in zip(parts, expected, strict=True))
-    if kind == "d":
-        if not isinstance(expected, dict) or len(parts) != len(expected):
-            return False
-        return all(isinstance(k, str) and k in expected and _equal(v, expected[k]) for k, v in parts)
-    if kind == "a":
-        shape, item = parts
-        return _array_equal(shape, item, expected)
-    number = isinstance(expected, int | float) or None
-    return bool(number and _number(kind, parts, expected))
+    match sent:
+        case ["l", *items]:
+            return isinstance(expected, list) and len(items) == len(expected) and all(map(_equal, items, expected))
+        case ["d", *pairs]:
+            given = {key: value for key, value in pairs if isinstance(key, str)}
+            if not isinstance(expected, dict) or not len(given) == len(pairs) == len(expected):
+                return False
+            return all(key in expected and _equal(value, expected[key]) for key, value in given.items())
+        case ["a", list(shape), item] if all(type(size) is int for size in shape):
+            return _array_equal(shape, item, expected)
+        case [str(kind), *parts]:
+            return isinstance(expected, int | float) and _number(kind, parts, expected)
+    raise ValueError("the harness never sends this")
 
 
 def _number(kind: str, parts: list[Any], expected: int | float) -> bool:
     """Numbers that JSON lacks: complex, Decimal, Fraction, long integers, narrow numpy floats."""
-    if kind == "c":
-        return complex(*parts) == expected
-    if kind == "D":
-        value = Decimal(parts[0])
-        if value.is_snan():
-            raise NoTruth
-        return value == expected
-    if kind == "F":
-        return Fraction(int(parts[0], 16), int(parts[1], 16)) == expected
-    if kind == "i":
-        return int(parts[0], 16) == expected
-    if kind == "n":  # numpy compares it after rounding the other side to its width
-        try:
-            return bool(struct.unpack(parts[0], struct.pack(parts[0], expected))[0] == parts[1])
-        except (OverflowError, struct.error):
+    match kind, parts:
+        case "c", [float(real), float(imaginary)]:
+            return complex(real, imaginary) == expected
+        case "D", [str(text)]:
+            value = _decimal(text)
+            if value.is_snan():
+                raise NoTruth
+            return value == expected
+        case "F", [str(numerator), str(denominator)]:  # in lowest terms, so nothing needs to be reduced
+            finite = isinstance(expected, int) or math.isfinite(expected)
+            return finite and (_base_16(numerator), _base_16(denominator)) == expected.as_integer_ratio()
+        case "i", [str(digits)]:
+            return _base_16(digits) == expected
+        case "n", [("e" | "f") as width, float(value)]:  # numpy compares it after rounding the other side to its width
+            try:
+                return bool(struct.unpack(width, struct.pack(width, expected))[0] == value)
+            except (OverflowError, struct.error):
+                return False
+        case ("t", _) | (("s" | "h" | "o"), []):  # an inner tuple, a set, a too long integer, any other object
             return False
-    return False
+    raise ValueError("the harness never sends this")
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text, _EXACT)
+    except InvalidOperation as error:
+        raise ValueError("no decimal") from error
+
+
+def _base_16(digits: str) -> int:
+    if not _HEX.fullmatch(digits):
+        raise ValueError("no integer")
+    return int(digits, 16)
 
 
 def _array_equal(shape: list[int], item: Any, expected: Any) -> bool:
@@ -118,8 +149,9 @@ def _array_equal(shape: list[int], item: Any, expected: Any) -> bool:
         raise EmptyTruth
     if any(size != 1 for size in result):
         raise NoTruth
-    if other and isinstance(item, list) and item[0] == "n":  # against an array, the other side is not rounded
-        return bool(item[2] == element)
+    match item:
+        case ["n", _, float(value)] if other:  # against an array, the other side is not rounded
+            return bool(value == element)
     return _equal(item, element)
 
 

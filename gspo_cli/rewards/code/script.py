@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
 from gspo_cli.rewards.code.harness_process import (
+    FORGED,
     OUTPUT_CAP,
-    Garbled,
     TooLong,
+    excerpt,
     may_be_right,
     needed_bytes,
     receive,
     send,
     start_harness,
 )
-from gspo_cli.rewards.code.outputs import NoTruth, SignallingNaN, same_output, same_value
+from gspo_cli.rewards.code.outputs import NoTruth, SignallingNaN, read_value, same_output, same_value
 from gspo_cli.rewards.verdict import (
     ACCEPTED,
     EXCLUDED,
@@ -106,7 +107,7 @@ def failure(done: Finished) -> ProgramVerdict | None:
         return ProgramVerdict(TIME_LIMIT, cpu_wait_s=done.cpu_wait_s)
     if done.code:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        return ProgramVerdict(RUNTIME_ERROR, (lines[-1] if lines else f"exit code {done.code}")[:200])
+        return ProgramVerdict(RUNTIME_ERROR, excerpt(lines[-1] if lines else f"exit code {done.code}"))
     return None
 
 
@@ -121,13 +122,13 @@ def _call_function(sandbox: Sandbox, program: str, tests: CodeTests, index: int,
         if reply.get("status") == "output_limit":
             return ProgramVerdict(WRONG_ANSWER, "output_limit")
         if reply.get("status") != "ok":
-            return ProgramVerdict(RUNTIME_ERROR, str(reply.get("error", ""))[:200])
+            return ProgramVerdict(RUNTIME_ERROR, excerpt(reply.get("error")))
         if reply.get("unprintable"):
             return ProgramVerdict(RUNTIME_ERROR, "the result has no text")
         if not may_be_right(payload, tests.outputs[index]):
             return ProgramVerdict(WRONG_ANSWER)
-        sent = json.loads(payload)
-        right = _is_json(sent) and same_value(sent, tests.expected[index])
+        sent = read_value(payload)
+        right = _is_plain(sent) and same_value(sent, tests.expected[index])
     except DeadlinePassed as passed:
         return ProgramVerdict(TIME_LIMIT, cpu_wait_s=max(process.cpu_wait_s(), passed.late_by_s))
     except TooLong as long:
@@ -136,21 +137,28 @@ def _call_function(sandbox: Sandbox, program: str, tests: CodeTests, index: int,
         return ProgramVerdict(WRONG_ANSWER, "output_limit")
     except PipeClosed:
         return ProgramVerdict(RUNTIME_ERROR, process.stopped or "the process ended")
-    except (Garbled, ValueError, TypeError, LookupError, RecursionError, NoTruth):
+    except NoTruth:
+        return ProgramVerdict(RUNTIME_ERROR, "the comparison has no truth value")
+    except FORGED:
         return ProgramVerdict(RUNTIME_ERROR, "the channel was written to")
     finally:
         process.kill()
     return ProgramVerdict(ACCEPTED if right else WRONG_ANSWER)
 
 
-def _is_json(sent: object) -> bool:
-    """Whether a sent value has JSON types only (whether a tuple counts as a list is for the comparison to decide)."""
-    if not isinstance(sent, list):
-        return True
-    kind, *parts = sent
-    if kind == "d":
-        return all(_is_json(value) for _, value in parts)
-    return kind == "i" or (kind in ("l", "t") and all(map(_is_json, parts)))
+def _is_plain(sent: Any) -> bool:
+    """Whether a sent value is made of JSON's types and of numbers of any type, numpy's included, which equal those.
+
+    Whether a tuple counts as a list is for the comparison to decide.
+    """
+    match sent:
+        case [("l" | "t"), *items]:
+            return all(map(_is_plain, items))
+        case ["d", *pairs]:
+            return all(_is_plain(value) for _, value in pairs)
+        case ["a", shape, _]:
+            return bool(shape == [])
+    return True  # a number, or what equals nothing
 
 
 CHECKER_S = 10
@@ -181,7 +189,8 @@ def grade_checked(sandbox: Sandbox, program: str, tests: CodeTests) -> ProgramVe
 def _run_test(sandbox: Sandbox, program: str, tests: CheckedTests, index: int) -> ProgramVerdict:
     """One test. Errors: OSError when the sandbox does not start."""
     text, expected = tests.inputs[index], tests.outputs[index]
-    done = run_program(sandbox, program, text, tests.limit_s)
+    cap = needed_bytes(expected) if tests.checker is None else OUTPUT_CAP
+    done = run_program(sandbox, program, text, tests.limit_s, cap)
     if failed := failure(done):
         return failed
     if tests.checker is None:

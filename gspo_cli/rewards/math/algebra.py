@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import math
 import os
 import re
 import select
@@ -16,9 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.rewards.math.normalize import MAX_LENGTH
@@ -43,8 +41,7 @@ def refused(text: str) -> bool:
     return _is_too_large(text, MAX_BINOMIAL if _BINOMIAL.search(text) else _HUGE)
 
 
-@dataclass
-class _Atom:
+class _Atom(NamedTuple):
     """The size of a character, numeral or group."""
 
     size: int = 1
@@ -54,24 +51,22 @@ class _Atom:
     factorial: bool = False
 
 
-@dataclass
 class _Group:
     """A group in brackets while it is read."""
 
-    largest: _Atom = field(default_factory=_Atom)
-    last: _Atom = field(default_factory=_Atom)
+    largest = last = _Atom()
     base: _Atom | None = None
     """The base of the exponent that follows."""
 
     def add(self, atom: _Atom) -> bool:
         """Add the next atom; whether it makes too large a power."""
         too_large = False
-        if self.base is not None:
+        if base := self.base:
             too_large = atom.size > MAX_EXPONENT
-            depth = 1 + max(self.base.powers, atom.powers)
-            atom = _Atom(_power(self.base.size, atom.size), depth, self.base.factorial or atom.factorial)
+            depth = 1 + max(base.powers, atom.powers)
+            atom = _Atom(_power(base.size, atom.size), depth, base.factorial or atom.factorial)
             self.base = None
-        self.last, best = atom, self.largest
+        best, self.last = self.largest, atom
         self.largest = _Atom(max(best.size, atom.size), max(best.powers, atom.powers), best.factorial or atom.factorial)
         return too_large or atom.powers > MAX_POWERS
 
@@ -81,21 +76,21 @@ def _is_too_large(text: str, largest: int) -> bool:
     groups = [_Group()]
     for token in _TOKEN.findall(text):
         group = groups[-1]
+        too_large = False
         if token in _OPENING:
             groups.append(_Group())
+            too_large = len(groups) > MAX_NESTING
         elif token in _CLOSING and len(groups) > 1:
             groups.pop()
-            if groups[-1].add(group.largest):
-                return True
+            too_large = groups[-1].add(group.largest)
         elif token == "^":
             group.base = group.last
         elif token == "!":
-            if group.last.factorial or group.last.size > MAX_FACTORIAL:
-                return True
-            group.last.factorial = group.largest.factorial = True
-        elif group.add(_Atom(_size(token) if token[0].isdecimal() else 1)):
-            return True
-        if len(groups) > MAX_NESTING:
+            too_large = group.last.factorial or group.last.size > MAX_FACTORIAL
+            group.last, group.largest = (each._replace(factorial=True) for each in (group.last, group.largest))
+        else:
+            too_large = group.add(_Atom(_size(token) if token[0].isdecimal() else 1))
+        if too_large:
             return True
     return any(group.largest.size > largest for group in groups)
 
@@ -110,12 +105,10 @@ def _power(base: int, exponent: int) -> int:
 
 DEADLINE_S = 3.0  # of the worker's own CPU time: on a busy machine, an honest comparison takes no more of it
 CEILING_S = 120.0  # by the clock, for a worker that sleeps or is stopped
-SLOW_S = 0.25  # CPU time; a slower comparison may have to be killed, so another worker starts
-MIN_WAIT_S = 0.01
+SLOW_S = 1.0  # by the clock; a slower comparison may end its worker, so another one starts
 START_S = 300.0  # imports took more than a minute at a load of 20 per core
 MAX_ITEMS = 1000  # per worker, because computer algebra caches what it has seen
 MAX_KNOWN = 20_000
-_CPU_CLOCK = 2  # CPUCLOCK_SCHED, as in the C library's clock_getcpuclockid
 PROGRAM = Path(__file__).with_name("algebra_worker.py")
 ENVIRONMENT = ("PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
 
@@ -134,16 +127,15 @@ class Worker:
         )  # fmt: skip
         self.items = 0
         self.ready = False
-        self._used_s = 0.0
 
     def compare(self, gold: str, answer: str, when_slow: Callable[[], None]) -> Outcome:
         """Whether two answers are the same. After any other outcome than `same` and `different` the worker is unusable.
 
-        The deadline counts the worker's CPU seconds. `when_slow` is called once it has used `SLOW_S` of them.
+        The worker ends itself after `DEADLINE_S` of its CPU time. `when_slow` is called after `SLOW_S`.
         Errors: GspoError when the worker cannot start at all.
         """
         if not self.ready:
-            self.ready = self._read(math.inf, time.monotonic() + START_S) == {"ready": True}
+            self.ready = self._read(START_S) == {"ready": True}
             if not self.ready:
                 self.close()
                 raise GspoError(
@@ -154,16 +146,15 @@ class Worker:
                 )
         self.items += 1
         assert self.process.stdin is not None
-        line = json.dumps({"id": self.items, "gold": gold, "answer": answer}) + "\n"
-        start, ceiling = self._cpu_s(), time.monotonic() + CEILING_S
+        request = {"id": self.items, "gold": gold, "answer": answer, "cpu_s": DEADLINE_S}
         try:
-            self.process.stdin.write(line.encode("ascii"))
+            self.process.stdin.write(json.dumps(request).encode("ascii") + b"\n")
         except BrokenPipeError:
             return "crash"
-        reply = self._read(start + SLOW_S, ceiling)
+        reply = self._read(SLOW_S)
         if reply is None:
             when_slow()
-            reply = self._read(start + DEADLINE_S, ceiling)
+            reply = self._read(CEILING_S)
         if reply is None or (not reply and self._ended_by_timer()):
             return "timeout"
         if reply == {"id": self.items, "error": "memory"}:
@@ -172,19 +163,14 @@ class Worker:
             return "crash"
         return "same" if reply["same"] else "different"
 
-    def _read(self, cpu_s: float, ceiling: float) -> dict[str, Any] | None:
-        """The next line; None once the process has used CPU time up to `cpu_s`, or at `ceiling` of the clock; an empty
-        reply if the process has ended or sent nonsense."""
+    def _read(self, seconds: float) -> dict[str, Any] | None:
+        """The next line; None after so many seconds; an empty reply if the process has ended or sent nonsense."""
         assert self.process.stdout is not None
-        poll, data = select.poll(), b""
+        poll, data, end = select.poll(), b"", time.monotonic() + seconds
         poll.register(self.process.stdout)
         while not data.endswith(b"\n"):
-            # one busy thread uses no more CPU time than passes on the clock, so nothing is due before that
-            wait = min(max(cpu_s - self._cpu_s(), MIN_WAIT_S), max(ceiling - time.monotonic(), 0.0))
-            if not poll.poll(math.ceil(wait * 1000)):
-                if self._cpu_s() >= cpu_s or time.monotonic() >= ceiling:
-                    return None
-                continue
+            if not poll.poll(max(end - time.monotonic(), 0.0) * 1000):
+                return None
             piece = os.read(self.process.stdout.fileno(), 4096)
             if not piece:
                 return {}
@@ -195,18 +181,10 @@ class Worker:
             return {}
         return reply if isinstance(reply, dict) else {}
 
-    def _cpu_s(self) -> float:
-        """CPU seconds that the process has used; where the system has no such clock, the seconds of the day's."""
-        if sys.platform == "linux":
-            with contextlib.suppress(OSError):  # it has ended, so the pipe is about to say so
-                self._used_s = time.clock_gettime(((~self.process.pid) << 3) | _CPU_CLOCK)
-            return self._used_s
-        return time.monotonic()
-
     def _ended_by_timer(self) -> bool:
-        """Whether the worker's own timer was faster than this program."""
+        """Whether the worker used up its CPU time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.process.wait(1.0) in (-signal.SIGPROF, -signal.SIGALRM)
+            return self.process.wait(1.0) == -signal.SIGPROF
         return False
 
     def close(self) -> None:

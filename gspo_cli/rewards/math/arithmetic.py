@@ -1,7 +1,7 @@
 r"""The value of an answer that is arithmetic and nothing else, such as `3+5`, `\frac{2}{3}\sqrt{7}` or `2^{10}`.
 
-It serves to check what an answer claims about itself (`3+5 = 7`, `\sqrt{2} \approx 1.5`), never to compare an answer
-with the gold one. What it does not know has no value.
+It is compared with the gold answer where both are fractions, and it serves to check what an answer claims about itself
+(`3+5 = 7`, `\sqrt{2} \approx 1.5`). What it does not know has no value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LARGEST = 1e200
 _TOKEN = re.compile(r"\s*(\d+\.?\d*|\.\d+|\\[A-Za-z]+|\\%|[-+*/^_(){}\[\]!]|e(?![A-Za-z]))")
 _TIMES = ("*", r"\cdot", r"\times")
 _OVER = ("/", r"\div")
-_FRACTION = (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac")
+_NUMERAL = frozenset(".0123456789")
 _CONSTANTS = {r"\pi": math.pi, "e": math.e}
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 
@@ -30,19 +30,14 @@ def value(text: str) -> Value | None:
     than real arithmetic, or too large."""
     if len(text) > MAX_LENGTH:
         return None
-    text = re.sub(r"\\(?:left|right)(?![A-Za-z])", "", text).strip()
-    tokens, end = [], 0
-    while end < len(text):
-        match = _TOKEN.match(text, end)
-        if match is None:
-            return None
-        tokens.append(match[1])
-        end = match.end()
-    reader = _Reader(tokens)
+    text = re.sub(r"\\(?:left|right)(?![A-Za-z])", "", text)
+    if _TOKEN.sub("", text).strip():
+        return None
+    reader = _Reader(_TOKEN.findall(text))
     try:
         found = reader.sum()
-        return found if not reader.rest() and -_LARGEST < found < _LARGEST else None
-    except (_NoValueError, ArithmeticError, RecursionError):
+        return found if not reader.tokens and -_LARGEST < found < _LARGEST else None
+    except (_NoValueError, ArithmeticError):
         return None
 
 
@@ -54,12 +49,9 @@ class _Reader:
     """Recursive descent over the tokens."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self._tokens = tokens
-        self._at = 0
+        self.tokens = tokens[::-1]
+        """Those that are not read yet, the next one last."""
         self._depth = 0
-
-    def rest(self) -> bool:
-        return self._at < len(self._tokens)
 
     def sum(self) -> Value:
         self._depth += 1
@@ -72,71 +64,66 @@ class _Reader:
         return total
 
     def _product(self) -> Value:
-        sign = 1
-        while self._next() in ("+", "-"):
-            sign *= -1 if self._take() == "-" else 1
-        total, mixed = self._power(), self._next() in _FRACTION
-        if mixed and self._tokens[self._at - 1].isdecimal():
+        sign = -1 if self._next() in ("+", "-") and self._take() == "-" else 1
+        total = self._power()
+        if self._next() == r"\frac" and self._taken.isdecimal():
             raise _NoValueError  # `3\frac{1}{4}` may be a mixed number
         while (token := self._next()) and token not in ("+", "-", "}", ")", "]"):
-            if token in _OVER:
+            if token in (*_TIMES, *_OVER):
                 self._take()
-                total = total / self._power()
-            else:
-                if token in _TIMES:
-                    self._take()
-                elif token[0].isdecimal() or token[0] == ".":
-                    raise _NoValueError  # `2 3` is two numbers
-                total = total * self._power()
+            elif token[0] in _NUMERAL:
+                raise _NoValueError  # `2 3` is two numbers
+            total = total / self._power() if token in _OVER else total * self._power()
         return sign * total
 
     def _power(self) -> Value:
         base = self._atom()
-        while (token := self._next()) in ("^", "!", r"\%"):
-            self._take()
-            if token == "!":
-                if not isinstance(base, Fraction) or base.denominator != 1 or not 0 <= base <= 100:
-                    raise _NoValueError
-                base = Fraction(math.factorial(base.numerator))
+        while self._next() in ("^", "!", r"\%"):
+            token = self._take()
+            if token == "^":
+                base = _raised(base, self._argument())
             elif token == r"\%":
                 base = base / 100
             else:
-                base = _raised(base, self._argument())
+                base = Fraction(math.factorial(_at_most_100(base)))
         return base
 
     def _argument(self) -> Value:
         """What follows a command or `^`: a group, or one digit of a numeral."""
         token = self._next()
         if token.isdecimal() and len(token) > 1:
-            self._tokens[self._at : self._at + 1] = [token[0], token[1:]]
+            self.tokens[-1:] = [token[1:], token[0]]
         return self._atom()
 
     def _atom(self) -> Value:
         token = self._take()
-        if token[:1].isdecimal() or token[:1] == ".":
-            return Fraction(token.removesuffix("."))
-        if token in ("{", "("):
-            inner = self.sum()
-            if self._take() != _CLOSING[token]:
-                raise _NoValueError
-            return inner
-        if token in _FRACTION:
-            return self._argument() / self._argument()
-        if token == r"\sqrt":
-            return self._root()
         if token in _CONSTANTS:
             return _CONSTANTS[token]
+        if token in ("{", "("):
+            return self._group(_CLOSING[token])
+        if token == r"\frac":
+            return self._argument() / self._argument()
+        if token == r"\binom":
+            return Fraction(math.comb(_at_most_100(self._argument()), _at_most_100(self._argument())))
+        if token == r"\sqrt":
+            return self._root()
         if token in (r"\log", r"\ln"):
             return self._logarithm(math.e if token == r"\ln" else 10.0)
-        raise _NoValueError
+        if token[:1] not in _NUMERAL:
+            raise _NoValueError
+        return Fraction(token.removesuffix("."))
+
+    def _group(self, closing: str) -> Value:
+        inner = self.sum()
+        if self._take() != closing:
+            raise _NoValueError
+        return inner
 
     def _root(self) -> Value:
         index: Value = Fraction(2)
         if self._next() == "[":
             self._take()
-            index = self.sum()
-            if self._take() != "]":
-                raise _NoValueError
+            index = self._group("]")
         radicand = self._argument()
         if radicand < 0 or index not in range(1, 100):
             raise _NoValueError
@@ -154,12 +141,17 @@ class _Reader:
         return math.log(argument) / math.log(base)
 
     def _next(self) -> str:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ""
+        return self.tokens[-1] if self.tokens else ""
 
     def _take(self) -> str:
-        token = self._next()
-        self._at += 1
-        return token
+        self._taken = self.tokens.pop() if self.tokens else ""
+        return self._taken
+
+
+def _at_most_100(found: Value) -> int:
+    if found not in range(101) or not isinstance(found, Fraction):
+        raise _NoValueError
+    return int(found)
 
 
 def _raised(base: Value, exponent: Value) -> Value:

@@ -12,20 +12,20 @@ from gspo_cli.rewards.math.arithmetic import same_value, value
 
 _SIGN = re.compile(r"\\equiv(?![A-Za-z])|≡|=")
 _ABOUT = re.compile(r"\\(?:approx|simeq|doteq)(?![A-Za-z])|≈|≃")
+DOUBT = re.compile(
+    r"\b(?:not|no(?!\.)|never|nor|n?either|hardly|doubt|unlikely|wrong|incorrect|false|whether|unless|nobody|denie[sd]|deny|cannot)\b"
+    r"|n['\u2019]t\b",
+    re.IGNORECASE,
+)
+_NO_NAME = re.compile(
+    r"\b(?:or|but|maybe|perhaps|possibly|probably|guess|instead|if|about|approx\w*|roughly|nearly|almost)\b|\\(?:text|math|mbox)[a-z]*\s*\{[^{}]*[0-9]",
+    re.IGNORECASE,
+)
 _INDEX = r"(?:_(?:\{[^{}]*\}|[0-9A-Za-z]))"
 _LABEL = re.compile(
     rf"[A-Za-z]{_INDEX}?'*(?:\^\s*\{{\s*(?:-\s*1|\([0-9a-z]+\))\s*\}})?(?:\s*\(.*\))?|(?:[A-Z]'*{_INDEX}?)+", re.DOTALL
 )
-_LETTER_OF = {
-    "alpha": "q",
-    "beta": "Q",
-    "gamma": "j",
-    "theta": "J",
-    "phi": "V",
-    "varphi": "V",
-    "lambda": "Y",
-    "mu": "Z",
-}
+_LETTER_OF = dict(zip(["alpha", "beta", "gamma", "theta", "phi", "varphi", "lambda", "mu"], "qQjJVvYZ", strict=True))
 """Greek letters as ones that are hardly ever unknowns."""
 _GREEK = re.compile(rf"\\({'|'.join(_LETTER_OF)})(?![A-Za-z])")
 _ARITHMETIC = re.compile(
@@ -54,6 +54,8 @@ def is_unsolved(text: str) -> bool:
     *left, right = [part.strip() for part in _SIGN.split(plain)]
     if not left:
         return False
+    if DOUBT.search(left[0]) or _NO_NAME.search(left[0]):
+        return True
     if any(map(is_label, left)):
         return any(len(part) == 1 and re.search(rf"(?<![A-Za-z\\_{{]){part}(?![A-Za-z_({{'])", right) for part in left)
     return any(_in_one_unknown(side) or _is_multiple(side) for side in left) or (
@@ -96,22 +98,11 @@ def _rounded(one: str, other: str) -> bool:
     return any("." in shown and _is_about(exact, shown) for exact, shown in ((one, other), (other, one)))
 
 
-def is_about(text: str) -> bool:
-    """Whether a tidied answer gives an approximation beside its value."""
-    return _ABOUT.search(text, 1) is not None
-
-
-def before_about(text: str) -> str:
-    """The value of which a tidied answer gives an approximation: `x` is a name in `x \\approx 3`, so it is 3."""
-    if not is_about(text):
-        return text
-    first, second = _ABOUT.split(text)[:2]
-    return second.strip() if is_label(first) else first.strip()
-
-
-def after_about(text: str) -> str:
-    """The approximation that a tidied answer ends with; empty if there is none."""
-    return _ABOUT.split(text)[-1].strip() if is_about(text) else ""
+def approximation(text: str) -> tuple[str, str] | None:
+    """The value of which a tidied answer gives an approximation, empty where there is none but a name, and what it ends
+    with; None if it gives none."""
+    first, *others = [part.strip() for part in _ABOUT.split(text)]
+    return ("" if is_label(first) else first, others[-1]) if others else None
 
 
 def _is_about(one: str, other: str) -> bool:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gspo_cli.rewards.math.equation import DOUBT
 from gspo_cli.rewards.math.normalize import number, same_number, same_text
 
 MAX_BOXES = 10  # different contents; more are guesses
@@ -13,17 +14,41 @@ LAST_LINES = 3  # non-empty lines in which "the answer is" counts
 LINE_TAIL = 1000  # characters of such a line
 _NOT_A_WORD = re.compile(r"\\(?:text|textbf|mathrm|quad|qquad)\b|\\|[^A-Za-z0-9\\]+")
 _PHRASE = re.compile(r"(?P<before>.*)\banswer\b[\s*_]*(?:is|[:=])[\s*_]*[:=]?(?P<answer>.*)", re.IGNORECASE)
-_DOUBT = re.compile(
-    r"\b(?:not?|never|nor|neither|hardly|doubt|unlikely|wrong|incorrect|false|whether|unless|nobody|denie[sd]|deny|cannot)\b"
-    r"|n['\u2019]t\b",
-    re.IGNORECASE,
+_WRONG = (
+    r"(?:\w+\s+)?(?:wrong|incorrect|false|mistaken|"
+    r"not\s+(?:\w+\s+)?(?:right|correct|true|it|(?:the\s+)?(?:\w+\s+)?answer))\b"
 )
 _RETRACTED = re.compile(
-    r"[\s$*.)\]\\]*(?:,?\s*(?:but\s+)?(?:which|that|this|it)\s+)?(?:is|was|'s)\s+"
-    r"(?:(?:clearly|actually|obviously|just|also|simply)\s+)?"
-    r"(?:wrong|incorrect|false|mistaken|not\s+(?:right|correct|true|the\s+(?:right\s+|correct\s+|final\s+)?answer))\b",
+    rf"[\s$*.)\]\\]*(?:,?\s*(?:but\s+)?(?:which|that|this|it)\s+)?(?:is|was|'s)\s+{_WRONG}", re.IGNORECASE
+)
+_IS = r"(?:\s*['\u2019]s|\s+(?:is|was))"
+_PAUSE = r"[\s,.:;!*\u2026\u2014-]*"
+_SAID = (
+    r"(?:it|that|this|which|(?:that|this|the|my)\s+(?:(?:final|correct|right|actual)\s+)?(?:answer|result|box|value))"
+)
+_RETHINKS = (
+    r"(?:\bno(?=\s*[,.:;!\u2026\u2014]|\s+(?:wait|it|that|this|the\s+answer)\b)"
+    r"|\b(?:wait|actually|oops|sorry|apologies|correction|or\s+rather|hmm+|hold\s+on|on\s+second\s+thought|my\s+mistake"
+    r"|let\s+me\s+(?:correct|fix|revise)(?:\s+(?:that|this|it|my\s+answer))?)\b)"
+)
+_WITHDRAWN = re.compile(
+    rf"{_RETHINKS}{_PAUSE}{_SAID}{_IS}\s+{_WRONG}|\b(?:that|this|the|my)\s+(?:previous\s+|above\s+)?(?:answer|box)(?:\s+above)?{_IS}\s+{_WRONG}"
+    r"|\b(?:scratch\s+that|(?:ignore|disregard)\s+(?:that|this|the\s+above|my)|i\s+take\s+(?:that|it)\s+back)\b"
+    r"|\bi(?:\s+have|['\u2019]ve)?\s+made\s+an?\s+(?:\w+\s+)?(?:mistake|error)\b",
     re.IGNORECASE,
 )
+_VALUE = (
+    r"(?P<value>\$\$?[^$\n]+\$|\\\(.+?\\\)|[-+\u2212]?(?:\d[\d.,/]*|\\[a-z]+[^\s,;]*)(?:\\?%)?"
+    r"|\(?(?-i:[A-H])(?![\w'])\)?(?!\s+[a-z]))"
+)
+_BE = r"\s+(?:should|must|ought\s+to|has\s+to)(?:\s+(?:actually|really|instead))?\s+(?:be|have\s+been|read|equal)\b"
+_REPLACED = re.compile(
+    rf"(?:{_RETHINKS}{_PAUSE}(?:\b{_SAID}(?:{_IS}|{_BE})?{_PAUSE}|\b[^.!?\n]{{0,60}}?{_BE}{_PAUSE})?|\b{_SAID}{_BE}{_PAUSE}"
+    rf"|\b{_SAID}{_IS}\s+(?:actually|really|in\s+fact|rather|instead)\s+|\bi\s+meant?\s+(?:to\s+(?:say|write)\s+)?"
+    rf"|\bthe\s+(?:correct|right|actual|true|real)\s+(?:answer|value|result)(?:{_IS}|\s+(?:should|would|must)\s+be|:){_PAUSE}){_VALUE}",
+    re.IGNORECASE,
+)
+_INSTEAD_OF = re.compile(rf"\b(?:not|instead\s+of|rather\s+than)\s+{_VALUE}", re.IGNORECASE)
 _HARMLESS = re.compile(
     r"\b(?:not (?:too |very |so )?(?:hard|difficult) to \w+|not (?:only|surprising(?:ly)?)"
     r"|no (?:doubt|matter|question|other)|without (?:a |any )?doubt|can(?:not|'t) be denied)\b",
@@ -59,13 +84,13 @@ def extract(response: str) -> Extracted:
     lines = [line for line in visible.splitlines() if line.strip()]
     for line in reversed(lines):
         if line.lstrip().startswith("####"):
-            return Extracted(_trim(line.lstrip().lstrip("#")), "hashes")
+            return _standing(_trim(line.lstrip().lstrip("#")), visible.rpartition(line)[2], "hashes")
     for line in reversed(lines[-LAST_LINES:]):
         phrase = _PHRASE.fullmatch(line[-LINE_TAIL:])
         if phrase and "boxed" not in phrase["answer"]:  # an unclosed box is no answer
             if _denied(phrase["before"]):  # "I don't think the answer is 7"
                 return Extracted(None, "hedge")
-            return Extracted(_first_clause(phrase["answer"]), "phrase")
+            return _standing(_first_clause(phrase["answer"]), phrase["answer"] + visible.rpartition(line)[2], "phrase")
     alone = _trim(visible) if len(visible) < LINE_TAIL else ""
     return Extracted(alone, "bare") if number(alone) is not None else Extracted(None, "none")
 
@@ -79,21 +104,28 @@ def _last_box(closed: list[Box], visible: str) -> Extracted:
         between = visible[closed[-2].end : last.start]
         if len(between) < LINE_TAIL and _NOT_A_WORD.sub(" ", between).strip().lower() == "or":
             return Extracted(None, "hedge")
-    return (
-        Extracted(None, "hedge") if _is_retracted(last.content, visible[last.end :]) else Extracted(last.content, "box")
-    )
+    return _standing(last.content, visible[last.end :], "box")
+
+
+def _standing(answer: str, after: str, by: str) -> Extracted:
+    """The answer, unless the text after it takes it back."""
+    return Extracted(None, "hedge") if _is_retracted(answer, after) else Extracted(answer, by)
 
 
 def _denied(before: str) -> bool:
     """Whether the clause that leads up to "answer is" denies or doubts it."""
-    return _DOUBT.search(_HARMLESS.sub("", _CLAUSE_START.split(before)[-1])) is not None
+    return DOUBT.search(_HARMLESS.sub("", _CLAUSE_START.split(before)[-1])) is not None
 
 
 def _is_retracted(content: str, after: str) -> bool:
-    """Whether the text after the last box calls it wrong, or announces another number as the answer."""
+    """Whether the text after an answer calls it wrong, replaces it, or announces another number as the answer."""
     if not after or after.isspace() or len(after) < 4:
         return False
-    if _RETRACTED.match(after[:LINE_TAIL]):
+    near = after[:LINE_TAIL] + after[LINE_TAIL:][-LINE_TAIL:]
+    if _RETRACTED.match(near) or _WITHDRAWN.search(near):
+        return True
+    said, denied = ([m["value"].strip("$ .,()") for m in each.finditer(near)] for each in (_REPLACED, _INSTEAD_OF))
+    if (said and not _same(content.strip("$ .,()"), said[-1])) or any(_same(content, value) for value in denied):
         return True
     lines = [line[-LINE_TAIL:] for line in after[-LINE_TAIL:].splitlines() if line.strip()]
     phrases = [phrase for line in lines[-LAST_LINES:] if (phrase := _PHRASE.fullmatch(line))]
@@ -122,12 +154,10 @@ def _first_clause(text: str) -> str:
     return _trim(_CLAUSE_END.split(text, maxsplit=1)[0])
 
 
-_NAME = r"\\++(?:boxed|fbox)(?![A-Za-z])"
-# Possessive throughout, with runs of one character as one token, so that nothing is read twice.
-_TOKEN = re.compile(
-    rf"(?P<flat>{_NAME}\s*+\{{(?P<content>[^{{}}\\]*+)\}})|(?P<opens>{_NAME}\s*+\{{)"
-    rf"|(?P<other>{_NAME}(?:\s*+(?:\\++\{{(?P<escaped>[^{{}}\\]*+)\\++\}}|(?P<number>[+\-\u2212]?\d[\d,./]*+)(?![A-Za-z\\{{^_])))?+)"
-    r"|(?P<slashes>\\++)[{}]?|\{++|\}++"
+_NAME = r"\\++(?:boxed|fbox)(?![A-Za-z])\s*+"
+_TOKEN = re.compile(  # possessive, so that nothing is read twice
+    rf"(?P<opens>{_NAME}\{{)|{_NAME}(?:\\++\{{(?P<escaped>[^{{}}\\]*+)\\++\}}"
+    r"|(?P<number>[+\-\u2212]?\d[\d,./]*+)(?![A-Za-z\\{^_]))|(?P<slashes>\\++)(?P<escapes>[{}])?|[{}]"
 )
 _NOTHING = re.compile(r"\\++(?:boxed|fbox)|[\s{}$]")
 
@@ -146,40 +176,23 @@ def boxes(text: str) -> list[Box]:
     Accepted: `\\boxed{..}`, `\\fbox{..}`, blanks before the brace, `\\boxed\\{7\\}`, `\\boxed 7`, and backslashes
     doubled by excess escaping. A brace after an odd number of backslashes is literal and opens nothing.
     """
-    spans: list[tuple[int, int, int, int]] = []  # start and end of the box, start and end of its content
-    stack: list[int | tuple[int, int]] = []  # open braces: a count of plain ones, or starts of a box and its content
-    first = min((i for i in (text.find("boxed"), text.find("fbox")) if i >= 0), default=len(text))
-    for token in _TOKEN.finditer(text, len(text[:first].rstrip("\\"))):
-        kind, start, end = token.lastgroup, token.start(), token.end()
-        if kind in ("flat", "other"):
-            for group in ("content", "escaped", "number"):
-                if token[group] is not None:
-                    spans.append((start, end, *token.span(group)))
+    found: list[Box] = []
+    opened: list[tuple[int, int] | None] = []  # open braces: the start of a box and of its content, or None
+    for token in _TOKEN.finditer(text):
+        (start, end), kind = token.span(), token.lastgroup
+        if kind in ("escaped", "number"):
+            found.append(Box(start, end, token[kind].strip()))
         elif kind == "opens":
-            stack.append((start, end))
-        elif kind == "slashes" and (text[end - 1] == "\\" or len(token["slashes"]) % 2):
+            opened.append((start, end))
+        elif kind == "slashes" or (kind == "escapes" and len(token["slashes"]) % 2):
             continue
         elif text[end - 1] == "{":
-            stack.append(end - token.end("slashes") if kind else end - start)
-        else:
-            _close(stack, spans, end - 1 if kind else start, end)
-    found = [Box(start, end, text[a:b].strip()) for start, end, a, b in spans]
+            opened.append(None)
+        elif opened and (box := opened.pop()):
+            while found and found[-1].start > box[0]:
+                found.pop()
+            found.append(Box(box[0], end, text[box[1] : end - 1].strip()))
     return [box for box in found if not _is_empty(box.content)]
-
-
-def _close(stack: list[int | tuple[int, int]], spans: list[tuple[int, int, int, int]], start: int, end: int) -> None:
-    """Pop what the closing braces from `start` to `end` close; a closed box replaces the boxes within it."""
-    while start < end and stack:
-        opened = stack.pop()
-        if isinstance(opened, int):
-            if opened > end - start:
-                stack.append(opened - (end - start))
-            start += opened
-            continue
-        start += 1
-        while spans and spans[-1][0] > opened[0]:
-            spans.pop()
-        spans.append((opened[0], start, opened[1], start - 1))
 
 
 def _is_empty(content: str) -> bool:

@@ -29,6 +29,10 @@ _ALIKE = [
     re.compile(r"[0-9]\s*_"),
     re.compile(r"'|\\prime(?![A-Za-z])"),
 ]
+_ON_BOTH = [
+    re.compile(r"\\[lcdv]?dots[a-z]?(?![A-Za-z])|\.\.\.|…"),
+    re.compile(r"\[\s*-\s*\\infty|\\infty\s*\]"),  # it would be opened
+]
 _D = r"(?:\\(?:mathrm|text|textrm|rm)\s*\{\s*d\s*\}|d)"
 _AS_WRITTEN = [
     # the letters of an angle, vector or triangle have an order
@@ -43,6 +47,8 @@ _AS_WRITTEN = [
     re.compile(r"(?:(?<![A-Za-z])[A-Za-z]{1,3}\s*\}?|\))\s*\^\s*(?:T|\{?\s*(?:\\(?:math|text)[a-z]*\s*\{?)?\s*T\s*\})"),
     # a cross product would be a product
     re.compile(r"\\(?:mathbf|boldsymbol|bold|bm|pmb|textbf)\s*\{?\s*[A-Za-z]\s*\}?[\s)]*\\times(?![A-Za-z])"),
+    # the remainder is a number, its class is none
+    re.compile(r"\\b?mod(?![A-Za-z])"),
     # a set with one element, within a set or a list, would be the element
     re.compile(r"\\\{(?:(?!\\\}).)*\\\{|\\\{\s*\\emptyset|\\\{[^,{}]*\\\}\s*,\s*\\\{|\\\}\s*,\s*\\\{[^,{}]*\\\}"),
 ]
@@ -57,5 +63,7 @@ def unlike(gold: str, answer: str) -> bool:
     """Whether one of two tidied answers holds a sign that computer algebra would drop or misread, and the other does
     not hold as many; or whether either holds what computer algebra cannot compare at all."""
     if any(sign.search(gold) or sign.search(answer) for sign in _AS_WRITTEN):
+        return True
+    if any(bool(sign.search(gold)) != bool(sign.search(answer)) for sign in _ON_BOTH):
         return True
     return any(len(sign.findall(gold)) != len(sign.findall(answer)) for sign in _ALIKE)

@@ -6,16 +6,15 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
+from gspo_cli.rewards.math.arithmetic import value
 from gspo_cli.rewards.math.equation import contradicts, is_unsolved
-from gspo_cli.rewards.math.typography import tidy
+from gspo_cli.rewards.math.rewrite import with_sums
+from gspo_cli.rewards.math.typography import closes, tidy
 from gspo_cli.rewards.math.units import WRAPPER, differ, split_units, unit_of
 
 MAX_DIGITS = 40  # of one numeral; a longer one is not a plain number
-_WHOLE = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)"
-_DECIMAL = rf"{_WHOLE}(?:\.[0-9]*)?|\.[0-9]+"
-_ARGUMENT = rf"(?:\{{\s*([+-]?\s*(?:{_DECIMAL}))\s*\}}|([0-9]))"
-_FRACTION = rf"(?:\\[dtc]?frac\s*{_ARGUMENT}\s*{_ARGUMENT}|([0-9]+)\s*/\s*([0-9]+))"
-_NUMBER = re.compile(rf"([+-]?)\s*(?:({_DECIMAL})|(?:([0-9]+)\s*(?:\s|(?=\\)))?{_FRACTION})")
+_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
+_MIXED = re.compile(r"([+-]?\s*\d+)\s+(\d+)\s*/\s*(\d+)")
 _BASED = re.compile(r"\(?0*([0-9A-F]+)\)?\s*_[\s(]*(?:base\s*)?([0-9]{1,2}|[a-z]{3,7})[\s)]*")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
           "ten": "10", "eleven": "11", "twelve": "12", "sixteen": "16"}  # fmt: skip
@@ -46,23 +45,16 @@ class Number(NamedTuple):
 
 
 def number(text: str) -> Number | None:
-    """An integer, decimal, simple fraction or mixed number, with what may surround it (`$1,024.00`, `-\\frac12`,
-    `1\\frac{1}{2}`, `50\\%`, `x = 3 \\text{ cm}`); None for anything else, and for a division by zero."""
+    """A rational number or arithmetic of that value, with what may surround it (`$1,024.00`, `1\\frac{1}{2}`,
+    `2\\cdot 51`, `50\\%`, `x = 3 \\text{ cm}`); None for anything else, and for a division by zero."""
     if len(text) > MAX_LENGTH:
         return None
     plain, units = bare(right_side(tidy(text)))
-    match = _NUMBER.fullmatch(plain)
-    if match is None or any(len(run) > MAX_DIGITS for run in re.findall("[0-9]+", plain)):
-        return None
-    sign, decimal, whole, *parts = match.groups()
-    if decimal:
-        value = _fraction(decimal)
-    else:
-        numerator, denominator = [_fraction(part) for part in parts if part]
-        if denominator == 0 or (whole and min(numerator, denominator) < 0):
-            return None
-        value = int(whole or 0) + numerator / denominator
-    return Number(-value if sign == "-" else value, units)
+    if "(" not in plain:  # (1,024) is a point
+        plain = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), plain)
+    plain = _MIXED.sub(r"\1\\frac{\2}{\3}", re.sub(r"(?<=\d)\{(\d+)\}", r"\1", plain))
+    found = None if re.search(rf"\d{{{MAX_DIGITS + 1}}}", plain) else value(with_sums(plain))
+    return Number(found, units) if isinstance(found, Fraction) else None
 
 
 def in_words(text: str) -> Number | None:
@@ -75,10 +67,6 @@ def in_words(text: str) -> Number | None:
         if found is not None and (unit or len(words) == count):
             return Number(Fraction(found), (*units, unit) if unit else units)
     return None
-
-
-def _fraction(digits: str) -> Fraction:
-    return Fraction(re.sub(r"[\s,]", "", digits).removesuffix("."))
 
 
 def same_number(gold: Number, answer: Number) -> bool:
@@ -120,45 +108,33 @@ _PHRASE = re.compile(r"[A-Za-z][A-Za-z ]+")
 _BASE_TEN = re.compile(r"\s*_(?:\{10\}|10)\s*\.?$")
 
 
-def is_comparison(text: str) -> bool:
-    """Whether a tidied text is an inequality or has an open sign (`\\pm`)."""
-    return _COMPARISON.search(text) is not None
-
-
 def right_side(text: str) -> str:
     """What follows the last `=` or `\\equiv` of a tidied equation or chain of equations; any other text unchanged, and
     so is an equation that is false, or that is not solved for its unknown."""
     left, sign, right = _EQUIVALENT.sub("=", text).rpartition("=")
-    if not sign or is_comparison(text):
+    if not sign or _COMPARISON.search(text):
         return text
-    several = "=" in left and _SEVERAL.search(re.sub(r"\([^()]*\)", "", left))
-    return text if several or contradicts(text) or is_unsolved(text) else right.strip()
+    outside = re.sub(r"\([^()]*\)", "", left)
+    several = _SEVERAL.search(outside) if "=" in left else re.search("[,;]", re.sub(r"\{[^{}]*\}", "", outside))
+    return text if several or contradicts(text) or is_unsolved(text) or in_words(left) else right.strip()
 
 
-class Bare(NamedTuple):
-    """An answer without what may surround a number."""
-
-    text: str
-    units: tuple[str, ...]
-    """Those that were dropped, `percent` among them."""
-
-
-def bare(text: str) -> Bare:
+def bare(text: str) -> tuple[str, tuple[str, ...]]:
     """A tidied text without what may surround a number: wrappers, currency, degrees, percent, units, a final full stop,
-    `\\pmod{..}`, the subscript of base ten."""
+    `\\pmod{..}`, the subscript of base ten; and its units, `percent` among them."""
     before, found = None, set[str]()
     while text != before:
         before = text
         text, units = split_units(_BASE_TEN.sub("", text))
         found.update(units)
         text = unwrap(text)
-    return Bare(text, tuple(sorted(found)))
+    return text, tuple(sorted(found))
 
 
 def unwrap(text: str) -> str:
     """Without `\\text`, `\\mathrm`, `\\boxed` and the like, and without braces around the whole."""
     text = _WRAPPERS.sub("", text).strip()
-    while text.startswith("{") and text.endswith("}") and _closes(text) == len(text) - 1:
+    while text.startswith("{") and text.endswith("}") and closes(text) == len(text) - 1:
         text = text[1:-1].strip()
     return text
 
@@ -192,18 +168,7 @@ def _canonical(text: str) -> str:
     before, text = None, re.sub(r"\s+", " ", tidy(text)).replace("$", "")
     while text != before:  # a full stop may stand within a wrapper too
         before, text = text, _FULL_STOP.sub("", unwrap(_FULL_STOP.sub("", text)))
-    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
     while (shorter := re.sub(r"\{([0-9A-Za-z])\}", r"\1", text)) != text:
         text = shorter
     return text
-
-
-def _closes(text: str) -> int:
-    """Where the brace that a text starts with is closed; -1 if nowhere."""
-    depth = 0
-    for index, char in enumerate(text):
-        depth += (char == "{") - (char == "}")
-        if not depth:
-            return index
-    return -1

@@ -1,7 +1,7 @@
 r"""Rewrite what computer algebra would misread, in a form that it reads.
 
-`\sin 45^\circ` gets its angle in radians, `x < 3 \text{ or } x > 5` becomes a union of intervals, `y = 2, x = 1` is put
-in the order of its names, and `1:2:3` becomes the shares (1/6, 2/6, 3/6).
+`\sin 45^\circ` gets its angle in radians, `x < 3 \text{ or } x > 5` becomes a union of intervals, and
+`1:2:3` becomes the shares (1/6, 2/6, 3/6).
 """
 
 from __future__ import annotations
@@ -17,20 +17,27 @@ _DEGREES = re.compile(
 _NATURAL_LOG = re.compile(r"\\log\s*_\s*\{?\s*(?:\\mathrm\s*\{\s*e\s*\}|e)(?![A-Za-z])\s*\}?")
 _OR = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*or\s*\}|\\(?:lor|vee)(?![A-Za-z])|\bor\b")
 _RELATION = re.compile(r"(\\(?:leqslant|leq|le|lt|geqslant|geq|ge|gt)(?![A-Za-z])|[<>≤≥])")
+_STRICT = ("<", ">", r"\lt", r"\gt")
 _AND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*and\s*\}|\band\b")
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi))\s*=\s*([^=<>]+?)\s*")
 _EQUIVALENT = re.compile(r"\\equiv(?![A-Za-z])|≡")
-_PART = r"(?:\{{\s*(?P<{0}>\d{{1,9}})\s*\}}|(?P<{0}_digit>\d))\s*"
-_MIXED = re.compile(  # not `x^2\frac{1}{2}`, `\frac12\frac{1}{3}` or `a_1\frac{1}{2}`
-    r"(?<![\d.^_}A-Za-z\\])(?P<whole>\d{1,9})\s*\\[dt]?frac\s*"
-    rf"{_PART.format('top')}{_PART.format('bottom')}(?!\s*[\^!])"
+_MIXED = re.compile(  # not `x^2\frac{1}{2}` or `a_1\frac{1}{2}`
+    r"(?<![\d.^_}A-Za-z\\])(?P<whole>\d{1,9})\s*(?P<part>\\frac\{\s*(?P<top>\d{1,9})\s*\}\{\s*(?P<bottom>\d{1,9})\s*\})(?!\s*[\^!])"
 )
-_WORD_OF_CONDITION = r"\\(?:leq|le|geq|ge|lt|gt|frac|sqrt|pi|infty|text\{ (?:or|and) \})(?![A-Za-z])"
+_WORD_OF_CONDITION = (
+    r"\\(?:leq|le|geq|ge|lt|gt|neq?|frac|sqrt|pi|pm|in|mathbb\{R\}|infty|text\{ (?:or|and) \})(?![A-Za-z])"
+)
 _BUILDER = re.compile(
     r"\\\{\s*(?P<name>[A-Za-z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\(?:mid|vert)(?![A-Za-z])|\||:)"
     rf"(?P<condition>(?:(?![A-Za-z]|\\[{{}}]).|{_WORD_OF_CONDITION}|(?P=name)(?![A-Za-z]))+)\\\}}"
 )
+_NOT_EQUAL = re.compile(r"\\neq?(?![A-Za-z])|≠|!=")
+_REAL = re.compile(r"[A-Za-z]\s*\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*,")
+_MODULUS = re.compile(
+    r"\(?\s*\\(?:[bp]?mod(?![A-Za-z])|(?:text|mathrm)\s*\{\s*\(?\s*mod\s*\})\s*(?:\{(?P<braced>[^{}]*)\}|(?P<digits>\d+))\s*\)?"
+)
 _SIGN_OF_TWO = re.compile(r"\\(?P<sign>pm|mp)(?![A-Za-z])")
+_CONSTANT = re.compile(r"(?P<before>.*)\+\s*(?:\\text\s*\{\s*const(?:ant|\.)?\s*\}|(?P<name>[cKk]))")
 _COMMAS = re.compile(r",\s*(?=,)")
 
 
@@ -43,9 +50,9 @@ def rewrite(text: str) -> str:
     """A tidied answer without its units, as computer algebra reads it."""
     if _TRIGONOMETRY.search(text):
         text = _DEGREES.sub(lambda match: rf"(\frac{{{match['number']}\pi}}{{180}})", text)
-    text = as_two(_MIXED.sub(_sum, text))
+    text = as_two(with_sums(text))
     text = _COMMAS.sub("", _NATURAL_LOG.sub(r"\\ln ", text))
-    return as_shares(in_order(_EQUIVALENT.sub("=", text)))
+    return as_shares(_EQUIVALENT.sub("=", text))
 
 
 def as_two(text: str) -> str:
@@ -61,10 +68,9 @@ def as_two(text: str) -> str:
     return f"{before}{first}{after}, {before}{second}{after}"
 
 
-def _sum(match: re.Match[str]) -> str:
-    r"""`3\frac{1}{2}` within an answer as a sum; an improper fraction is a factor."""
-    top, bottom = (match[name] or match[f"{name}_digit"] for name in ("top", "bottom"))
-    return rf"({match['whole']}+\frac{{{top}}}{{{bottom}}})" if 0 < int(top) < int(bottom) else match[0]
+def with_sums(text: str) -> str:
+    r"""A text in which `3\frac{1}{2}` is a sum; an improper fraction is a factor."""
+    return _MIXED.sub(lambda m: rf"({m['whole']}+{m['part']})" if 0 < int(m["top"]) < int(m["bottom"]) else m[0], text)
 
 
 def is_ratio(text: str) -> bool:
@@ -85,7 +91,24 @@ def as_shares(text: str) -> str:
 def condition(text: str) -> str:
     r"""The condition of a set such as `\{x \mid 1 < x < 3\}`, which is an inequality; any other text unchanged."""
     found = _BUILDER.fullmatch(text)
-    return found["condition"].strip() if found and _RELATION.search(found["condition"]) else text
+    is_relation = found and (_RELATION.search(found["condition"]) or _NOT_EQUAL.search(found["condition"]))
+    return found["condition"].strip() if found and is_relation else text
+
+
+def as_residues(gold: str, answer: str) -> tuple[str, str]:
+    r"""Where the gold answer has a modulus, in any spelling, both with `\pmod{7}`."""
+    if not _MODULUS.search(gold):
+        return gold, answer
+    first, second = (_MODULUS.sub(lambda m: rf"\pmod{{{m['braced'] or m['digits']}}}", side) for side in (gold, answer))
+    return first, second
+
+
+def with_constant(gold: str, answer: str) -> str:
+    """The answer with its constant of integration named as in the gold answer, unless the name occurs otherwise."""
+    found = _CONSTANT.fullmatch(answer) if re.search(r"\+\s*C$", gold) else None
+    if not found or (found["name"] and found["name"] in re.sub(r"\\[A-Za-z]+", "", found["before"])):
+        return answer
+    return found["before"] + "+C"
 
 
 def as_unions(gold: str, answer: str) -> tuple[str, str]:
@@ -100,6 +123,8 @@ def as_unions(gold: str, answer: str) -> tuple[str, str]:
 
 def _union(text: str) -> tuple[str, str]:
     """The variable, empty if the text is no such union, and the text or union."""
+    if excluded := _excluded(text):
+        return excluded
     parts = _OR.split(text)
     several = len(parts) > 1 or len(_RELATION.findall(text)) == 2
     found = [_interval(part.strip(" ,$")) or _overlap(part) for part in parts] if several else []
@@ -107,6 +132,16 @@ def _union(text: str) -> tuple[str, str]:
     if not found or None in found or len(names) != 1:
         return "", text
     return names.pop(), r"\cup ".join(each[1] for each in found if each)
+
+
+def _excluded(text: str) -> tuple[str, str] | None:
+    r"""The variable of `x \ne 3, x \ne 5`, and all numbers but these."""
+    parts = [_NOT_EQUAL.split(part) for part in _AND.sub(",", _REAL.sub("", text)).split(",")]
+    names = {part[0].strip() for part in parts if len(part) == 2}
+    if len(parts[0]) != 2 or len(names) != 1 or any(len(part) > 2 or re.search("[<>=]", part[-1]) for part in parts):
+        return None
+    values = [re.sub(r"\\pm(?![A-Za-z])(.*)", r"\1,-(\1)", part[-1]) for part in parts]
+    return names.pop(), rf"\mathbb{{R}}\setminus\{{{','.join(values)}\}}"
 
 
 def _overlap(text: str) -> tuple[str, str] | None:
@@ -128,26 +163,22 @@ def _interval(text: str) -> tuple[str, str] | None:
     pieces = [piece.strip() for piece in _RELATION.split(text)]
     if len(pieces) not in (3, 5) or not all(pieces):
         return None
-    upwards = [sign in "<≤" or sign.startswith(r"\l") for sign in pieces[1::2]]
-    closed = [sign not in ("<", ">", r"\lt", r"\gt") for sign in pieces[1::2]]
-    if len(pieces) == 3:
-        left, right = pieces[0], pieces[2]
-        name, bound, above = (
-            (left, right, not upwards[0]) if len(left) == 1 and left.isalpha() else (right, left, upwards[0])
-        )
-        low, high, closed_low, closed_high = (bound, r"\infty", closed[0], False)
-        if not above:
-            low, high, closed_low, closed_high = r"-\infty", bound, False, closed[0]
-    else:
-        name = pieces[2]
-        if upwards[0] != upwards[1]:
-            return None
-        (low, closed_low), (high, closed_high) = (pieces[0], closed[0]), (pieces[4], closed[1])
-        if not upwards[0]:
-            low, closed_low, high, closed_high = high, closed_high, low, closed_low
-    if len(name) != 1 or not name.isalpha() or re.search(rf"(?<![\\A-Za-z]){name}", low + high):
+    if len(pieces) == 3:  # `x < 3` is `-\\infty < x < 3`
+        strict, behind, ahead = ("<", r"-\infty", r"\infty") if _is_less(pieces[1]) else (">", r"\infty", r"-\infty")
+        named = len(pieces[0]) == 1 and pieces[0].isalpha()
+        pieces = [behind, strict, *pieces] if named else [*pieces, strict, ahead]
+    if not _is_less(pieces[1]):
+        pieces.reverse()
+    low, first, name, second, high = pieces
+    if _is_less(first) != _is_less(second) or len(name) != 1 or not name.isalpha():
         return None
-    return name, f"{'[' if closed_low else '('}{low},{high}{']' if closed_high else ')'}"
+    if re.search(rf"(?<![\\A-Za-z]){name}", low + high):
+        return None
+    return name, f"{'(' if first in _STRICT else '['}{low},{high}{')' if second in _STRICT else ']'}"
+
+
+def _is_less(sign: str) -> bool:
+    return sign in "<≤" or sign.startswith(r"\l")
 
 
 def as_points(gold: str, answer: str) -> tuple[str, str] | None:
@@ -179,12 +210,3 @@ def _values(text: str) -> list[tuple[str, str]]:
 def _is_bare_list(text: str) -> bool:
     """Whether a text is a list without brackets or names, such as `2, 1`."""
     return "," in text and re.search(r"[=(){}\[\]<>:]", re.sub(r"\\[A-Za-z]+\s*(?:\{[^{}]*\}\s*)+", "", text)) is None
-
-
-def in_order(text: str) -> str:
-    """Values of different variables, in the order of the variables: computer algebra drops the names."""
-    parts = [_ASSIGNMENT.fullmatch(part) for part in text.split(",")]
-    named = [part for part in parts if part]
-    if len(named) < 2 or len(named) < len(parts) or len({part[1] for part in named}) < len(named):
-        return text
-    return ", ".join(part[0].strip() for part in sorted(named, key=lambda part: part[1]))

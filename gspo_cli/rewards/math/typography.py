@@ -1,6 +1,7 @@
 r"""Remove the typography of an answer: Unicode signs become LaTeX, and spacing, fonts and delimiters go.
 
-`½` becomes `\frac{1}{2}`, `x²` becomes `x^{2}`, `0.\overline{3}` becomes `\frac{1}{3}`, `{\bf 42}` becomes `{ 42}`.
+`½` becomes `\frac{1}{2}`, `x²` becomes `x^{2}`, `0.\overline{3}` becomes `\frac{1}{3}`, `{\bf 42}` becomes `{ 42}`;
+`\dfrac\pi4` and `{\pi\over4}` become `\frac{\pi}{4}`, `\tan^{-1}` becomes `\arctan`, `1.3e3` becomes `1.3\cdot 10^{3}`.
 """
 
 from __future__ import annotations
@@ -11,39 +12,54 @@ from functools import lru_cache
 
 _PAIRS = r"(?<!\\)(?P<rows>(?:\\\\)*)"  # row ends before the command
 _END = r"(?![A-Za-z])"
-_SPACING = re.compile(
-    rf"(?<=,)\\,|{_PAIRS}\\(?:[;: ]|(?:quad|qquad|displaystyle){_END}|[hv]space\*?\s*\{{[^{{}}]*\}})|~"
-)
-_NO_SPACE = re.compile(rf"{_PAIRS}\\(?:[,!]|(?:left|right)(?:\.|{_END}))")
-_APART = re.compile(
-    r"(?<=\d)\s*(?:\\(?:,(?!\d{3}(?!\d))|(?:left|right)(?:\.|(?![A-Za-z]))))+\s*(?=\d)"
-)  # `2\,3` is not 23
-_THOUSANDS = re.compile(r"(?<=\d)\s*(?:,\\!|\{,\})\s*(?=\d{3}(?!\d))")
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,/^_}])[1-9]\d{0,2}(?: \d{3}){2,}(?![\d,]|\s*[/\\(^]|\.\d{1,2} \d)")
-_POINT = re.compile(r"(?<=\d)\{\.\}(?=\d)")
+_INFIX = re.compile(rf"\\(?P<name>over|choose){_END}\s*")
+_PREFIX = {"over": r"\frac", "choose": r"\binom"}
+_TAKES = re.compile(  # arguments: two, or one
+    rf"\\(?:(?P<two>(?:[dtc]?frac|[dt]?binom){_END})|sqrt{_END}(?:\s*\[[^\[\]]*\])?)\s*|\^\s*(?=\\(?:[dtc]?frac|sqrt))"
+)
+_COMMAND = re.compile(
+    r"\\(?:(?P<two>[dtc]?frac|[dt]?binom)|(?P<one>sqrt|text[a-z]*|math[a-z]*|mbox)|[A-Za-z]+)(?![A-Za-z])"
+)
 _SLASHES = re.compile(r"\\\\+(?=[A-Za-z{}(),!;%$])")
-_FONT = re.compile(
-    r"\\(?:bf|it|rm|sf|tt|bfseries|boldmath|tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge"
-    rf"|textstyle|scriptstyle){_END}"
-)
-_COLOR = re.compile(r"\\(?:text)?color\s*\{[a-z]+\}")
-_ANNOUNCED = re.compile(
-    rf"(?:\\(?:therefore|implies|Rightarrow){_END}\s*|\\text\{{\s*(?:the )?(?:final )?answer(?: is)?\s*[:=]?\s*\}}\s*)",
-    re.IGNORECASE,
-)
-_NAMES = {
-    r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]", r"\bigcup": r"\cup",
-    r"\varnothing": r"\emptyset", r"\colon": ":",
-}  # fmt: skip
-_SYNONYM = re.compile(r"\\(?:[lr]brac[ek]|bigcup|varnothing|colon)(?![A-Za-z])\s?")
-_VECTOR = re.compile(r"\\langle(?![A-Za-z])(?P<entries>(?:(?!\\[lr]angle).)*,(?:(?!\\[lr]angle).)*)\\rangle")
-_NO_ELEMENT = re.compile(r"\\\{\s*\\\}")
-_ROW_SPACE = re.compile(r"(?<=\\\\)\s*\[\s*-?\d*\.?\d+\s*(?:pt|em|ex|mm|cm|in)\s*\]")
-_DIFFERENCE = re.compile(r"\\backslash\s*(?=\\\{)")
-_BLACKBOARD = re.compile(r"\\mathbb\s+(?P<letter>[A-Z])(?![A-Za-z])")
-_ALL_REALS = re.compile(
-    r"\\(?:text|textbf|mathrm)\s*\{\s*all (?:the )?real(?:s| numbers)\s*\.?\s*\}\s*\.?", re.IGNORECASE
-)
+_RULES = [
+    # the marks within numerals: `0{,}5` is the number that `0,5` may be
+    (r"(?<=\d)(?<!\b0)\s*(?:,\\!|\{,\})\s*(?=\d{3}(?!\d))", ""),
+    (r"(?<=\d)\{[.,]\}(?=\d)", "."),
+    (r"(?<=\d)\{:\}(?=\d)", ":"),
+]
+_COMMAND_RULES = [
+    (rf"(?<=,)\\,|{_PAIRS}\\(?:[;: ]|(?:quad|qquad|displaystyle){_END}|[hv]space\*?\s*\{{[^{{}}]*\}})|~", r"\g<rows> "),
+    (rf"(?<=\d)\s*(?:\\(?:,(?!\d{{3}}(?!\d))|(?:left|right)(?:\.|{_END})))+\s*(?=\d)", " "),  # `2\,3` is not 23
+    (rf"{_PAIRS}\\(?:[,!]|(?:left|right)(?:\.|{_END}))", r"\g<rows>"),
+    (r"^\s+|\s+$", ""),
+    (r"^\\\(\s*(.*?)\s*\\\)$", r"\1"),
+    (r"^\\\[\s*(.*?)\s*\\\]$", r"\1"),
+    (rf"\\lbrace{_END}", r"\\{"),
+    (rf"\\rbrace{_END}", r"\\}"),
+    (rf"\\lbrack{_END}", "["),
+    (rf"\\rbrack{_END}", "]"),
+    (rf"\\bigcup{_END}", r"\\cup"),
+    (rf"\\varnothing{_END}", r"\\emptyset"),
+    (rf"\\colon{_END}", ":"),
+    (rf"\\lg{_END}", r"\\log_{10}"),
+    (rf"^\\langle{_END}((?:(?!\\[lr]angle).)*,(?:(?!\\[lr]angle).)*)\\rangle$", r"(\1)"),
+    (rf"\\mathbb\s+([A-Z]){_END}", r"\\mathbb{\1}"),
+    (r"(?<=\\\\)\s*\[\s*-?\d*\.?\d+\s*(?:pt|em|ex|mm|cm|in)\s*\]", ""),
+    (r"(?:\\backslash|(?<=\\mathbb\{R\})\s*-)\s*(?=\\\{)", r"\\setminus "),
+    (r"(?i:^\\(?:text|textbf|mathrm)\s*\{\s*all (?:the )?real(?:s| numbers)\s*\.?\s*\}\s*\.?$)", r"\\mathbb{R}"),
+    (  # fonts
+        r"\\(?:bf|it|rm|sf|tt|bfseries|boldmath|tiny|scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge"
+        rf"|Huge|textstyle|scriptstyle){_END}",
+        "",
+    ),
+    (r"\\(?:text)?color\s*\{[a-z]+\}", ""),
+    (r"\\\{\s*\\\}", r"\\emptyset"),
+    (rf"^\\(?:therefore|implies|Rightarrow){_END}\s*", ""),
+    (r"(?i:^\\text\{\s*(?:the )?(?:final )?answer(?: is)?\s*[:=]?\s*\}\s*)", ""),
+    (r"\\(sin|cos|tan|cot|sec|csc)\s*\^\s*\{\s*-\s*1\s*\}", r"\\arc\1 "),
+]
+_SCIENTIFIC = re.compile(r"(?<![\w.}])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\w.^])")
 _REPEATING = re.compile(
     r"(?<![\d.,}\s])(?P<before>(?:^|[^\d}])\s*)?(?P<whole>\d{1,12})?\.(?P<fixed>\d{0,12})"
     r"(?:\\(?:overline|bar)\s*(?:\{(?P<line>\d{1,12})\}|(?P<one>\d))"
@@ -75,11 +91,18 @@ def tidy(text: str) -> str:
     the whole are dropped. Superscript digits become an exponent: they are not digits of the number.
     """
     text = _CONTROL.sub("", _BLANK.sub(" ", text)) if text.isascii() else _to_latex(text)
-    text = _POINT.sub(".", _THOUSANDS.sub("", text))
+    text = _apply(_RULES, text)
     text = _without_commands(text) if "\\" in text else text.replace("~", " ").strip()
+    text = _SCIENTIFIC.sub(r"\1\\cdot 10^{\2}", text).rstrip(",; ")
     if text.startswith("**") and text.endswith("**") and len(text) > 4:
         text = text[2:-2].strip()
     return _SPACED_THOUSANDS.sub(lambda match: match[0].replace(" ", ""), text)
+
+
+def _apply(rules: list[tuple[str, str]], text: str) -> str:
+    for pattern, replacement in rules:
+        text = re.sub(pattern, replacement, text)
+    return text
 
 
 def _without_commands(text: str) -> str:
@@ -87,22 +110,66 @@ def _without_commands(text: str) -> str:
         text = text.replace("\\\\", "\\")
     elif r"\begin" not in text:  # its rows end in double backslashes
         text = _SLASHES.sub(r"\\", text)
-    text = _SPACING.sub(lambda match: f"{match['rows'] or ''} ", text)
-    text = _NO_SPACE.sub(r"\g<rows>", _APART.sub(" ", text)).strip()
-    for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]")):
-        if text.startswith(opening) and text.endswith(closing) and len(text) > 3:
-            text = text[2:-2].strip()
-    text = _SYNONYM.sub(lambda match: _NAMES[match[0].strip()] + (" " if match[0].endswith(" ") else ""), text)
-    if (vector := _VECTOR.fullmatch(text)) is not None:
-        text = f"({vector['entries']})"
-    text = _BLACKBOARD.sub(r"\\mathbb{\g<letter>}", text)
-    text = _DIFFERENCE.sub(r"\\setminus ", _ROW_SPACE.sub("", text))
-    if _ALL_REALS.fullmatch(text):
-        return r"\mathbb{R}"
-    text = _NO_ELEMENT.sub(r"\\emptyset", _COLOR.sub("", _FONT.sub("", text)))
-    if announced := _ANNOUNCED.match(text):
-        text = text[announced.end() :]
+    text = _with_braces(_without_infix(_apply(_COMMAND_RULES, text)))
     return _REPEATING.sub(_as_fraction, text).strip()
+
+
+def closes(text: str) -> int:
+    """Where the bracket that a text starts with is closed; -1 if nowhere."""
+    depth = 0
+    for index, char in enumerate(text):
+        depth += (char in "{([") - (char in "})]")
+        if not depth:
+            return index
+    return -1
+
+
+def _without_infix(text: str) -> str:
+    r"""`a \over b` as `\frac{a}{b}`; `a` and `b` reach to the ends of the group, or to a comma or an equals sign."""
+    while found := _INFIX.search(text):
+        start, end = found.start(), found.end()
+        start -= _reach(text[:start][::-1], ")]}", "([{")
+        end += _reach(text[end:], "([{", ")]}")
+        top, bottom = text[start : found.start()].strip(), text[found.end() : end].strip()
+        if re.search(r"(?:^|[=,(])\s*\{$", text[:start]) and re.match(r"\}\s*(?:$|[=,)])", text[end:]):
+            start, end = start - 1, end + 1
+        text = f"{text[:start]}{_PREFIX[found['name']]}{{{top}}}{{{bottom}}}{text[end:]}"
+    return text
+
+
+def _reach(text: str, opening: str, closing: str) -> int:
+    depth = 0
+    for index, char in enumerate(text):
+        depth += (char in opening) - (char in closing)
+        if depth < 0 or (not depth and char in ",="):
+            return index
+    return len(text)
+
+
+def _with_braces(text: str) -> str:
+    r"""`\dfrac\pi4` as `\frac{\pi}{4}`, `\sqrt2` as `\sqrt{2}` and `2^\frac12` as `2^{\frac{1}{2}}`."""
+    for found in reversed(list(_TAKES.finditer(text))):
+        read, rest = found[0].strip(), text[found.end() :]
+        for _ in range(2 if found["two"] else 1):
+            rest = rest.lstrip()
+            end = _argument(rest)
+            read += rest[:end] if rest[:1] == "{" or not end else f"{{{rest[:end]}}}"
+            rest = rest[end:]
+        text = text[: found.start()] + re.sub(r"^\\[dtc](?=frac|binom)", r"\\", read) + rest
+    return text
+
+
+def _argument(text: str) -> int:
+    """The length of the argument that a text starts with: a group, a letter or digit, or a command with its groups."""
+    if text[:1] == "{":
+        return closes(text) + 1
+    command = _COMMAND.match(text)
+    if command is None:
+        return int(text[:1].isalnum())
+    end = command.end()
+    for _ in range(2 if command["two"] else 1 if command["one"] else 0):
+        end += closes(text[end:]) + 1 if text[end : end + 1] == "{" else 0
+    return end
 
 
 def _as_fraction(match: re.Match[str]) -> str:

@@ -10,106 +10,37 @@ import re
 
 from gspo_cli.rewards.math.rewrite import has_angle
 
-# Each line: the name under which a unit is compared, then its other spellings.
+# The name under which a unit is compared, then its other spellings; plurals are found by `_name`.
 _MEASURES = """
-percent pct percentage
-degree degrees deg
-radian radians rad
-celsius
-fahrenheit
-dollar dollars usd
-cent cents
-euro euros eur
-pound pounds lb lbs
-penny pennies pence
-nickel nickels
-dime dimes
-rupee rupees rs
-yen
-second seconds sec secs
-minute minutes min mins
-hour hours hr hrs
-day days
-week weeks
-month months
-year years yr yrs
-decade decades
-century centuries
-nanometer nanometers nanometre nanometres nm
-millimeter millimeters millimetre millimetres mm
-centimeter centimeters centimetre centimetres cm
-decimeter decimeters decimetre decimetres dm
-meter meters metre metres
-kilometer kilometers kilometre kilometres km
-inch inches in
-foot feet ft
-yard yards yd yds
-mile miles mi
-milligram milligrams mg
-gram grams
-kilogram kilograms kg kgs
-ton tons tonne tonnes
-ounce ounces oz
-milliliter milliliters millilitre millilitres ml
-liter liters litre litres
-gallon gallons gal
-quart quarts qt
-pint pints
-cup cups
-tablespoon tablespoons
-teaspoon teaspoons
-acre acres
-hectare hectares
-watt watts
-joule joules
-newton newtons
-volt volts
-ohm ohms
-hertz hz
-bit bits
-byte bytes
+percent pct percentage, degree deg, radian rad, celsius, fahrenheit, dollar usd, cent, euro eur, pound lb, penny
+pence, nickel, dime, rupee rs, yen, second sec, minute min, hour hr, day, week, month, year yr, decade, century,
+nanometer nanometre nm, millimeter millimetre mm, centimeter centimetre cm, decimeter decimetre dm, meter metre,
+kilometer kilometre km, inch in, foot feet ft, yard yd, mile mi, milligram mg, gram, kilogram kg, ton tonne, ounce oz,
+milliliter millilitre ml, liter litre, gallon gal, quart qt, pint, cup, tablespoon, teaspoon, acre, hectare, watt,
+joule, newton, volt, ohm, hertz hz, bit, byte
 """
 # What is counted. Which noun an answer takes for it does not matter.
 _COUNTED = """
-unit units point points item items object objects thing things piece pieces part parts
-person persons people man men woman women boy boys girl girls child children kid kids student students teacher teachers
-player players member members friend friends worker workers team teams family families guest guests voter voters
-customer customers employee employees passenger passengers
-way ways time times arrangement arrangements combination combinations permutation permutations possibility possibilities
-outcome outcomes choice choices case cases order orders ordering orderings sequence sequences
-number numbers integer integers value values solution solutions root roots zeros zeroes digit digits factor factors
-divisor divisors multiples primes term terms pair pairs triple triples tuple tuples quadruple quadruples
-set sets subset subsets element elements function functions polynomial polynomials word words letter letters
-string strings code codes path paths route routes step steps move moves game games match matches round rounds turn turns
-lap laps trip trips
-side sides edge edges vertex vertices corner corners face faces diagonal diagonals angle angles line lines
-segment segments triangle triangles squares rectangle rectangles polygon polygons circle circles cubes
-tile tiles region regions row rows column columns intersection intersections
-apple apples orange oranges banana bananas egg eggs cookie cookies candy candies cake cakes pie pies pizza pizzas
-slice slices sandwich sandwiches drink drinks bottle bottles can cans glass glasses bag bags box boxes basket baskets
-jar jars packet packets package packages carton cartons
-ball balls marble marbles card cards die dice coin coins chip chips block blocks bead beads stick sticks toy toys
-stamp stamps sticker stickers balloon balloons
-book books page pages paper papers pencil pencils pen pens sheet sheets ticket tickets seat seats table tables
-chair chairs shirt shirts sock socks shoe shoes hat hats
-car cars bus buses bike bikes bicycle bicycles truck trucks wheel wheels train trains boat boats house houses
-room rooms floor floors window windows door doors
-dog dogs cat cats cow cows horse horses chicken chickens fish fishes bird birds duck ducks sheep pig pigs rabbit rabbits
-animal animals monkey monkeys frog frogs
-tree trees flower flowers plant plants bush bushes seed seeds
-vote votes question questions problem problems song songs class classes test tests
-revolution revolutions rotation rotations
-total
+unit point item object thing piece part person people man men woman women boy girl child children kid student teacher
+player member friend worker team family guest voter customer employee passenger way time arrangement combination
+permutation possibility outcome choice case order ordering sequence number integer value solution root zeros zeroes
+digit factor divisor multiples primes term pair triple tuple quadruple set subset element function polynomial word
+letter string code path route step move game match round turn lap trip side edge vertex vertices corner face diagonal
+angle line segment triangle squares rectangle polygon circle cubes tile region row column intersection apple orange
+banana egg cookie candy cake pie pizza slice sandwich drink bottle can glass bag box basket jar packet package carton
+ball marble card die dice coin chip block bead stick toy stamp sticker balloon book page paper pencil pen sheet ticket
+seat table chair shirt sock shoe hat car bus bike bicycle truck wheel train boat house room floor window door dog cat
+cow horse chicken fish bird duck sheep pig rabbit animal monkey frog tree flower plant bush seed vote question problem
+song class test revolution rotation total
 """
 _SHORTHAND = {"mph": "mile/hour", "kph": "kilometer/hour", "kmph": "kilometer/hour", "kmh": "kilometer/hour"}
-_SQUARE = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
-_AFTERWARDS = {"squared": 2, "cubed": 3}
+_POWERS = {"square": "^2", "sq": "^2", "squared": "^2", "cubic": "^3", "cu": "^3", "cubed": "^3"}
 _LETTERS = {"m": "meter", "s": "second", "h": "hour", "g": "gram", "l": "liter"}
 """Only beside a listed unit, as in `km/h`."""
 COUNT = "count"
 
 UNITS: dict[str, str] = {
-    **{word: line.split()[0] for line in _MEASURES.split("\n") if line for word in line.split()},
+    **{word: spellings.split()[0] for spellings in _MEASURES.split(",") for word in spellings.split()},
     **dict.fromkeys(_COUNTED.split(), COUNT),
     **_SHORTHAND,
 }
@@ -126,7 +57,16 @@ unknown nan
 NOT_UNITS = frozenset(_NOT_UNITS_WORDS.split())
 """Words that change a number. They are not even dropped from a gold answer."""
 
-_PART = re.compile(r"([a-z]+)\s*(?:\^\s*\{?\s*([23])\s*\}?|([²³]))?|([/.-])")
+_PLURALS = (("", ""), ("s", ""), ("es", ""), ("ies", "y"))
+
+
+def _name(word: str) -> str | None:
+    """The name of a unit in singular or plural."""
+    forms = (word.removesuffix(ending) + single for ending, single in _PLURALS if word.endswith(ending))
+    return next((UNITS[form] for form in forms if form in UNITS), None)
+
+
+_FACTOR = r"([a-z]+)\s*(?:\^\s*\{?\s*([23])\s*\}?)?"
 
 
 def unit_of(words: str, power: str = "") -> str | None:
@@ -134,31 +74,18 @@ def unit_of(words: str, power: str = "") -> str | None:
 
     `power` is an exponent that follows the phrase.
     """
+    text = re.sub(r"\bper\b", "/", f"{words.strip().lower()}{power}")
+    text = re.sub(r" (squared|cubed)(?![a-z])", lambda match: _POWERS[match[1]], text)
+    text = re.sub(r"^(square|sq|cubic|cu)[. -]+([a-z]+)", lambda match: match[2] + _POWERS[match[1]], text)
+    if not re.fullmatch(rf"{_FACTOR}(?:[/ .-]+{_FACTOR})*[ .-]*", text):
+        return None
     parts: list[str] = []
-    divide, square, named = False, 0, False
-    text = words.strip().lower()
-    if not text or _PART.sub("", text).strip():
-        return None
-    for word, digit, superscript, sign in _PART.findall(text):
-        if sign == "/" or word == "per":
-            divide = True
-        elif sign:
-            continue
-        elif word in _AFTERWARDS and parts:
-            parts[-1] += f"^{_AFTERWARDS[word]}"
-        elif word in _SQUARE and not square and not named:
-            square = _SQUARE[word]
-        else:
-            name = UNITS.get(word) or (_LETTERS.get(word) if divide else None)
-            if name is None:
-                return None
-            exponent = square or int(digit or {"²": 2, "³": 3}.get(superscript, 0))
-            parts.append(("/" if divide else "") + name + (f"^{exponent}" if exponent else ""))
-            divide, square, named = False, 0, True
-    if not parts or divide or square:  # `4 square` may mean 16
-        return None
-    exponent_after = re.sub(r"[^23²³]", "", power).translate(str.maketrans("²³", "23"))
-    return "".join(parts) + (f"^{exponent_after}" if exponent_after else "")
+    for sign, word, exponent in re.findall(rf"([/ .-]*){_FACTOR}", text):
+        name = _name(word) or (_LETTERS.get(word) if "/" in text else None)
+        if name is None:
+            return None
+        parts.append(("/" if "/" in sign else "") + name + (f"^{exponent}" if exponent else ""))
+    return "".join(parts)
 
 
 _SIGNS = {"%": "percent", "$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
@@ -167,13 +94,13 @@ WRAPPER = (
     r"\\(?:text|textbf|textit|textrm|textnormal|textsf|texttt|textup|emph|underline|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal|bold|boldsymbol|bm|pmb"
     r"|mbox|hbox|rm|boxed|fbox)\s*"
 )
-_POWER = r"(?P<power>\s*\^\s*(?:[23]|\{\s*[23]\s*\})|[²³])?"
-_LEADING = re.compile(r"(?:\\approx(?![A-Za-z])|≈|(?P<sign>\\?\$|[€£¥]))\s*")
+_POWER = r"(?P<power>\s*\^\s*(?:[23]|\{\s*[23]\s*\}))?"
+_LEADING = re.compile(r"(?P<sign>\\?\$|[€£¥])\s*")
 _TRAILING = re.compile(
     r"\s*(?:\^?\s*\{?\s*(?P<degree>\\circ|\\degrees?|°)\s*\}?"
     rf"(?:\s*(?:{WRAPPER}\{{\s*)?(?P<scale>[CF])\s*\}}?)?|\\?(?P<sign>[%$€£¥])|(?<!\.)\.{{1,2}})$"
 )
-_WORDS = r"\(?(?P<words>[A-Za-z](?:[A-Za-z .'/²³-]|\^\s*\{?\s*[23](?:\s*\})?)*)\)?"
+_WORDS = r"\(?(?P<words>[A-Za-z](?:[A-Za-z .'/-]|\^\s*\{?\s*[23](?:\s*\})?)*)\)?"
 _IN_TEXT = re.compile(rf"\s*{WRAPPER}\{{\s*(?:{_WORDS})?\s*\.?\s*\}}{_POWER}$")
 _BARE = re.compile(rf"(?<=[\d}}])\s+{_WORDS}{_POWER}$")
 _UNIT_OF_QUOTIENT = r"\\(?:text|mathrm|textrm|rm)\s*\{{\s*(?P<{0}>[A-Za-z]+)\s*\}}"
@@ -182,7 +109,11 @@ _QUOTIENT = re.compile(  # `\mathrm{km} / \mathrm{h}`, `\frac{\text{km}}{\text{h
     rf"\s*{_UNIT_OF_QUOTIENT.format('bottom')}(?(fraction)\s*\}})(?=\s*[.^]|\s*$)"
 )
 _MODULUS = re.compile(r"\s*\\pmod\s*(?:\{(?P<braced>[^{}]*)\}|(?P<digit>[0-9]))\s*\.?$")
-_DOLLARS = re.compile(r"(\$\$?)(?P<inside>[^$]+)\1")
+_DOLLARS = re.compile(r"(\$\$?)(?P<inside>[^$]+)\1(?P<words>\s*[A-Za-z][A-Za-z ]*)?")  # `$18$ dollars`
+_ORDINAL = re.compile(  # not `2^{nd}`, which may be a power
+    rf"(?<=\d)\s*(?:(?P<raised>\^)\s*\{{?\s*)?(?P<opens>(?:{WRAPPER}|\\textsuperscript)\{{)?\s*"
+    r"(?:th|(?(raised)(?!)|(?(opens)(?:st|nd|rd)|(?!))))(?![A-Za-z])(?P<words>[A-Za-z ]*)(?(opens)\})(?(raised)\s*\}?)"
+)
 
 
 def split_units(text: str) -> tuple[str, tuple[str, ...]]:
@@ -194,12 +125,13 @@ def split_units(text: str) -> tuple[str, tuple[str, ...]]:
     units: list[str] = []
     text = _QUOTIENT.sub(r"\\text{\g<top>/\g<bottom>}", text)
     if formula := _DOLLARS.fullmatch(text):
-        text = formula["inside"].strip()
+        text = formula["inside"].strip() + (formula["words"] or "")
+    text = _ORDINAL.sub(r"\\text{\g<words>}", text)
     before = None
     while text and text != before:
         before = text
         if leading := _LEADING.match(text):
-            units += [_SIGNS[leading["sign"].lstrip("\\")]] if leading["sign"] else []
+            units.append(_SIGNS[leading["sign"].lstrip("\\")])
             text = text[leading.end() :]
         if not has_angle(text) and (trailing := _TRAILING.search(text)):
             sign = trailing["sign"] and _SIGNS[trailing["sign"]]
@@ -238,9 +170,7 @@ def without_noun(gold: str) -> str:
 
 
 _CONNECTIVE = re.compile(r"[\s,;]*(?:and|or)[\s,]*", re.IGNORECASE)
-_FUNCTIONS_WORDS = """
-sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd det
-"""
+_FUNCTIONS_WORDS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp max min gcd det"
 _FUNCTIONS = frozenset(_FUNCTIONS_WORDS.split())
 _WRAPPED = re.compile(
     rf"(?P<raised>[\^_]\s*)?(?:{WRAPPER}|(?P<operator>\\operatorname\s*))\{{(?P<content>[^{{}}]*)\}}{_POWER}"

@@ -72,26 +72,22 @@ def sample(
     flat_seeds = np.array([s for group in seeds for s in group], dtype=np.uint64)
     drawn = [Drawn() for _ in prompt_of]
     cache = paths_of(model).cache
+    shared, sizes = cache == "shared", (sampling.max_new_tokens, len(prompt_of))
     with tapped(routing) as tap:
-        if cache == "shared":
-            sizes = sampling.max_new_tokens, len(prompt_of)
-            rows: Rows = FixedRows(model, prompts, *sizes, step) if step else CachedRows(model, prompts, *sizes)
-            recorder = RouteRecorder(tap, prompts, prompt_of, sampling.max_new_tokens) if tap else None
-            prompts_B = np.array(prompt_of)
+        for length in (None,) if shared else sorted({len(p) for p in prompts}):
+            chosen = [i for i, p in enumerate(prompt_of) if length in (None, len(prompts[p]))]
+            if shared:
+                own, row_of, assign = prompts, prompt_of, branch
+                rows: Rows = FixedRows(model, prompts, *sizes, step) if step else CachedRows(model, prompts, *sizes)
+            else:
+                own, row_of, assign = [prompts[prompt_of[i]] for i in chosen], list(range(len(chosen))), in_place
+                rows = OwnRows(model, own, use_cache=cache == "own")
+            recorder = RouteRecorder(tap, own, row_of, sampling.max_new_tokens) if tap else None
+            its_drawn, its_seeds = [drawn[i] for i in chosen], flat_seeds[chosen]
             _decode(
-                model, rows, prompts_B, branch, flat_seeds, drawn, sampling, stop_ids, deadline, recorder, count
+                model, rows, np.array(row_of), assign, its_seeds, its_drawn, sampling, stop_ids, deadline, recorder,
+                count,
             )  # fmt: skip
-        else:
-            for length in sorted({len(p) for p in prompts}):
-                chosen = [i for i, p in enumerate(prompt_of) if len(prompts[p]) == length]
-                own = [prompts[prompt_of[i]] for i in chosen]
-                each = np.arange(len(own))
-                alone = OwnRows(model, own, use_cache=cache == "own")
-                recorder = RouteRecorder(tap, own, each.tolist(), sampling.max_new_tokens) if tap else None
-                its_drawn, its_seeds = [drawn[i] for i in chosen], flat_seeds[chosen]
-                _decode(
-                    model, alone, each, in_place, its_seeds, its_drawn, sampling, stop_ids, deadline, recorder, count
-                )  # fmt: skip
     in_order = iter(drawn)
     return [[next(in_order) for _ in group] for group in seeds]
 
@@ -121,7 +117,7 @@ def _decode(
         sources, next_tokens, row_of = assign(row_of, tokens, len(rows.hidden_RH))
         rows.step(sources, next_tokens)
         if recorder:
-            recorder.record(live, row_of, t)
+            recorder.record(live, row_of, t, len(rows.hidden_RH))
 
     log_probs = iter(torch.cat([log_prob_B for _, _, log_prob_B in steps]).tolist())
     for responses, tokens, _ in steps:
@@ -277,9 +273,10 @@ class RouteRecorder:
         self.response_BTLK = np.zeros((len(prompt_of), max_new_tokens, *chosen_NLK.shape[1:]), chosen_NLK.dtype)
         self.waiting: list[tuple[Indices, Indices, int, Tensor]] = []
 
-    def record(self, responses: Indices, rows: Indices, t: int) -> None:
-        """The choices for token `t` of these responses, each decoded in one of the pass's rows."""
-        self.waiting.append((responses, rows, t, self._chosen()))
+    def record(self, responses: Indices, rows: Indices, t: int, num_rows: int) -> None:
+        """The choices for token `t` of these responses, each decoded in one of the pass's `num_rows` rows: as the last
+        of its tokens, which without a cache are fed again."""
+        self.waiting.append((responses, rows, t, self._chosen().unflatten(0, (num_rows, -1))[:, -1]))
         if len(self.waiting) == BLOCK:
             self._store()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from transformers import PreTrainedModel
 
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
@@ -12,9 +14,6 @@ from gspo_cli.rollout.engine import EngineInfo, SampleKey, SyncReport
 from gspo_cli.rollout.vllm.host import Host, HostLost, HostRefused
 from gspo_cli.rollout.vllm.sync_check import SyncProbe
 from gspo_cli.types import Prompt, Sample, Sampling
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 T = TypeVar("T")
 

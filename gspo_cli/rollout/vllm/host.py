@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
+from transformers import PreTrainedModel
 
 from gspo_cli.config import RolloutConfig
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks, free_port
@@ -22,9 +23,6 @@ from gspo_cli.errors import GspoError
 from gspo_cli.models.remote_code import allowed_code
 from gspo_cli.rollout.engine import Progress, SamplingProgress, check_spread, find_python
 from gspo_cli.rollout.vllm.weights import named_weights, write_weights
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class HostLost(Exception):

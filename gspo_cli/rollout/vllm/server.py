@@ -10,9 +10,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
@@ -22,9 +23,6 @@ from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.rollout.vllm.host import HostLost
 from gspo_cli.rollout.vllm.transfer import ANSWER_S, ServerClient, Transfer
 from gspo_cli.types import Prompt, Sampling
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 GENERATE = "/inference/v1/generate"
 GREEDY = {"temperature": 0.0, "max_tokens": 1, "top_p": 1.0, "top_k": 0, "min_p": 0.0}

@@ -9,9 +9,9 @@ differently and both be right, but hardly so on two texts at once, while wrong w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from transformers import PreTrainedModel
 
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
@@ -19,9 +19,6 @@ from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.precision import compute_dtype
 from gspo_cli.rollout.engine import SyncReport
 from gspo_cli.rollout.vllm.host import Host
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 LENGTH, MORE = 160, 16  # tokens; vLLM's blocks on a CPU have 128
 EXACT = 1e-4  # nats of any token, both sides in float32: sums are merely taken in another order

@@ -5,25 +5,34 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from concurrent.futures import Future, wait
+from typing import Any, Protocol
 
 import torch
+from transformers import PreTrainedModel
 
 from gspo_cli.distributed import Ranks, free_port
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.rollout.vllm.host import HostLost
 from gspo_cli.rollout.vllm.weights import WeightStream, write_weights
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 TRIES, PAUSE_S, ANSWER_S = 4, 0.5, 10.0
 PASSING = {429, 500, 502, 503, 504}
 """Statuses after which the same request may succeed."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The key is for the server that the user named, and for no other that it names."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none: its status is an error."""
+
+
+OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class ServerClient:
@@ -68,7 +77,7 @@ class ServerClient:
             headers["Authorization"] = f"Bearer {key}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers)
-        with urllib.request.urlopen(request, timeout=max(0.1, until - time.monotonic())) as answer:
+        with OPENER.open(request, timeout=max(0.1, until - time.monotonic())) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
@@ -83,27 +92,8 @@ class ServerClient:
 
 
 def _said(error: urllib.error.HTTPError) -> str:
-    return f"{error.code} {error.reason}: {error.read(500).decode(errors='replace').strip()}"
-
-
-def in_time(work: Callable[[], None], seconds: float) -> bool:
-    """Whether `work`, in a thread that nothing waits for at the end, came back within the time. Errors: its own."""
-    import threading
-
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failed:
-        raise failed[0]
-    return not thread.is_alive()
+    with error:
+        return f"{error.code} {error.reason}: {error.read(500).decode(errors='replace').strip()}"
 
 
 class Transfer(Protocol):
@@ -221,16 +211,22 @@ class NcclTransfer:
 
         Errors: GspoError; HostLost at the deadline, when this rank can no longer say so to the others.
         """
-        found: list[Any] = []
+        done = Future[Any]()
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
         def run() -> None:
-            if device is not None:
-                torch.cuda.set_device(device)  # a thread begins with the first one
-            found.append(work())
+            try:
+                if device is not None:
+                    torch.cuda.set_device(device)  # a thread begins with the first one
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
 
+        threading.Thread(target=run, daemon=True).start()  # which nothing waits for at the end
+        if not wait([done], self.client.deadline_s).done:
+            raise HostLost(f"{doing} to {self.client.url}: not done after {self.client.deadline_s:g} s")
         try:
-            finished = in_time(run, self.client.deadline_s)
+            return done.result()
         except (RuntimeError, ValueError, OSError) as error:
             raise GspoError(
                 f"{doing} to the server at {self.client.url} failed",
@@ -238,9 +234,6 @@ class NcclTransfer:
                 "its workers may wait in NCCL for ever: start the server again, then gspo train --resume",
                 ExitCode.ENGINE,
             ) from error
-        if not finished:
-            raise HostLost(f"{doing} to {self.client.url}: not done after {self.client.deadline_s:g} s")
-        return found[0]
 
 
 def open_sender(place: dict[str, Any], rank: int, orders: Orders, stream: WeightStream) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.runlog import fs
-from gspo_cli.runlog.checksums import sha256_of
+from gspo_cli.runlog.checksums import entries, sha256_of
 from gspo_cli.runlog.strict_json import parse_object
 
 MANIFEST = "MANIFEST.json"
@@ -58,13 +58,7 @@ def files_in(folder: Path) -> list[Path]:
 
 def describe(folder: Path, step: int) -> Manifest:
     """The manifest of a folder's present contents."""
-    return Manifest(
-        step,
-        {
-            path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-            for path in files_in(folder)
-        },
-    )
+    return Manifest(step, entries(folder, files_in(folder)))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -98,12 +92,10 @@ def verify(folder: Path) -> Manifest:
     if manifest.step != int(folder.name.removeprefix("step-")):
         raise Damaged(f"the manifest is that of step {manifest.step}")
     found = {path.relative_to(folder).as_posix(): path for path in files_in(folder)}
-    for names, fault in (
-        (manifest.files.keys() - found, "is missing"),
-        (found.keys() - manifest.files, "is not in the manifest"),
-    ):
-        if names:
-            raise Damaged(f"{min(names)} {fault}")
+    if missing := manifest.files.keys() - found:
+        raise Damaged(f"{min(missing)} is missing")
+    if more := found.keys() - manifest.files:
+        raise Damaged(f"{min(more)} is not in the manifest")
     for name, path in found.items():
         if path.stat().st_size != manifest.files[name]["bytes"]:
             raise Damaged(f"{name} has {path.stat().st_size} bytes, not {manifest.files[name]['bytes']}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from gspo_cli.config import FORMER_SCRIPTED, Recipe, merge, nest
+from gspo_cli.config import Recipe, flat, merge, nest
 from gspo_cli.errors import GspoError
 from gspo_cli.recipe import parse_set
 from gspo_cli.runlog.log import config_text
@@ -20,21 +21,13 @@ MAY_CHANGE = ("train.steps", "checkpoint.", "eval.", "guards.", "rollout.store",
 """Keys that a resume may change at all; any other would make the run two experiments in one log."""
 
 
-def config_table(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as `config.json` holds it. `max_lag` is left out unless it is set: so a recipe that is older than this
-    key keeps its hash, and its runs can be resumed."""
-    table = recipe.model_dump(mode="json")
-    rollout = table["rollout"]
-    if not recipe.rollout.max_lag:
-        del rollout["max_lag"]
-    first = {key: rollout.pop(key) for key in ("engine", "vllm")}
-    # a former key stays in the table, so that the hashes of earlier recipes hold
-    return table | {"rollout": first | {"scripted": FORMER_SCRIPTED} | rollout}
-
-
 def config_hash(recipe: Recipe) -> str:
     """sha256 of a recipe without its name; the log's first line follows from it."""
-    return hashlib.sha256(config_text(config_table(recipe)).encode()).hexdigest()
+    return _hash(recipe.model_dump(mode="json"))
+
+
+def _hash(config: dict[str, Any]) -> str:
+    return hashlib.sha256(config_text(config).encode()).hexdigest()
 
 
 def parse_config(config: dict[str, Any]) -> Recipe:
@@ -63,20 +56,23 @@ def overrides(steps: int | None, sets: list[str]) -> dict[str, Any]:
 
 
 def apply_overrides(
-    config: dict[str, Any], earlier: dict[str, Any], overrides: dict[str, Any], allowed: list[str], expected_hash: str
+    config: dict[str, Any],
+    earlier: dict[str, Any],
+    overrides: dict[str, Any],
+    allowed: Sequence[str],
+    expected_hash: str,
 ) -> tuple[Recipe, dict[str, Any]]:
     """The run's recipe with the changes of earlier resumes and the overrides of this one; and all changes together.
 
     Errors: GspoError with every difference that was not allowed, and for a `config.json` that was edited.
     """
-    recipe = parse_config(config)
-    if config_hash(recipe) != expected_hash:
+    if _hash(config) != expected_hash:  # as it was written: keys that came since then have their defaults
         raise GspoError(
             "config.json is not the recipe that the run was started with",
             "its sha256 differs from the one in run.json",
             "restore it; make changes with --set and --allow-change",
         )
-    table = recipe.model_dump(mode="json")
+    table = parse_config(config).model_dump(mode="json")
     current, wanted_table = flat(table) | earlier, table
     for key, value in earlier.items():
         wanted_table = merge(wanted_table, nest(key, value))
@@ -98,11 +94,3 @@ def apply_overrides(
             "start another run with it" if never else " ".join(f"--allow-change {key}" for key in refused),
         )
     return wanted, earlier | changed
-
-
-def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
-    flattened: dict[str, Any] = {}
-    for key, value in table.items():
-        flattened |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flattened

@@ -7,7 +7,7 @@ M = loss tokens
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ class Batching:
     micro_batch_tokens: int
     keep_rows_without_advantage: bool = False
     """With a KL penalty or a critic they have a gradient too."""
+    whole_groups: bool = False
+    """Keep the responses to a prompt in one micro-batch, those without an advantage too if any has one."""
     mask_truncated: bool = False
     """Leave responses that the length limit ended out of the loss and its denominators."""
     routing: Routing | None = None
@@ -50,6 +52,8 @@ class Row:
     advantage: float
     credits: tuple[float, ...] | None = None
     """A factor on the advantage of each token."""
+    group: int = 0
+    """Number of its prompt in the rollout batch."""
 
     @property
     def length(self) -> int:
@@ -83,8 +87,11 @@ def make_mini_batches(
     """
     values = iter(advantages_B.tolist())
     rows = [
-        [Row(g.prompt.token_ids, s, next(values), g.credits[i] if g.credits else None) for i, s in enumerate(g.samples)]
-        for g in batch.groups
+        [
+            Row(g.prompt.token_ids, s, next(values), g.credits[i] if g.credits else None, number)
+            for i, s in enumerate(g.samples)
+        ]
+        for number, g in enumerate(batch.groups)
     ]
     scored = [[score.value is not None for score in g.scores] for g in batch.groups]
     mini_batches = []
@@ -92,7 +99,10 @@ def make_mini_batches(
         # a response that could not be scored, or is masked by policy, leaves numerator and denominators alike
         known = [r for i in part for r, is_scored in zip(rows[i], scored[i], strict=True) if is_scored]
         counted = [r for r in known if not (batching.mask_truncated and r.sample.finish == "length")]
-        trained = [r for r in counted if r.advantage != 0 or batching.keep_rows_without_advantage]
+        kept = {r.group for r in counted if r.advantage != 0 and batching.whole_groups}
+        trained = [
+            r for r in counted if r.advantage != 0 or batching.keep_rows_without_advantage or r.group in kept
+        ]  # fmt: skip
         counted_lengths, trained_lengths = ([len(r.sample.token_ids) for r in some] for some in (counted, trained))
         mini_batches.append(
             MiniBatch(
@@ -115,7 +125,10 @@ def split(groups: tuple[Group, ...], parts: int) -> list[list[int]]:
 def make_micro_batches(rows: list[Row], batching: Batching, device: torch.device) -> list[MicroBatch]:
     """This rank's passes over a mini-batch, filled up to as many as any rank has."""
     cut = cut_packed if batching.packed else cut_padded
-    by_rank = [cut(share, batching.micro_batch_tokens) for share in balance(rows, batching.ranks.size)]
+    units = [[row] for row in rows]
+    if batching.whole_groups:
+        units = [sorted(group, key=lambda r: -r.length) for _, group in groupby(rows, key=lambda r: r.group)]
+    by_rank = [cut(share, batching.micro_batch_tokens) for share in balance(units, batching.ranks.size)]
     settings = (device, batching.packed, batching.routing, batching.noise)
     mine = [lay_out(chunk, *settings) for chunk in by_rank[batching.ranks.rank]]
     for _ in range(max(map(len, by_rank)) - len(mine)):
@@ -124,42 +137,44 @@ def make_micro_batches(rows: list[Row], batching: Batching, device: torch.device
     return mine
 
 
-def balance(rows: list[Row], parts: int) -> list[list[Row]]:
-    """Divides rows into parts with about equally many tokens: the longest first, each to the emptiest part.
+def balance(units: list[list[Row]], parts: int) -> list[list[list[Row]]]:
+    """Divides units into parts with about equally many tokens: the longest first, each to the emptiest part.
 
-    Within a part they stay in order, so that responses to one prompt stay together.
+    A unit is what one micro-batch must hold: a row, or the rows of a prompt, the longest first. Within a part they stay
+    in order, so that responses to one prompt stay together.
     """
     if parts == 1:
-        return [rows]
-    num_tokens, part_of = [0] * parts, [0] * len(rows)
-    for i in sorted(range(len(rows)), key=lambda i: -rows[i].length):
+        return [units]
+    sizes = [sum(row.length for row in unit) for unit in units]
+    num_tokens, part_of = [0] * parts, [0] * len(units)
+    for i in sorted(range(len(units)), key=lambda i: -sizes[i]):
         part_of[i] = min(range(parts), key=num_tokens.__getitem__)
-        num_tokens[part_of[i]] += rows[i].length
-    return [[row for row, its_part in zip(rows, part_of, strict=True) if its_part == part] for part in range(parts)]
+        num_tokens[part_of[i]] += sizes[i]
+    return [[unit for unit, its_part in zip(units, part_of, strict=True) if its_part == part] for part in range(parts)]
 
 
-def cut_padded(rows: list[Row], budget: int) -> list[list[Row]]:
-    """Rows, longest first, in chunks of at most `budget` padded tokens (at least one row each)."""
+def cut_padded(units: list[list[Row]], budget: int) -> list[list[Row]]:
+    """Units, longest first, in chunks of at most `budget` padded tokens (at least one unit each)."""
     chunks: list[list[Row]] = []
-    for row in sorted(rows, key=lambda r: -r.length):
-        if not chunks or (len(chunks[-1]) + 1) * chunks[-1][0].length > budget:
+    for unit in sorted(units, key=lambda u: -u[0].length):
+        if not chunks or (len(chunks[-1]) + len(unit)) * chunks[-1][0].length > budget:
             chunks.append([])
-        chunks[-1].append(row)
+        chunks[-1] += unit
     return chunks
 
 
-def cut_packed(rows: list[Row], budget: int) -> list[list[Row]]:
-    """Rows in chunks of at most `budget` tokens (at least one row each), a prompt counting once in each."""
+def cut_packed(units: list[list[Row]], budget: int) -> list[list[Row]]:
+    """Units in chunks of at most `budget` tokens (at least one unit each), a prompt counting once in each."""
     chunks: list[list[Row]] = []
     tokens, prompts = 0, set[tuple[int, ...]]()
-    for row in rows:
-        added = len(row.sample.token_ids) + (0 if row.prompt_ids in prompts else len(row.prompt_ids))
-        if not chunks or tokens + added > budget:
+    for unit in units:
+        prompt_ids, answers = unit[0].prompt_ids, sum(len(row.sample.token_ids) for row in unit)
+        if not chunks or tokens + answers + (0 if prompt_ids in prompts else len(prompt_ids)) > budget:
             chunks.append([])
-            tokens, added, prompts = 0, row.length, set()
-        chunks[-1].append(row)
-        tokens += added
-        prompts.add(row.prompt_ids)
+            tokens, prompts = 0, set()
+        chunks[-1] += unit
+        tokens += answers + (0 if prompt_ids in prompts else len(prompt_ids))
+        prompts.add(prompt_ids)
     return chunks
 
 
@@ -190,6 +205,7 @@ def lay_out(
     micro = MicroBatch(
         upload(ids_BT, device), upload(mask_BT, device), upload(advantages, device), upload(sampled_BT, device),
         upload(positions_N, device), upload(predicts_M, device), upload(loss_M, device),
+        upload(torch.tensor([r.group for r in rows]), device),
         packing.to(device) if packing else None,
     )  # fmt: skip
     if routing is not None:

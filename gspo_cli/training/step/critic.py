@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gspo_cli.algorithms import Algorithm
+from gspo_cli.algorithms import AlgorithmSpec
 from gspo_cli.algorithms.critic import value_loss
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.models.packing import take_rows
@@ -41,7 +41,7 @@ class Critic:
         return torch.where(micro.mask_BT, shifted_BT, 0.0)
 
     @torch.no_grad()
-    def set_advantages(self, algorithm: Algorithm, params: Any, mini_batches: list[MiniBatch]) -> None:
+    def set_advantages(self, algorithm: AlgorithmSpec, params: Any, mini_batches: list[MiniBatch]) -> None:
         """Sets old values, returns and whitened advantages of every token, once per rollout batch.
 
         Until here a row's advantage is its reward. Whitening is over the whole rollout batch, so the rows of all ranks
@@ -57,9 +57,8 @@ class Critic:
         rewards_B1, first = all_rows([m.advantages[:, None] for m in own], torch.float32, self.ranks)
         values_BT, _ = all_rows(values, torch.float32, self.ranks)
         mask_BT, _ = all_rows([m.mask_BT for m in own], torch.bool, self.ranks)
-        both = algorithm.token_advantages(  # type: ignore[attr-defined]
-            rewards_B1[:, 0].to(device), values_BT.to(device), mask_BT.to(device), params
-        )
+        assert algorithm.token_advantages is not None
+        both = algorithm.token_advantages(rewards_B1[:, 0].to(device), values_BT.to(device), mask_BT.to(device), params)
         for micro in own:
             size, width = micro.mask_BT.shape
             micro.advantages, micro.returns_BT = (rows_BT[first : first + size, :width] for rows_BT in both)

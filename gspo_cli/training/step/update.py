@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gspo_cli.algorithms import Algorithm, LossOutput
+from gspo_cli.algorithms import AlgorithmSpec, LossInputs, LossOutput
 from gspo_cli.algorithms.correction import BOUNDS, correction_metrics, correction_weight
 from gspo_cli.algorithms.kl import kl_metrics, kl_terms
 from gspo_cli.algorithms.metrics import ratio_metrics
@@ -39,7 +39,7 @@ class Learner:
 
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
-    algorithm: Algorithm
+    algorithm: AlgorithmSpec
     params: Any
     algo: AlgoConfig
     """The modifiers: KL penalty, correction, Routing Replay, source of the old log-probabilities."""
@@ -60,8 +60,7 @@ class Learner:
 
 def log_bounds(params: Any) -> tuple[float, float] | None:
     """The algorithm's clip range for a log-ratio; None without a hard clip."""
-    clip = getattr(params, "clip", None)
-    return clip.log_bounds if clip is not None else None
+    return getattr(getattr(params, "clip", None), "log_bounds", None)
 
 
 @torch.no_grad()
@@ -135,7 +134,7 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> A
     return metrics
 
 
-def global_denominator(algorithm: Algorithm, mini_batch: MiniBatch, params: Any) -> float:
+def global_denominator(algorithm: AlgorithmSpec, mini_batch: MiniBatch, params: Any) -> float:
     """What the loss of the whole mini-batch is divided by."""
     return float(algorithm.denominator(mini_batch.mask_BT, params))
 
@@ -195,10 +194,11 @@ def objective(
             learner.algorithm.UNIT, algo.correction.kind, bounds,
         )  # fmt: skip
         metrics.add(correction_metrics(weights, micro.mask_BT, algo.correction.kind, bounds))
-    output = learner.algorithm.loss(
-        scores.log_probs_BT, micro.old_log_probs_BT, micro.advantages, micro.mask_BT, learner.params,
-        sampler_log_probs_BT=micro.sampler_log_probs_BT, weights=weights,
+    inputs = LossInputs(
+        scores.log_probs_BT, micro.old_log_probs_BT, micro.advantages, micro.mask_BT, micro.groups_B,
+        micro.sampler_log_probs_BT, weights, micro.ref_log_probs_BT,
     )  # fmt: skip
+    output = learner.algorithm.loss(inputs, learner.params)
     metrics.add(output.metrics)
     if micro.ref_log_probs_BT is None:
         return output, output.loss_numerator
@@ -212,10 +212,11 @@ def objective(
 def at_ratio_one(learner: Learner, micro: MicroBatch, log_probs_BT: Tensor) -> Tensor:
     """The gradient weight [B, T] that the algorithm gives each token where all ratios are 1, without a correction."""
     log_probs_BT = log_probs_BT.detach()
-    output = learner.algorithm.loss(
-        log_probs_BT, log_probs_BT, micro.advantages, micro.mask_BT, learner.params, sampler_log_probs_BT=log_probs_BT
-    )
-    return output.gradient_weight_BT
+    inputs = LossInputs(
+        log_probs_BT, log_probs_BT, micro.advantages, micro.mask_BT, micro.groups_B, log_probs_BT, None,
+        micro.ref_log_probs_BT,
+    )  # fmt: skip
+    return learner.algorithm.loss(inputs, learner.params).gradient_weight_BT
 
 
 def step(learner: Learner, loss: Tensor, lr: float) -> dict[str, Reduced]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from gspo_cli.algorithms import ALGORITHMS, Algorithm
+from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
@@ -16,17 +16,17 @@ from gspo_cli.models.device import pick_device
 from gspo_cli.models.files import load_error
 from gspo_cli.models.lora import refuse_adapter, require_peft
 from gspo_cli.models.remote_code import code_arguments
-from gspo_cli.moe.routers import needed_routing
+from gspo_cli.moe.routers import needed_routing, replayable
 from gspo_cli.rollout.engine import check_engine, check_spread
 
 
-def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None:
+def check_combination(recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> None:
     """Checks one arm's recipe: settings against each other, then whatever the algorithm's own `check` refuses.
 
     Errors: GspoError with the reason.
     """
     algo, tiny, lag = recipe.algo, recipe.model.tiny, recipe.rollout.max_lag
-    needs_sampler, dual_clip = getattr(algorithm, "NEEDS_SAMPLER", False), getattr(params, "dual_clip", None)
+    needs_sampler, dual_clip = algorithm.NEEDS_SAMPLER, getattr(params, "dual_clip", None)
     corrected, sampler_is_old = algo.correction.kind != "none", algo.old_log_probs == "sampler"
     router_noise = recipe.noise is not None and recipe.noise.experts > 0
     sees_lag = sampler_is_old or needs_sampler or corrected
@@ -54,7 +54,7 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
             "remove algo.correction, or use old_log_probs = 'trainer'",
         ),
         (
-            lag > 0 and getattr(algorithm, "HAS_RATIO", True) and not sees_lag,
+            lag > 0 and algorithm.HAS_RATIO and not sees_lag,
             f"{algo.name} with rollout.max_lag = {lag} and old_log_probs = trainer",
             "the trainer's log-probabilities are taken when a batch is trained on, so ratios against them miss how far "
             "the policy moved since it drew the batch",
@@ -74,7 +74,7 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
             "choose a value above 1, such as 3.0",
         ),
         (
-            getattr(algorithm, "CRITIC", False) and algo.dynamic_sampling,
+            algorithm.token_advantages is not None and algo.dynamic_sampling,
             f"{algo.name} with dynamic_sampling",
             "its advantages come from a critic, so groups without spread carry a signal too",
             "remove algo.dynamic_sampling",
@@ -88,8 +88,7 @@ def check_combination(recipe: Recipe, algorithm: Algorithm, params: Any) -> None
     ):
         if forbidden:
             raise GspoError(message, why, hint)
-    if hasattr(algorithm, "check"):
-        algorithm.check(recipe, params)
+    algorithm.check(recipe, params)
     if recipe.model.lora is not None:
         require_peft("[model.lora]")
     if recipe.model.path is not None:
@@ -109,7 +108,8 @@ def routing_setting(recipe: Recipe) -> str | None:
 
 
 def check_routers(recipes: list[Recipe], start: Path) -> None:
-    """Errors: GspoError when runs need routers and the start model, as far as its folder shows, has none."""
+    """Errors: GspoError when runs need routers and the start model, as far as its folder shows, has none, or replay its
+    routes and nobody knows how it weighs its experts."""
     settings = [setting for recipe in recipes if (setting := routing_setting(recipe))]
     if not settings or not (start / "config.json").is_file():  # a hub name is checked when the model is loaded
         return
@@ -120,6 +120,8 @@ def check_routers(recipes: list[Recipe], start: Path) -> None:
     except Exception as error:  # transformers raises almost anything over a broken configuration
         raise load_error(f"cannot load the model {start}", str(start), error) from error
     needed_routing(model, settings[0])
+    for replays in {recipe.replays for recipe in recipes if recipe.replays}:
+        replayable(model, replays)
 
 
 def check_ranks(recipes: list[Recipe], ranks: Ranks) -> None:

@@ -18,7 +18,7 @@ from gspo_cli.models.files import check_source, looks_local, read_config
 from gspo_cli.models.load import load_tokenizer
 from gspo_cli.plugins import is_plugin
 from gspo_cli.rollout.collect import PromptStream
-from gspo_cli.rollout.prompts import encode, fitting
+from gspo_cli.rollout.prompts import encode, fitting, prompt_notes
 from gspo_cli.tasks import Noting, make_task, read_problems
 from gspo_cli.training.cold_start import demonstration_rows
 from gspo_cli.types import Problem, Prompt
@@ -59,6 +59,7 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
         fit = fitting(inputs.problems, inputs.tokenizer, limit, recipe.rollout.max_new_tokens, recipe.task)
         PromptStream(fit, recipe.rollout.prompts, seed=0)
         inputs.first = encode(inputs.tokenizer, fit[0], recipe.task)
+        inputs.notes += prompt_notes(inputs.tokenizer, inputs.first, recipe.task)
     return inputs
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.config import Recipe
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.plugins import add_search_folder
 from gspo_cli.runlog.checksums import add_checksums
+from gspo_cli.runlog.folder import StudyFile, read_study_file
 from gspo_cli.runlog.fs import write_text
-from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.training.cold_start import locked
 from gspo_cli.training.state.resume import has_begun
 from gspo_cli.training.study.arms import Run, plan_runs
@@ -37,15 +37,26 @@ class StudyPlan:
         """As JSON, with only the keys that were set: a default must not override an algorithm's preset."""
         recipe = self.recipe.model_dump(mode="json", exclude_unset=True)
         table = {"recipe": recipe, "arms": self.arms, "seeds": self.seeds, "text": self.text}
-        return table | ({"modules": list(self.modules)} if self.modules else {})
+        given = {key: self.recipe._command_line[key] for key in ("algo", "arms") if key in self.recipe._command_line}
+        more = {"command_line": given, "modules": list(self.modules)}
+        return table | {key: value for key, value in more.items() if value}
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> StudyPlan:
-        """The reverse of `as_table`; makes the plan's modules importable."""
-        modules = tuple(table.get("modules", ()))
+        """The reverse of `as_table`; makes the plan's modules importable. Errors: GspoError (exit code 6)."""
+        try:
+            modules = tuple(map(str, table.get("modules", ())))
+            recipe = Recipe.model_validate(table["recipe"])
+            recipe._command_line = dict(table.get("command_line", {}))
+            plan = cls(recipe, list(table["arms"]), [int(n) for n in table["seeds"]], str(table["text"]), modules)
+        except (LookupError, TypeError, ValueError) as error:
+            raise GspoError(
+                f"a plan in {NAME} is damaged", f"{type(error).__name__}: {error}", "restore the file from a copy",
+                ExitCode.STORAGE,
+            ) from error  # fmt: skip
         for folder in reversed(modules):
             add_search_folder(Path(folder))
-        return cls(Recipe.model_validate(table["recipe"]), table["arms"], table["seeds"], table["text"], modules)
+        return plan
 
 
 @dataclass(frozen=True)
@@ -65,20 +76,19 @@ def record_plan(study: Path, plan: StudyPlan, begun: str | None = None) -> None:
     """
     study.mkdir(parents=True, exist_ok=True)
     with locked(study / LOCK):
-        before = read_object(study / NAME) if (study / NAME).exists() else {"plans": []}
-        plans, runs, entry = before["plans"], before.get("begun", []), plan.as_table()
-        plans = plans if entry in plans else [*plans, entry]
-        runs = runs if begun is None or begun in runs else [*runs, begun]
-        table = {"schema": 1, "plans": plans} | ({"begun": runs} if runs else {})
-        if table != before:
+        before = read_study_file(study) if (study / NAME).exists() else StudyFile(plans=[])
+        entry = plan.as_table()
+        plans = before.plans if entry in before.plans else [*before.plans, entry]
+        runs = before.begun if begun is None or begun in before.begun else [*before.begun, begun]
+        if StudyFile(plans=plans, begun=runs) != before:
+            table = {"schema": 1, "plans": plans} | ({"begun": runs} if runs else {})
             write_text(study / NAME, json.dumps(table, indent=1))
             add_checksums(study, [study / NAME])
 
 
 def read_plans(study: Path) -> list[dict[str, Any]]:
     """Errors: GspoError (exit code 6) when the file is damaged."""
-    plans: list[dict[str, Any]] = read_object(study / NAME)["plans"]
-    return plans
+    return read_study_file(study).plans
 
 
 def runs_to_resume(path: Path) -> list[PlannedRun]:

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gspo_cli.errors import GspoError
+from gspo_cli.recipe import parse_set
 from gspo_cli.training.study.plans import NAME
 
+MOST_VALUES = 100
+"""Of a key."""
 EXAMPLE = "e.g. --sweep rollout.max_lag=0,4"
 OWN_OPTIONS = {"seed": "--seeds", "name": "--name", "algo.name": "--algo"}
 """Keys that have an option of their own."""
@@ -33,15 +36,18 @@ def parse_sweep(texts: list[str]) -> dict[str, list[str]]:
     """
     axes: dict[str, list[str]] = {}
     for text in texts:
-        key, _, values = text.partition("=")
-        key, found = key.strip(), [part.strip() for part in _divide(values) if part.strip()]
-        if not key or len(found) < 2 or len(set(found)) < len(found):
+        key, _, given = text.partition("=")
+        key, found = key.strip(), [part.strip() for part in divide(given) if part.strip()]
+        values = [parse_set(f"value={part}").table["value"] for part in found]
+        if not key or not 2 <= len(found) <= MOST_VALUES or any(v in values[:i] for i, v in enumerate(values)):
             raise GspoError(
-                f"--sweep {text} is not an axis", "an axis is a recipe key with at least two different values", EXAMPLE
+                f"--sweep {text} is not an axis",
+                f"an axis is a recipe key with 2 to {MOST_VALUES} different values",
+                EXAMPLE,
             )
         if key in OWN_OPTIONS:
             raise GspoError(f"--sweep {text}", f"{OWN_OPTIONS[key]} does that, in one study", EXAMPLE)
-        if key in axes:
+        if any(f"{key}.".startswith(f"{axis}.") or f"{axis}.".startswith(f"{key}.") for axis in axes):
             raise GspoError(f"--sweep names {key} twice", "an axis has all its values in one place", EXAMPLE)
         axes[key] = found
     if len(axes) > 2:
@@ -53,9 +59,19 @@ def parse_sweep(texts: list[str]) -> dict[str, list[str]]:
     return axes
 
 
-def _divide(text: str) -> list[str]:
+def divide(text: str) -> list[str]:
     """The parts between commas that lie outside brackets and quotes."""
-    return re.findall(r"""(?:[^,\[\]{}"']|\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*')+""", text)
+    parts, depth, quote = [""], 0, ""
+    for sign in text:
+        if quote or sign in "\"'":
+            quote = "" if sign == quote else quote or sign
+        else:
+            depth += (sign in "[{") - (sign in "]}")
+        if sign == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
 
 
 def sweep_cells(axes: dict[str, list[str]]) -> list[SweepCell]:

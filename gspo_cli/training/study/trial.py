@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import Algorithm, LossOutput
+from gspo_cli.algorithms.contract import AlgorithmSpec, LossInputs, LossOutput
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import users_code
 
@@ -17,36 +18,44 @@ MASK_BT = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 0]], dtype=torch
 OLD_BT = -torch.arange(1.0, 13.0).reshape(4, 3) / 8 * MASK_BT
 
 
-def check_names(name: str, algorithm: Algorithm) -> None:
-    """Errors: GspoError unless `Params` is a dataclass and `UNIT` one of the two."""
+def checked_names(name: str, algorithm: AlgorithmSpec) -> AlgorithmSpec:
+    """The algorithm. Errors: GspoError unless `Params` is a dataclass, `UNIT` one of the two and its loss takes two
+    arguments."""
     why, do = "the arms of a study are told apart by what they hold", "docs/extending.md has a complete example"
     if not (isinstance(algorithm.Params, type) and is_dataclass(algorithm.Params)):
         raise GspoError(f"algorithm {name!r}: Params is not a dataclass", why, do)
     if algorithm.UNIT not in ("token", "sequence"):
         raise GspoError(f'algorithm {name!r}: UNIT is neither "token" nor "sequence"', "each has its own ratio", do)
+    try:
+        signature(algorithm.loss).bind("inputs", "params")
+    except TypeError as error:
+        raise GspoError(
+            f"algorithm {name!r}: loss({', '.join(signature(algorithm.loss).parameters)}) is not loss(inputs, params)",
+            f"inputs is a gspo_cli.algorithms.LossInputs with {', '.join(f.name for f in fields(LossInputs))}",
+            f"write loss(inputs, params) and read inputs.log_probs_BT and so on; {do}",
+        ) from error
+    return algorithm
 
 
-def try_algorithm(name: str, algorithm: Algorithm, params: Any) -> None:
+def try_algorithm(name: str, algorithm: AlgorithmSpec, params: Any) -> None:
     """Call each function of the contract once.
 
     Errors: GspoError where one fails, or returns something of another type or shape, or numbers that are not finite.
     """
-    with users_code(f"algorithm {name!r} failed in advantage()"):
-        advantages = algorithm.advantage(REWARDS_B.clone(), GROUPS_B.clone(), params)
+
+    def call(function: str, *arguments: Any) -> Any:
+        with users_code(f"algorithm {name!r} failed in {function}()"):
+            return getattr(algorithm, function)(*arguments)
+
+    advantages = call("advantage", REWARDS_B.clone(), GROUPS_B.clone(), params)
     check_tensor(name, "advantage()", advantages, (4,))
-    with users_code(f"algorithm {name!r} failed in denominator()"):
-        denominator = algorithm.denominator(MASK_BT.clone(), params)
+    denominator = call("denominator", MASK_BT.clone(), params)
     if not isinstance(denominator, (int, float)):  # a plain number serves as well
         check_tensor(name, "denominator()", denominator, ())
-    with users_code(f"algorithm {name!r} failed in token_terms()"):
-        terms = algorithm.token_terms(OLD_BT.clone(), MASK_BT.clone())
-    check_tensor(name, "token_terms()", terms, ())
+    check_tensor(name, "token_terms()", call("token_terms", OLD_BT.clone(), MASK_BT.clone()), ())
     log_probs_BT = (OLD_BT * 1.01).requires_grad_()
-    with users_code(f"algorithm {name!r} failed in loss()"):
-        output = algorithm.loss(
-            log_probs_BT, OLD_BT.clone(), advantages, MASK_BT.clone(), params,
-            sampler_log_probs_BT=OLD_BT.clone(), weights=None,
-        )  # fmt: skip
+    inputs = LossInputs(log_probs_BT, OLD_BT.clone(), advantages, MASK_BT.clone(), GROUPS_B.clone(), OLD_BT.clone())
+    output = call("loss", inputs, params)
     if not isinstance(output, LossOutput):
         raise rejected(name, "loss()", describe(output), "a gspo_cli.algorithms.LossOutput")
     check_tensor(name, "loss_numerator", output.loss_numerator, ())

@@ -71,9 +71,8 @@ PLAIN_BITS = 14_000  # below the 4300 digits that any Python prints
 class Encoder:
     """Encodes one value. `odd`: it held something whose `str` may fail; `too_long`: it held a too long integer."""
 
-    def __init__(self, numpy: bool = True) -> None:
+    def __init__(self) -> None:
         self.odd = self.too_long = False
-        self._takes_numpy = numpy
         self._open: set[int] = set()
 
     def encode(self, value: Any, depth: int = 0) -> Any:
@@ -108,9 +107,9 @@ class Encoder:
             return ["c", value.real, value.imag]
         if kind is Decimal:
             return ["D", str(value)]
-        if kind is Fraction:
+        if kind is Fraction and max(value.numerator.bit_length(), value.denominator.bit_length()) <= MAX_BITS:
             return ["F", hex(value.numerator), hex(value.denominator)]
-        return self._numpy(value, depth) if self._takes_numpy and _numpy(kind) else self._opaque()
+        return self._numpy(value, depth) if _numpy(kind) else self._opaque()
 
     def _integer(self, value: int) -> Any:
         if value.bit_length() < PLAIN_BITS:

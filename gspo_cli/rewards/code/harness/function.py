@@ -27,7 +27,7 @@ def main() -> None:
         program = source.decode("utf-8", "surrogatepass")
         arguments = [json.loads(line) for line in header["input"].split("\n")]
         method = load(program, header["fn_name"])
-        encoder = Encoder(numpy=False)
+        encoder = Encoder()
         data = _dumps(encoder.encode(method(*arguments))).encode()
     except BaseException as error:  # an exit or an interrupt within a function is an error too
         channel.send({"status": "runtime_error", "error": type(error).__name__})

@@ -45,19 +45,14 @@ def main() -> None:
                 text = json.dumps(call())
             except Exception as error:
                 text = json.dumps({"error": f"{type(error).__name__}: {error}"})
-            answers.write(text + "\n")
-            answers.flush()
-
-        def say(line: dict[str, Any]) -> None:
-            answers.write(json.dumps(line) + "\n")
-            answers.flush()
+            print(text, file=answers, flush=True)
 
         backend: Any = None
 
         def opened() -> dict[str, Any]:
             nonlocal backend
             backend = import_module(program.stem).Backend(**settings["options"])
-            backend.report = lambda *counts: say({"progress": counts})
+            backend.report = lambda *counts: answer(lambda: {"progress": counts})
             return dict(backend.facts)
 
         answer(opened)

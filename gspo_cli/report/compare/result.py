@@ -1,0 +1,229 @@
+"""What a comparison found, and how it becomes JSON. Differences are treatment minus baseline."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from pydantic_core import to_jsonable_python
+
+from gspo_cli.config import Tuning
+from gspo_cli.report.compare.learning_curves import LearningCurve
+from gspo_cli.report.compare.preconditions import Failure
+from gspo_cli.report.compare.scores import DifferenceStats, Sides
+from gspo_cli.report.compare.settings import Settings
+from gspo_cli.report.compare.verdict import Evidence, Interval, Verdict, estimand
+from gspo_cli.stats.paired import sd_range
+from gspo_cli.stats.robust import pairs_for_all_runs
+from gspo_cli.stats.starts import StartShare
+
+OTHER_SAMPLES = (0.25, 4.0)
+"""Multiples of k for which the expected standard deviation is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A pair of arms, and the sentence about it."""
+
+    verdict: Verdict | Literal["descriptive"]
+    sentence: str
+    metric: str
+    baseline: str
+    treatment: str
+    declared: bool = False
+    reasons: list[Failure] = field(default_factory=list)
+    """Why there is no comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmValues:
+    """The values of an arm with imported runs."""
+
+    arm: str
+    values: dict[int, float]
+    """By seed."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described(Found):
+    """Imported runs: nothing is tested."""
+
+    arms: list[ArmValues]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested(Found):
+    """A verdict with what it rests on."""
+
+    unit: str
+    points: bool
+    """Whether values are reported x 100."""
+    seeds: list[int]
+    stats: DifferenceStats
+    evidence: Evidence
+    p_holm: float | None
+    p_equal_holm: float | None
+    apart_from_step: int | None = None
+    """From which the arms' curves differ."""
+
+    @property
+    def per_seed(self) -> list[tuple[int, float, float, float]]:
+        """(seed, the baseline's score, the treatment's, their difference)."""
+        columns = (self.stats.scores.baseline_S, self.stats.scores.treatment_S, self.stats.D_S)
+        return list(zip(self.seeds, *(x_S.tolist() for x_S in columns), strict=True))
+
+    @property
+    def pairs_for_all_runs(self) -> int | None:
+        """Pairs without a collapse from which the statement would hold for all runs."""
+        t = self.stats.t
+        if t is None or not self.stats.scores.points:
+            return None
+        return pairs_for_all_runs(t.ci[0] if self.stats.effect > 0 else -t.ci[1])
+
+    @property
+    def sd_at(self) -> dict[str, float]:
+        """The expected standard deviation between seeds with other numbers of samples."""
+        noise = self.stats.noise
+        return {f"{factor:g} k": noise.sd(factor) for factor in OTHER_SAMPLES} if noise else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What each arm spent on average per run; None where some run's log does not say."""
+
+    axis: str
+    """That on which they are equal."""
+    ratios: dict[str, float | None]
+    """Treatment over baseline, by axis."""
+    steps: Sides[float | None]
+    tokens: Sides[float | None]
+    seconds: Sides[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CollapsedRuns:
+    """The seeds of collapsed runs."""
+
+    baseline: list[int]
+    treatment: list[int]
+    p: float
+    """Exact McNemar test."""
+    most: Sides[float]
+    """The largest probability of a collapse that the counts still allow (exact, one-sided 95 %)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPairs:
+    """The verdict over other pairs than the comparison's."""
+
+    pairs: str
+    n: int
+    effect: float
+    ci: Interval | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """What happened to a run."""
+
+    run: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What the runs were trained on and, for stored answers, evaluated on."""
+
+    name: str | None
+    path: str | None
+    revision: str | None
+    data_sha256: str | None
+    model_sha256: str | None
+    benchmark: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Tested):
+    """Two arms of a study."""
+
+    recipe: str
+    unit_known: bool
+    better: str
+    budget: Budget
+    collapses: CollapsedRuns
+    below_start: Sides[list[int]]
+    """Seeds of runs that ended below where they began; they count in every test."""
+    sensitivity: list[OtherPairs]
+    tuning: dict[str, Tuning | None]
+    """Arm -> its `report.tuning`."""
+    settings: Settings
+    start_share: dict[str, StartShare] | None
+    learning_curves: list[LearningCurve]
+    failed: list[RunNote]
+    invalidated: list[RunNote]
+    waivers: list[Failure]
+    ungraded_as_wrong: int
+    all_seeds: dict[str, list[int]]
+    data: Data
+    notes: list[str]
+    runs: list[dict[str, Any]]
+    """Where each run comes from."""
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyComparison:
+    """The study's primary pair of arms, and the others with the same baseline."""
+
+    study: str
+    primary: Found
+    others: list[Found]
+
+    def to_json(self) -> dict[str, Any]:
+        """As `compare.json` holds it."""
+        return {"study": self.study} | to_json(self.primary) | {"others": [to_json(one) for one in self.others]}
+
+
+def to_json(found: Found) -> dict[str, Any]:
+    """Plain values, in full precision; null for what has no value."""
+    kept = {f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("stats", "evidence")}
+    plain: dict[str, Any] = to_jsonable_python(kept | (numbers(found) if isinstance(found, Tested) else {}))
+    return plain
+
+
+def numbers(found: Tested) -> dict[str, Any]:
+    """The estimates, intervals and tests behind a sentence."""
+    stats, evidence = found.stats, found.evidence
+    t, flip, noise, cube, contests_J = stats.t, stats.flip, stats.noise, stats.scores.cube, stats.scores.contests_J
+    p_values = [p for p in (evidence.p_t, evidence.p_exact) if p is not None]
+    names = ("median", "iqm", "improvement", "looks", "two_way", "margin", "p_equal", "mde", "seeds_needed",
+             "correlation")  # fmt: skip
+    of_t = ("sd", "ci_t", "skew", "p_skew", "t", "df", "p_mean")
+    return {
+        **{name: getattr(stats, name) for name in names},
+        **{name: t and getattr(t, name) for name in of_t},
+        "n": evidence.n,
+        "n_pairs": len(stats.D_S),
+        "estimand": estimand(evidence),
+        "n_problems": None if cube is None else cube[0].shape[1],
+        "n_contests": None if contests_J is None else len(set(contests_J.tolist())),
+        "k": stats.scores.k,
+        "effect": evidence.effect,
+        "ci": evidence.ci,
+        "ci_method": "over seeds, 95 %: around paired t and the same corrected for skewness",
+        "ci_equal": evidence.ci_equal,
+        "pairs_for_all_runs": found.pairs_for_all_runs,
+        "p_t": t and t.p,
+        "p_exact": flip and flip.p,
+        "exact": flip and flip.exact,
+        "exact_flips": flip and flip.flips,
+        "p_claim": max(p_values) if p_values else None,
+        "ci_over_problems": stats.over_problems,
+        "sd_range": sd_range(evidence.n) if t else None,
+        "noise": noise and asdict(noise) | {"share": noise.share, "sd_at": found.sd_at},
+        "per_seed": [dict(zip(("seed", "baseline", "treatment", "difference"), row, strict=True))
+                     for row in found.per_seed],
+    }  # fmt: skip
