@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel  # slow to import; the process that hands out the tests needs it not
 
 TESTS = Path(__file__).parent
-# the same cases in every run, so that a change is judged by nothing else; tests/benchmarks/file_fuzz.py draws new ones
+# the same cases in every run, so that a change is judged by nothing else; results/programs/file_fuzz.py draws new ones
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
 

@@ -115,6 +115,20 @@ def _all_of(file: int) -> str:
         return text.read()
 
 
+def check_refused(done: Done, *words: str) -> None:
+    """Exit code 2; the three parts, in their order and each with text, on stderr alone; `words` stand in them."""
+    assert done.code == 2, done.out + done.err
+    assert done.out == "" and "Traceback" not in done.err and "unexpected" not in done.err
+    starts = [
+        line[:7]
+        for line in done.err.splitlines()
+        if line.startswith(("error: ", "why:   ", "do:    ")) and len(line) > 10
+    ]
+    assert starts == ["error: ", "why:   ", "do:    "], done.err
+    for word in words:
+        assert word in done.err, done.err
+
+
 def strict_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines, all of them whole; NaN and Infinity are no JSON."""
     text = path.read_text(encoding="utf-8")

@@ -21,6 +21,7 @@ from program import GSPO
 import gspo_cli
 from gspo_cli import recipe
 from gspo_cli.cli.main import app
+from gspo_cli.cli.options import registered
 
 PACKAGE = Path(gspo_cli.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -72,8 +73,11 @@ THIRD_PARTY = {
     "moe": {"torch", "transformers"},
     "launch": {"ray", "torch"},  # torch counts the GPUs
     "stats": {"numpy", "scipy"},
-    "instruments": {"numpy", "pandas", "pyarrow", "torch", "matplotlib"},
-    "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic"},
+    "instruments": {"numpy", "pandas", "transformers", "pyarrow", "torch", "matplotlib"},
+    "report": {
+        "numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic",
+        "pydantic_core",
+    },
     "exporters": {"tensorboard", "trackio", "wandb"},
     "plan": {"transformers"},  # configurations alone
     "cli": {"typer", "rich"},
@@ -162,6 +166,7 @@ def test_no_circle_of_imports() -> None:
 
 def test_no_folder_has_too_many_files() -> None:
     folders = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in MODULES)
+    folders["algorithms"] -= len(registered("algorithms", "ALGORITHMS"))  # one file each, however many
     assert {folder: count for folder, count in folders.items() if count > 20} == {}
 
 
@@ -273,9 +278,6 @@ WRITERS = {
     "rewards/math/algebra_worker.py": "its pipe to the parent, and /dev/null",
     "rewards/code/harness/channel.py": "/dev/null",
     "sandbox/choose.py": "the folder of a graded program",
-    "sandbox/contract.py": "the folder of a graded program",
-    "sandbox/sandlock.py": "the folder of a graded program",
-    "sandbox/process_limit.py": "the control group of a graded program",
 }
 """Files that change what is on disk themselves, and why `runlog/fs.py` does not do it for them."""
 CHANGES = {"write_text", "write_bytes", "unlink", "rmdir", "rmtree", "touch", "symlink_to", "hardlink_to", "link_to"}

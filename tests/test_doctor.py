@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from huggingface_hub import constants
 
 from gspo_cli.doctor import Check, check_folder, check_hub, check_machine, check_sandbox, check_vllm, probe_environment
-from gspo_cli.sandbox import choose
 
 WANTED = ["torch==2.13.0", "transformers<5.20,>=5.16.1", "torchvision"]
 
@@ -109,6 +109,7 @@ def test_the_hub_offline_away_and_there(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_no_sandbox_is_a_warning_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "MAKERS", {"bwrap": lambda *_: None, "sandlock": lambda *_: None})
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     found = check_sandbox()
-    assert found.verdict == "warning" and "bwrap is not installed" in found.found and "apt install" in found.fix
+    assert found.verdict == "warning" and found.found == "bubblewrap is not installed"
+    assert "apt-get install bubblewrap" in found.fix and "dnf install bubblewrap" in found.fix

@@ -96,7 +96,9 @@ def test_the_wheel_holds_the_package_and_the_recipes_alone(built: tuple[Path, Pa
 def test_the_sdist_holds_what_is_needed_to_build_and_test(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    parts = [name for folder in ("gspo_cli", "recipes", "tests", "docs") for name in files_under(folder)]
+    parts = [
+        name for folder in ("gspo_cli", "recipes", "results/programs", "tests", "docs") for name in files_under(folder)
+    ]
     files = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md"}
     assert names == {*parts, *files, "PKG-INFO", ".gitignore"}
 

@@ -88,12 +88,29 @@ def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path: Path, conte
     assert error.message == f"{path} is not in UTF-8" and error.why.startswith(f"line {line}: ")
 
 
+def test_a_child_with_another_algorithm_leaves_its_parents_parameters(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(
+        'extends = "quickstart"\nname = "base"\n[algo]\nname = "gspo"\nclip = { low = 0.1 }'
+    )
+    (tmp_path / "child.toml").write_text('extends = "base"\nname = "child"\n[algo]\nname = "grpo"')
+    (run,) = plan_runs(recipe.load(str(tmp_path / "child.toml")), ["grpo"], [0])
+    assert run.params.clip.low == 0.2
+
+
+def test_a_key_has_fewer_than_a_hundred_parts(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("a" + ".b" * 900 + " = 1")
+    with pytest.raises(GspoError, match="is not valid TOML"):
+        recipe.load(str(tmp_path / "deep.toml"))
+    with pytest.raises(GspoError, match="lacks a key or value"):
+        recipe.load("quickstart", {}, ["a" + ".b" * 900 + "=1"])
+
+
 # The shipped ones
 
 
 def test_all_shipped_recipes_parse() -> None:
     names = recipe.names()
-    assert len(names) == 23
+    assert len(names) == 25
     for name in names:
         loaded = recipe.load(name, {}, [f"rollout.vllm.python={sys.executable}"])  # known to the user's machine alone
         assert loaded.name == Path(name).name
@@ -338,9 +355,7 @@ def test_a_label_comes_before_the_algorithm_of_that_name() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_is_an_arm_with_its_published_setting(name: str) -> None:
     (run,) = plan_runs(Recipe.model_validate(tomllib.loads(MINIMAL)), [name], [0])
-    published = ALGORITHMS[name].Params()
-    if name == "dr_grpo":
-        published = replace(published, max_length=run.recipe.rollout.max_new_tokens)  # its constant is the limit itself
+    published = replace(ALGORITHMS[name].Params(), **ALGORITHMS[name].run_defaults(run.recipe))
     assert run.algorithm is ALGORITHMS[name]
     assert run.params == published
 
@@ -425,3 +440,11 @@ def test_a_few_start_models_that_the_seeds_share_in_turn() -> None:
     assert starts == {(arm, seed): seed % 3 for arm in ("grpo", "gspo") for seed in range(6)}
     with pytest.raises(GspoError, match="either per_seed or starts"):
         recipe.load("quickstart", {}, ["cold_start.starts=3", "cold_start.per_seed=true"])
+
+
+@pytest.mark.parametrize("text", [
+    "[train.optimizer]\nbetas = [0.9, 1.5]", "[report]\nlooks = [12, 8]", "[report]\nlooks = [8, 8]",
+    f"seed = {2**63}", f"[train]\nsteps = {10**20}", "# " + "x" * (1 << 24),
+])  # fmt: skip
+def test_values_that_nothing_could_use_are_refused(write: Any, text: str) -> None:
+    refused(write(f'name = "mine"\n{text}\n' if text.startswith(("seed", "#")) else f"{MINIMAL}{text}\n"))

@@ -59,7 +59,8 @@ def random_batch(rng: Random, token_advantages: bool = False, extreme: bool = Tr
         if token_advantages
         else [random_advantage(rng) for _ in mask]
     )
-    return Batch(grid(log_probs), grid(old), grid(sampler), advantages, mask)
+    tensors = grid(log_probs), grid(old), grid(sampler)
+    return Batch(*tensors, advantages, mask, groups=[rng.randrange(2) for _ in mask])
 
 
 def random_weights(rng: Random, batch: Batch, per_token: bool) -> Grid | list[float]:

@@ -1,7 +1,8 @@
-"""The twelve losses in plain Python loops, written from the papers' formulas.
+"""Every loss in plain Python loops, written from the papers' formulas.
 
 Nothing of the package under test is imported. Each function takes a batch and the algorithm's settings (the defaults
-are the published ones), states J and dJ/dl, and answers with everything a loss returns.
+are the published ones), states J and dJ/dl, and answers with everything a loss returns. `@oracle` files it under its
+name, which is the algorithm's; no other list in the tests names every algorithm.
 
 i = response, t = token position, N = responses and T = loss tokens of the batch, L_i = loss tokens of response i
 """
@@ -10,9 +11,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from oracle_batch import Answer, Batch, Term, Terms, ratio, reduced, saturated
 from oracle_metrics import capped_metrics, clip_metrics, gate_metrics, outside_metric, ratio_metrics
+
+
+class Oracle(NamedTuple):
+    """An algorithm as its paper has it."""
+
+    formula: Callable[..., Answer]
+    detached: bool
+    """Its gradient is, on purpose, not its value's slope."""
+    scaled: bool
+    """Its advantage is divided by the deviation of the group's rewards."""
+
+    def __call__(self, batch: Batch, **settings: Any) -> Answer:
+        return self.formula(batch, **settings)
+
+
+ORACLES: dict[str, Oracle] = {}
+
+
+def oracle(detached: bool = False, scaled: bool = True) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Files a formula under its name."""
+
+    def file(formula: Callable[..., Answer]) -> Callable[..., Answer]:
+        ORACLES[formula.__name__] = Oracle(formula, detached, scaled)
+        return formula
+
+    return file
 
 
 def hard_clip(x: float, a: float, low: float, high: float, dual_clip: float | None) -> Term:
@@ -60,21 +88,25 @@ def clip_mask(batch: Batch, terms: Terms) -> list[list[bool]]:
     return [[(i, t) in terms and terms[i, t].clipped for t in range(len(row))] for i, row in enumerate(batch.mask)]
 
 
+@oracle()
 def grpo(batch: Batch, low: float = 0.2, high: float = 0.27, dual_clip: float | None = None) -> Answer:
     """J = 1/N sum_i 1/L_i sum_t min(w A, clip(w) A); dJ/dl = keep w A / (N L_i)."""
     return clipped_answer(batch, token_clip(batch, low, high, dual_clip), low, high, "mean", "N")
 
 
+@oracle()
 def ppo(batch: Batch, low: float = 0.2, high: float = 0.2, dual_clip: float | None = None) -> Answer:
     """GRPO's J with advantages per token."""
     return grpo(batch, low, high, dual_clip)
 
 
+@oracle()
 def dapo(batch: Batch, low: float = 0.2, high: float = 0.28, dual_clip: float | None = None) -> Answer:
     """J = 1/T sum_i sum_t min(w A, clip(w) A); dJ/dl = keep w A / T."""
     return clipped_answer(batch, token_clip(batch, low, high, dual_clip), low, high, "sum", "T")
 
 
+@oracle(scaled=False)
 def dr_grpo(
     batch: Batch, low: float = 0.2, high: float = 0.2, max_length: int = 3000, dual_clip: float | None = None
 ) -> Answer:
@@ -82,11 +114,13 @@ def dr_grpo(
     return clipped_answer(batch, token_clip(batch, low, high, dual_clip), low, high, "sum", "N L_max", max_length)
 
 
+@oracle()
 def gspo(batch: Batch, low: float = 3e-4, high: float = 4e-4, dual_clip: float | None = None) -> Answer:
     """J = 1/N sum_i min(s_i A_i, clip(s_i) A_i); d log s_i / dl = 1/L_i, so dJ/dl = keep s_i A_i / (N L_i)."""
     return clipped_answer(batch, sequence_clip(batch, low, high, dual_clip), low, high, "mean", "N")
 
 
+@oracle(detached=True)
 def gspo_token(batch: Batch, low: float = 3e-4, high: float = 4e-4, dual_clip: float | None = None) -> Answer:
     """J = 1/N sum_i 1/L_i sum_t min(s_it A_it, clip(s_it) A_it), log s_it = l - sg[l] + sg[log s_i].
 
@@ -95,11 +129,13 @@ def gspo_token(batch: Batch, low: float = 3e-4, high: float = 4e-4, dual_clip: f
     return gspo(batch, low, high, dual_clip)
 
 
+@oracle()
 def luspo(batch: Batch, low: float = 2e-3, high: float = 2.5e-3, dual_clip: float | None = None) -> Answer:
     """J = 1/N sum_i L_i min(s_i A_i, clip(s_i) A_i); dJ/dl = keep s_i A_i / N."""
     return clipped_answer(batch, sequence_clip(batch, low, high, dual_clip), low, high, "sum", "N")
 
 
+@oracle()
 def gmpo(batch: Batch, log_clip_low: float = 0.4, log_clip_high: float = 0.4, dual_clip: float | None = None) -> Answer:
     """J = 1/N sum_i g_i A_i, g_i = exp(1/L_i sum_t log w'), w' clamped where that lowers A; dJ/dl = g_i A_i / (N L_i).
 
@@ -124,6 +160,7 @@ def gmpo(batch: Batch, log_clip_low: float = 0.4, log_clip_high: float = 0.4, du
     return Answer(*reduced(batch, terms, "mean", "N"), clip_mask(batch, terms), metrics)
 
 
+@oracle()
 def sapo(batch: Batch, tau_pos: float = 1.0, tau_neg: float = 1.05) -> Answer:
     """J = 1/N sum_i 1/L_i sum_t f(w) A, f(w) = 4/tau sigmoid(tau (w - 1)); dJ/dl = f'(w) w A / (N L_i).
 
@@ -141,6 +178,7 @@ def sapo(batch: Batch, tau_pos: float = 1.0, tau_neg: float = 1.05) -> Answer:
     return Answer(*reduced(batch, terms, "mean", "N"), None, gate_metrics(batch, terms) | ratio_metrics(batch, terms))
 
 
+@oracle()
 def reinforce(batch: Batch) -> Answer:
     """J = 1/N sum_i 1/L_i sum_t A l; dJ/dl = A / (N L_i)."""
     terms = {
@@ -151,6 +189,7 @@ def reinforce(batch: Batch) -> Answer:
     return Answer(*reduced(batch, terms, "mean", "N"), None, ratio_metrics(batch, terms))
 
 
+@oracle(detached=True)
 def cispo(batch: Batch, cap: float = 5.0) -> Answer:
     """J = 1/T sum_i sum_t sg[min(w, cap)] A l; dJ/dl = min(w, cap) A / T."""
     terms = {}
@@ -163,6 +202,7 @@ def cispo(batch: Batch, cap: float = 5.0) -> Answer:
     return Answer(*reduced(batch, terms, "sum", "T"), None, metrics)
 
 
+@oracle(detached=True, scaled=False)
 def minirl(
     batch: Batch, low: float = 0.2, high: float = 0.27, cap: float = 5.0, dual_clip: float | None = None
 ) -> Answer:
@@ -178,19 +218,3 @@ def minirl(
     answer = clipped_answer(batch, terms, low, high, "sum", "N")
     answer.metrics.update(capped_metrics(terms))
     return answer
-
-
-ORACLES: dict[str, Callable[..., Answer]] = {
-    "grpo": grpo,
-    "gspo": gspo,
-    "gspo_token": gspo_token,
-    "sapo": sapo,
-    "ppo": ppo,
-    "reinforce": reinforce,
-    "dapo": dapo,
-    "dr_grpo": dr_grpo,
-    "cispo": cispo,
-    "gmpo": gmpo,
-    "luspo": luspo,
-    "minirl": minirl,
-}

@@ -30,6 +30,8 @@ class Batch:
     """True for loss tokens."""
     weights: Grid | list[float] | None = None
     """Detached correction weights, per token or per response."""
+    groups: list[int] | None = None
+    """A number for the prompt of each response; None = all of one prompt."""
 
     def responses(self) -> Iterator[tuple[int, list[int]]]:
         """(i, positions of its loss tokens) of every response that has one."""
@@ -84,6 +86,8 @@ class Answer:
     denominator: float
     weight: Grid
     """denominator * dJ/dl; 0 outside the mask."""
+    reduction: tuple[str, str]
+    """What each term counts (`mean`: 1/L_i, `sum`: 1), and what J divides by: `N`, `T` or `N L_max`."""
     clipped: list[list[bool]] | None
     """Loss tokens whose gradient the clip makes 0, or None without a hard clip."""
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -106,8 +110,10 @@ def ratio(log_ratio: float) -> float:
     return math.exp(max(-SATURATION, min(SATURATION, log_ratio)))
 
 
-def reduced(batch: Batch, terms: Terms, share: str, denominator: str, max_length: int = 1) -> tuple[float, float, Grid]:
-    """(numerator of -J, denominator, gradient weights): each term counts 1/L_i (`mean`) or 1 (`sum`)."""
+def reduced(
+    batch: Batch, terms: Terms, share: str, denominator: str, max_length: int = 1
+) -> tuple[float, float, Grid, tuple[str, str]]:
+    """(numerator of -J, denominator, gradient weights, reduction) of an `Answer`."""
     lengths = {i: len(positions) for i, positions in batch.responses()}
     summands = []
     weight = [[0.0] * len(row) for row in batch.mask]
@@ -116,4 +122,4 @@ def reduced(batch: Batch, terms: Terms, share: str, denominator: str, max_length
         summands.append(-term.value * factor)
         weight[i][t] = term.slope * factor
     counts = {"N": len(lengths), "T": sum(lengths.values()), "N L_max": len(lengths) * max_length}
-    return math.fsum(summands), counts[denominator], weight
+    return math.fsum(summands), counts[denominator], weight, (share, denominator)

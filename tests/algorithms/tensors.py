@@ -5,7 +5,7 @@ B = responses, T = token positions, G = responses of a prompt
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gspo_cli.algorithms import ALGORITHMS, LossOutput
+from gspo_cli.algorithms import ALGORITHMS, LossOutput, loss_from_tensors
 from gspo_cli.algorithms.contract import Clip
 from gspo_cli.algorithms.ops import group_advantage
 from gspo_cli.types import Mean
@@ -21,10 +21,17 @@ from gspo_cli.types import Mean
 SEEDS = st.integers(0, 2**32 - 1)
 drawn = settings(max_examples=25, deadline=None, database=None)
 
-TOKEN_CLIP = ("grpo", "ppo", "dapo", "dr_grpo", "minirl")
-SEQUENCE_CLIP = ("gspo", "gspo_token", "luspo")
-HARD_CLIP = (*TOKEN_CLIP, *SEQUENCE_CLIP)
-"""With a `clip` range; gmpo's is in nats."""
+
+def with_parameter(key: str) -> list[str]:
+    """The algorithms that have it."""
+    return [name for name, one in ALGORITHMS.items() if key in {f.name for f in fields(one.Params)}]
+
+
+HARD_CLIP = with_parameter("clip")
+CLIPPING = [name for name, algorithm in ALGORITHMS.items() if hasattr(algorithm.Params(), "clip")]
+"""With a clip range, gmpo's in nats too."""
+ONE_ON_POLICY = [name for name, algorithm in ALGORITHMS.items() if not algorithm.WHOLE_GROUPS]
+"""A token's weight is its advantage's at the old policy; a ratio to the group's is not 1 there."""
 BANDS = (Clip(low=3e-4, high=4e-4), Clip(low=0.2, high=0.27))
 
 
@@ -36,6 +43,13 @@ class Case:
     old_BT: Tensor
     advantages: Tensor
     mask_BT: Tensor
+    groups_B: Tensor | None = None
+    """None = all of one prompt."""
+
+    def rows(self, index: Any) -> Case:
+        """Some of the responses, or all in another order."""
+        groups_B = None if self.groups_B is None else self.groups_B[index]
+        return Case(self.log_probs_BT[index], self.old_BT[index], self.advantages[index], self.mask_BT[index], groups_B)
 
     def with_ratios(self, log_ratio_BT: Tensor) -> Case:
         """The same old policy, `log_ratio_BT` away from the new one."""
@@ -67,7 +81,7 @@ def random_case(seed: int, spread: float = 0.4, groups: int = 2, group_size: int
     drift_B1 = torch.randn(shape[0], 1, generator=g, dtype=torch.float64)
     noise_BT = torch.randn(shape, generator=g, dtype=torch.float64)
     advantages_B = group_advantage(rewards_B, groups_B).double()
-    return Case(old_BT + spread * (drift_B1 + noise_BT) / 2, old_BT, advantages_B, mask_BT)
+    return Case(old_BT + spread * (drift_B1 + noise_BT) / 2, old_BT, advantages_B, mask_BT, groups_B)
 
 
 def one_token(log_ratio: float, advantage: float, dtype: torch.dtype = torch.float64) -> Case:
@@ -77,12 +91,15 @@ def one_token(log_ratio: float, advantage: float, dtype: torch.dtype = torch.flo
 
 
 def run(name: str, case: Case, params: Any = None, **extra: Tensor) -> Result:
-    """One algorithm on one case; `minirl`'s sampler is the old policy unless `extra` says otherwise."""
-    module = ALGORITHMS[name]
-    if name == "minirl":
-        extra.setdefault("sampler_log_probs_BT", case.old_BT)
+    """One algorithm on one case; the sampler is the old policy unless `extra` says otherwise."""
+    algorithm, groups_B = ALGORITHMS[name], case.groups_B
+    if groups_B is None:
+        groups_B = torch.zeros(len(case.mask_BT), dtype=torch.int64)
     log_probs_BT = case.log_probs_BT.detach().clone().requires_grad_()
-    output = module.loss(log_probs_BT, case.old_BT, case.advantages, case.mask_BT, params or module.Params(), **extra)
+    output = loss_from_tensors(
+        algorithm, log_probs_BT, case.old_BT, case.advantages, case.mask_BT, params or algorithm.Params(),
+        **{"groups_B": groups_B, "sampler_log_probs_BT": case.old_BT} | extra,
+    )  # fmt: skip
     objective = -output.loss_numerator / output.denominator
     (gradient_BT,) = torch.autograd.grad(objective, log_probs_BT)
     return Result(objective.detach(), gradient_BT, output)

@@ -15,7 +15,7 @@ from oracle_advantage import group_advantage as oracle_advantage
 from oracle_batch import Batch
 from torch import Tensor
 
-from gspo_cli.algorithms import ALGORITHMS, LossOutput
+from gspo_cli.algorithms import ALGORITHMS, LossInputs, LossOutput
 from gspo_cli.algorithms.contract import Clip
 from gspo_cli.algorithms.ops import group_advantage
 
@@ -61,10 +61,11 @@ FIXTURE = pytest.mark.parametrize(("name", "expected"), [("gspo", GSPO), ("grpo"
 
 def loss_of(name: str) -> tuple[LossOutput, Tensor]:
     """The loss at the GSPO band, and autograd's dJ/dl."""
-    module = ALGORITHMS[name]
+    algorithm = ALGORITHMS[name]
     log_probs_BT = torch.tensor(LOG_PROBS, dtype=torch.float64, requires_grad=True)
     old_BT, advantages_B = torch.tensor(OLD, dtype=torch.float64), torch.tensor(ADVANTAGES, dtype=torch.float64)
-    output = module.loss(log_probs_BT, old_BT, advantages_B, torch.tensor(MASK), module.Params(clip=BAND))
+    inputs = LossInputs(log_probs_BT, old_BT, advantages_B, torch.tensor(MASK))
+    output = algorithm.loss(inputs, algorithm.Params(clip=BAND))
     (gradient_BT,) = torch.autograd.grad(output.loss_numerator / output.denominator, log_probs_BT)
     return output, -gradient_BT
 
@@ -173,9 +174,9 @@ def test_random_groups_against_the_oracle(scale: bool) -> None:
         assert [a == 0 for a in actual] == [a == 0 for a in expected]
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "ppo"])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if ALGORITHMS[name].token_advantages is None])
 def test_each_algorithm_uses_the_advantage_of_its_paper(name: str) -> None:
     rewards_B, groups_B = torch.tensor([0.0, 0.0, 1.0, 5.0], dtype=torch.float64), torch.zeros(4, dtype=torch.int64)
-    expected = oracle_advantage(rewards_B.tolist(), groups_B.tolist(), scale=name not in {"dr_grpo", "minirl"})
+    expected = oracle_advantage(rewards_B.tolist(), groups_B.tolist(), scale=ORACLES[name].scaled)
     actual_B = ALGORITHMS[name].advantage(rewards_B, groups_B, ALGORITHMS[name].Params())
     assert actual_B.tolist() == pytest.approx(expected, rel=1e-6)

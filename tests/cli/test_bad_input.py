@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Done, Gspo, tree
+from program import Gspo, check_refused, tree
 
 from gspo_cli.cli.main import slip_in
 from gspo_cli.config import TinyModel
@@ -18,19 +18,6 @@ from gspo_cli.errors import GspoError
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.runlog.folder import writable
 from gspo_cli.tasks.data import load_rows
-
-
-def check_refused(done: Done, *words: str) -> None:
-    """The three parts, in their order and each with text, on stderr alone; `words` stand in the message."""
-    assert done.code == 2, done.err
-    assert done.out == ""
-    lines = done.err.strip().splitlines()
-    starts = [line[:7] for line in lines if line.startswith(("error: ", "why:   ", "do:    ")) and len(line) > 10]
-    assert starts == ["error: ", "why:   ", "do:    "], done.err
-    assert "unexpected" not in done.err
-    for word in words:
-        assert word in done.err
-
 
 ROW = '{"question": "1+1?", "answer": "2"}\n'
 
@@ -65,10 +52,11 @@ def test_the_process_ends_with_2(gspo: Gspo, tmp_path: Path, arguments: list[str
     assert tree(tmp_path) == {}
 
 
-def test_an_unknown_option_is_a_user_error_too(gspo: Gspo) -> None:
-    done = gspo("train", "--stepps", "3")
+@pytest.mark.parametrize(("words", "nearest"), [("train --stepps 3", "--steps"), ("trian", "Did you mean 'train'?")])
+def test_unknown_options_and_commands_are_user_errors_too(gspo: Gspo, words: str, nearest: str) -> None:
+    done = gspo(*words.split())
     assert (done.code, done.out) == (2, "")
-    assert "--steps" in done.err
+    assert nearest in done.err
 
 
 @pytest.mark.parametrize(
@@ -96,20 +84,6 @@ def test_what_may_be_repeated_or_begin_with_a_hyphen(words: str) -> None:
     assert slip_in(words.split()) is None
 
 
-def test_an_unknown_command_names_the_nearest(gspo: Gspo) -> None:
-    done = gspo("trian")
-    assert done.code == 2
-    assert "Did you mean 'train'?" in done.err
-
-
-def test_an_error_is_an_object_on_stderr_with_json(gspo: Gspo) -> None:
-    done = gspo("train", "quikstart", "--json")
-    assert (done.code, done.out) == (2, "")
-    said = json.loads(done.err)
-    assert said["error"] == "no recipe 'quikstart'" and said["exit"] == 2
-    assert said["why"] and "quickstart" in said["do"]
-
-
 # In this process
 
 
@@ -126,6 +100,10 @@ def test_an_error_is_an_object_on_stderr_with_json(gspo: Gspo) -> None:
         (["--seeds", "3-1"], ["is not a list of seeds"]),
         (["--seeds", "1,0-2"], ["names a seed twice"]),
         (["--seeds", ""], ["is not a list of seeds"]),
+        (["--seeds", "9" * 5000], ["is not a list of seeds"]),
+        (["--seeds", "\u0661-\u0663"], ["is not a list of seeds"]),
+        (["--steps", "1" + "0" * 30], ["train.steps", "less than or equal to 1000000000"]),
+        (["--set", "train.lr=1e-4\n[algo]\nname='ppo'"], ["train.lr", "valid number"]),
         (["--seeds", "0-999999999"], ["names 1000000000 seeds", "at most 10000"]),
         (["--seeds", f"{10**30}"], ["is too large"]),
         (["--seed", f"{2**63}"], ["is too large"]),
@@ -166,6 +144,7 @@ def test_a_recipe_with_a_mistyped_key(gspo_here: Gspo, smoke: Path, tmp_path: Pa
         ("rows.jsonl", '{"frage": "1+1?", "answer": "2"}\n', ["no column 'question'", "frage", "task.columns"]),
         ("rows.jsonl", '{"question": "1+1?", "antwort": "2"}\n', ["no column 'answer'", "antwort"]),
         ("rows.jsonl", f'{ROW}{{"question": "1+1?"\n', ["rows.jsonl, line 2 is not JSON"]),
+        ("rows.jsonl", f'{ROW}{{"question": "\\ud800", "answer": "2"}}\n', ["line 2 is not JSON", "surrogates"]),
         ("rows.jsonl", "", ["rows.jsonl holds no rows"]),
         ("rows.json", "", ["rows.json holds no rows"]),
         ("rows.jsonl", f'{ROW}{{"question": "1+1?", "answer": null}}\n', ["line 2 has no 'answer'", "null"]),
@@ -178,8 +157,8 @@ def test_a_recipe_with_a_mistyped_key(gspo_here: Gspo, smoke: Path, tmp_path: Pa
         ("rows.parquet", "PAR1", ["rows.parquet", "not a complete parquet file"]),
         ("rows.jsonl", '{"question": "1+1?", "answer": "2"}\n', ["1 problems, but a rollout batch takes 4"]),
     ],
-    ids=["missing", "ending", "no prompt", "no answer", "broken", "empty", "empty json", "null", "absent", "a list",
-         "latin-1", "latin-1 json", "utf-16", "parquet", "too few"],
+    ids=["missing", "ending", "no prompt", "no answer", "broken", "surrogate", "empty", "empty json", "null", "absent",
+         "a list", "latin-1", "latin-1 json", "utf-16", "parquet", "too few"],
 )  # fmt: skip
 @pytest.mark.parametrize("planning", [[], ["--dry-run"]], ids=["train", "dry-run"])
 def test_wrong_data(
@@ -276,13 +255,6 @@ def test_a_configuration_of_another_model_is_told(
     assert not (tmp_path / "batch").exists()
 
 
-@pytest.mark.parametrize(("bench", "word"), [("aritmetic", "did you mean 'arithmetic'?"), (",", "names no benchmark")])
-def test_an_unknown_benchmark(gspo_here: Gspo, model: Path, tmp_path: Path, bench: str, word: str) -> None:
-    out = tmp_path / "results"
-    check_refused(gspo_here("eval", "benchmarks", model, "--bench", bench, "--out", out), word)
-    assert not out.exists()
-
-
 def test_an_evaluation_without_any_run(gspo_here: Gspo, tmp_path: Path) -> None:
     check_refused(gspo_here("eval", "benchmarks", "--out", tmp_path), "no runs under", "gspo train")
 
@@ -329,8 +301,8 @@ def test_overwrite_leaves_what_it_does_not_know(gspo_here: Gspo, smoke: Path, tm
 @pytest.mark.parametrize(
     "arguments",
     [["--set", "eval.bench=['nothing']"], ["--set", "task.name=gsm8k", "--set", "task.path=absent.jsonl"],
-     ["--algo", "gsppo"]],
-    ids=["benchmark", "data", "algorithm"],
+     ["--algo", "gsppo"], ["--model", "/no-model"]],
+    ids=["benchmark", "data", "algorithm", "model"],
 )  # fmt: skip
 def test_overwrite_deletes_nothing_for_a_study_that_cannot_run(
     gspo_here: Gspo, smoke: Path, tmp_path: Path, arguments: list[str]
@@ -338,14 +310,6 @@ def test_overwrite_deletes_nothing_for_a_study_that_cannot_run(
     used(tmp_path)
     before = tree(tmp_path)
     check_refused(gspo_here("train", smoke, "--out", tmp_path, "--name", "mine", "--overwrite", *arguments))
-    assert tree(tmp_path) == before
-
-
-def test_overwrite_deletes_nothing_for_a_model_that_is_not_there(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    used(tmp_path)
-    before = tree(tmp_path)
-    model = tmp_path / "no-model"
-    check_refused(gspo_here("train", smoke, "--out", tmp_path, "--name", "mine", "--overwrite", "--model", model))
     assert tree(tmp_path) == before
 
 

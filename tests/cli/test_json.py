@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
@@ -42,55 +41,38 @@ def place(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 RUN = "results/s/grpo-s0"
-LINES: dict[str, list[str]] = {
-    "train": ["train", "quickstart", "--dry-run"],
-    "cold-start": ["cold-start", "SMOKE", "--set", "cold_start.steps=2", "--out", "start"],
-    "rollout": ["rollout", "SMOKE", "--out", "batch"],
-    "doctor": ["doctor"],
-    "eval benchmarks": ["eval", "benchmarks", RUN, "--samples", "1", "--limit", "2"],
-    "eval list": ["eval", "list"],
-    "eval grade": ["eval", "grade", "answers.jsonl", "--grader", "aime"],
-    "recipes ls": ["recipes", "ls"],
-    "recipes show": ["recipes", "show", "quickstart"],
-    "recipes copy": ["recipes", "copy", "gsm8k", "mine.toml"],
-    "recipes validate": ["recipes", "validate", "quickstart"],
-    "recipes schema": ["recipes", "schema"],
-    "recipes new": ["recipes", "new", "a-new-one"],
-    "report plots": ["report", "plots", "results/s"],
-    "report clip": ["report", "clip", "results/s"],
-    "report fidelity": [
-        "report",
-        "fidelity",
-        "SMOKE",
-        "--algo",
-        "grpo,gspo",
-        "--updates",
-        "0,1",
-        "--noise",
-        "0",
-        "--seeds",
-        "0",
-        "--batches",
-        "1",
-        "--reference",
-        "2",
-        "--out",
-        "fidelity",
-    ],
-    "report compare": ["report", "compare", "results/s", "--metric", "reward/mean:last10"],
-    "report map": ["report", "map", "results/s", "--axis", "train.lr"],
-    "report claims": ["report", "claims", "results/s"],
-    "report html": ["report", "html", "results/s"],
-    "report batch": ["report", "batch", f"{RUN}/rollouts", "--model", "START", "--out", "figures"],
-    "report explain": ["report", "explain"],
-    "runs export": ["runs", "export", "results/s"],
-    "runs ls": ["runs", "ls"],
-    "runs doctor": ["runs", "doctor", RUN],
-    "runs samples": ["runs", "samples", RUN],
-    "runs show": ["runs", "show", RUN],
-    "runs diff": ["runs", "diff", RUN, RUN],
-    "runs path": ["runs", "path", "s"],
-    "runs verify": ["runs", "verify", "results/s"],
+LINES = {
+    "train": "train quickstart --dry-run",
+    "cold-start": "cold-start SMOKE --set cold_start.steps=2 --out start",
+    "rollout": "rollout SMOKE --out batch",
+    "doctor": "doctor",
+    "eval benchmarks": f"eval benchmarks {RUN} --samples 1 --limit 2",
+    "eval list": "eval list",
+    "eval grade": "eval grade answers.jsonl --grader aime",
+    "recipes ls": "recipes ls",
+    "recipes show": "recipes show quickstart",
+    "recipes copy": "recipes copy gsm8k mine.toml",
+    "recipes validate": "recipes validate quickstart",
+    "recipes schema": "recipes schema",
+    "recipes new": "recipes new a-new-one",
+    "report plots": "report plots results/s",
+    "report clip": "report clip results/s",
+    "report fidelity": "report fidelity SMOKE --algo grpo,gspo"
+    " --updates 0,1 --noise 0 --seeds 0 --batches 1 --reference 2 --out fidelity",
+    "report compare": "report compare results/s --metric reward/mean:last10",
+    "report map": "report map results/s --axis train.lr",
+    "report claims": "report claims results/s",
+    "report html": "report html results/s",
+    "report batch": f"report batch {RUN}/rollouts --model START --out figures",
+    "report explain": "report explain",
+    "runs export": "runs export results/s",
+    "runs ls": "runs ls",
+    "runs doctor": f"runs doctor {RUN}",
+    "runs samples": f"runs samples {RUN}",
+    "runs show": f"runs show {RUN}",
+    "runs diff": f"runs diff {RUN} {RUN}",
+    "runs path": "runs path s",
+    "runs verify": "runs verify results/s",
 }
 """A command line that does something in `place`."""
 SLOW = ("cold-start", "doctor", "report batch", "report fidelity", "report html", "report map", "report plots")
@@ -109,13 +91,6 @@ def objects(text: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_has_it(words: tuple[str, ...]) -> None:
-    options = [option for parameter in COMMANDS[words].params for option in parameter.opts]
-    assert "--json" in options
-    assert "json_" in inspect.signature(COMMANDS[words].callback).parameters
-
-
 def test_every_command_is_run_with_it() -> None:
     assert {" ".join(words) for words in COMMANDS} == LINES.keys() | ELSEWHERE.keys()
     for name, where in ELSEWHERE.items():
@@ -130,7 +105,7 @@ def test_stdout_holds_objects_alone(
 ) -> None:
     monkeypatch.chdir(place)
     there = {"SMOKE": str(smoke), "START": json.loads((place / RUN / "run.json").read_text())["start_model"]}
-    done = gspo_here(*[there.get(word, word) for word in LINES[name]], "--json")
+    done = gspo_here(*[there.get(word, word) for word in LINES[name].split()], "--json")
     found = objects(done.out)
     assert done.code in (0, 3), done.err  # 3: refused to compare one arm, something is missing here
     assert found or name == "runs diff"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
-from program import Gspo, strict_lines, tree
-from test_bad_input import check_refused
+from program import Gspo, check_refused, strict_lines, tree
 from transformers import AutoModelForCausalLM
 
 from gspo_cli.config import ModelConfig

@@ -1,13 +1,12 @@
-"""Further mistakes, to make a hundred kinds with those of test_bad_input: each ends with exit code 2 and a message in
+"""Further mistakes beside those of test_bad_input: each ends with exit code 2 and a message in
 three parts that names it, and nothing is written or lost."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from program import Done, Gspo, tree
+from program import Gspo, check_refused, tree
 
 OWN_CODE = b"""
 raise_now = 1
@@ -41,16 +40,6 @@ FILES = {
     "fails.py": b"raise RuntimeError('on import')\n",
 }
 """What stands in the working directory."""
-
-
-def refused(done: Done, words: list[str]) -> None:
-    """Exit code 2, no traceback, the three parts with text on stderr alone, and the words in them."""
-    assert done.code == 2, done.out + done.err
-    assert done.out == "" and "Traceback" not in done.err and "unexpected" not in done.err
-    starts = [line[:7] for line in done.err.splitlines() if line.startswith(("error: ", "why:   ", "do:    "))]
-    assert starts == ["error: ", "why:   ", "do:    "], done.err
-    for word in words:
-        assert word in done.err, done.err
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +107,7 @@ SETTINGS = [
 def test_settings(gspo_here: Gspo, smoke: Path, here: Path, settings: list[str], word: str) -> None:
     before = tree(here)
     arguments = [part for setting in settings for part in ("--set", setting)]
-    refused(gspo_here("train", smoke, "--out", "results", *arguments), [word])
+    check_refused(gspo_here("train", smoke, "--out", "results", *arguments), word)
     assert tree(here) == before
 
 
@@ -169,19 +158,5 @@ COMMANDS = [
 @pytest.mark.parametrize(("command", "word"), COMMANDS, ids=str)
 def test_commands(gspo_here: Gspo, here: Path, command: str, word: str) -> None:
     before = tree(here)
-    refused(gspo_here(*command.split()), [word])
+    check_refused(gspo_here(*command.split()), word)
     assert tree(here) == before
-
-
-def test_a_mistake_in_json_has_the_same_parts(gspo_here: Gspo) -> None:
-    done = gspo_here("runs", "show", "absent", "--json")
-    assert (done.code, done.out) == (2, "")
-    said = json.loads(done.err)
-    assert said["error"] and said["why"] and said["do"] and said["exit"] == 2
-
-
-def test_a_hundred_kinds() -> None:
-    from test_bad_input import test_wrong_arguments, test_wrong_data
-
-    others = [mark.args[1] for test in (test_wrong_arguments, test_wrong_data) for mark in test.pytestmark]
-    assert len(SETTINGS) + len(COMMANDS) + sum(map(len, others)) >= 100

@@ -266,12 +266,6 @@ def test_eval_writes_answers_and_a_summary_that_agree(gspo_here: Gspo, study: St
     assert (run / "metrics.jsonl").read_bytes() == log
 
 
-def test_eval_list_as_json(gspo_here: Gspo) -> None:
-    found = [json.loads(line) for line in gspo_here("eval", "list", "--json").out.splitlines()]
-    assert "arithmetic" in [bench["name"] for bench in found]
-    assert all(bench["description"] for bench in found)
-
-
 def test_recipes_are_listed_and_shown(gspo_here: Gspo, smoke: Path) -> None:
     found = [json.loads(line) for line in gspo_here("recipes", "ls", "--json").out.splitlines()]
     assert "quickstart" in [entry["name"] for entry in found] and all(entry["about"] for entry in found)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "results" / "programs"
 EXPECTED = {
     "numbers": {"dense", "moe", "determinism"}, "sampling": {"rows", "launches_per_token"},
     "step": {"matrix_peak_tflops", "runs"}, "rollout": {"ours_s"}, "learning": {"float32", "bfloat16", "deep_moe"},

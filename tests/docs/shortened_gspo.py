@@ -15,7 +15,7 @@ from gspo_cli import recipe
 
 SMALL = (
     "model.threads=1", "model.tiny.hidden=16", "model.tiny.layers=1", "cold_start.steps=150", "cold_start.batch=32",
-    "cold_start.lr=3e-2", "task.name=arithmetic", "rollout.prompts=4", "rollout.samples=16",
+    "cold_start.lr=3e-2", "task.name=arithmetic", "rollout.prompts=4", "rollout.samples=64",
     "rollout.max_new_tokens=12", "train.lr=1e-3", "eval.every=0", "eval.limit=2", "eval.samples=1",
 )  # fmt: skip
 
@@ -37,6 +37,8 @@ def shortened(words: list[str]) -> list[str]:
         if "--jobs" in words:
             del words[(at := words.index("--jobs")) : at + 2]
         asked = {words[i + 1].partition("=")[0] for i, word in enumerate(words) if word == "--set"}
+        if "--tuned" in words or any(word.startswith("algo.lr=") for word in words):
+            asked.add("train.lr")  # every arm has a rate of its own
         whole_tables = {key for key in asked if "." not in key}
         keep = [s for s in SMALL if s.partition("=")[0] not in asked and s.partition(".")[0] not in whole_tables]
         words += [part for setting in keep for part in ("--set", setting)]

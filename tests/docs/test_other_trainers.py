@@ -20,7 +20,7 @@ import torch
 from pages import ROOT, modules
 from torch import Tensor
 
-from gspo_cli.algorithms import gspo
+from gspo_cli.algorithms import gspo, loss_from_tensors
 
 EXAMPLES = modules(ROOT / "docs" / "other-trainers.md")
 
@@ -100,8 +100,8 @@ def test_in_verl_the_loss_is_gspo(verl_loss: Callable[..., tuple[Tensor, dict[st
 
     loss.backward()
     mask_BT = tensors["response_mask"].bool()
-    plain = gspo.loss(
-        tensors["log_prob"].float(), tensors["old_log_prob"].float(), tensors["advantages"][:, 0], mask_BT,
+    plain = loss_from_tensors(
+        gspo, tensors["log_prob"].float(), tensors["old_log_prob"].float(), tensors["advantages"][:, 0], mask_BT,
         gspo.Params(),
     )  # fmt: skip
     assert plain.clipped_BT is not None

@@ -1,4 +1,4 @@
-"""The code of docs/python.md, and the notebook, run on a small study; its figure is that of `gspo report plots`."""
+"""The pandas code of docs/other-trainers.md, and the notebook, run on a small study: the figure is the report's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTEBOOK = ROOT / "docs" / "study.ipynb"
 def test_the_page_runs(small_study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(small_study)
     names: dict[str, Any] = {}
-    exec(compile(modules(ROOT / "docs" / "python.md")["look.py"], "look.py", "exec"), names)
+    exec(compile(modules(ROOT / "docs" / "other-trainers.md")["look.py"], "look.py", "exec"), names)
     printed = capsys.readouterr().out
     assert "count" in printed and "gspo 0" in printed
     assert list(names["end"].columns) == ["grpo", "gspo"] and len(names["end"]) == 3

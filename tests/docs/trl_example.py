@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 sys.modules["vllm"] = None  # type: ignore[assignment]  # TRL imports vLLM wherever it finds it
-sys.path[:0] = [sys.argv[1], str(Path(__file__).parents[1] / "benchmarks")]
+sys.path[:0] = [sys.argv[1], str(Path(__file__).parents[2] / "results" / "programs")]
 
 import torch
 from gspo_in_trl import Trainer

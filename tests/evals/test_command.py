@@ -10,10 +10,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from program import Done, Gspo, tree
+from program import Done, Gspo, check_refused, tree
 
-from gspo_cli.config import TinyModel
-from gspo_cli.models.tiny import build_tiny
 from gspo_cli.seeds import derive_seed
 
 FAST = ["--set", "model.threads=1", "--max-tokens", "6"]
@@ -21,28 +19,11 @@ AIME = [{"id": 60 + i, "problem": f"What is {i} + 1?", "answer": f"{i + 1:03}"} 
 Answer = Callable[[str, int], str]
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A byte-level model folder; leave it unchanged."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    for part in build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=1):
-        part.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def aime(tmp_path: Path) -> Path:
     path = tmp_path / "aime.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in AIME))
     return path
-
-
-@pytest.fixture
-def evaluate(gspo_here: Gspo, tiny: Path, tmp_path: Path) -> Callable[..., Done]:
-    def run(*more: str | Path) -> Done:
-        return gspo_here("eval", "benchmarks", tiny, "--out", tmp_path / "out", *FAST, *more)
-
-    return run
 
 
 def objects(done: Done) -> list[dict[str, Any]]:
@@ -219,6 +200,11 @@ def test_list_shows_the_published_settings(gspo_here: Gspo) -> None:
 # Bad input
 
 
+def refused(done: Done, tmp_path: Path, *words: str) -> None:
+    check_refused(done, *words)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -253,30 +239,7 @@ def test_list_shows_the_published_settings(gspo_here: Gspo) -> None:
 )  # fmt: skip
 def test_bad_settings(gspo_here: Gspo, tiny: Path, tmp_path: Path, more: list[str], words: list[str]) -> None:
     done = gspo_here("eval", "benchmarks", tiny, "--out", tmp_path / "out", "--set", "model.threads=1", *more)
-    check_refused(done, tmp_path, *words)
-
-
-def check_refused(done: Done, tmp_path: Path, *words: str) -> None:
-    assert done.code == 2, done.err
-    assert [line.split(" ")[0] for line in done.err.splitlines()] == ["error:", "why:", "do:"], done.err
-    for word in words:
-        assert word in done.err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.jsonl", b'{"text": "x", "label": "1"}\n', ["the columns are text, label"]),
-        ("a.jsonl", b"", ["holds no rows"]),
-        ("a.parquet", b"PAR1" + b"\0" * 40 + b"PAR1", ["not a complete parquet file"]),
-    ],
-    ids=["schema", "empty", "corrupt"],
-)
-def test_bad_data(evaluate: Callable[..., Done], tmp_path: Path, name: str, content: bytes, words: list[str]) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    check_refused(evaluate("--bench", "aime24", "--data", f"aime24={path}"), tmp_path, *words)
+    refused(done, tmp_path, *words)
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
@@ -289,7 +252,7 @@ def test_bad_stored_answers(gspo_here: Gspo, aime: Path, tmp_path: Path, name: s
     for content, word in (contents | {twice: "occurs twice", strange: "no problem of that id"}).items():
         path.write_bytes(content)
         done = gspo_here(*command, tmp_path / "out")
-        check_refused(done, tmp_path, "cannot read" if name.endswith("parquet") else word)
+        refused(done, tmp_path, "cannot read" if name.endswith("parquet") else word)
         if name.endswith("parquet"):
             return
 
@@ -303,5 +266,5 @@ def test_a_model_without_an_end_of_sequence(gspo_here: Gspo, tiny: Path, tmp_pat
         (endless / name).write_text(json.dumps(table))
     before = tree(tmp_path)
     done = gspo_here("eval", "benchmarks", endless, "--out", tmp_path / "out")
-    check_refused(done, tmp_path, "names no end-of-sequence token")
+    refused(done, tmp_path, "names no end-of-sequence token")
     assert tree(tmp_path) == before

@@ -18,22 +18,17 @@ from gspo_cli.evals.settings import ids_sha256
 Rows = list[dict[str, Any]]
 ANSWERS = [25, 7, 204]
 QUESTIONS = ["How many?", "How far,\n  then?", "Who {is} \\frac{1}{2}?"]
+PAIRS = list(zip(QUESTIONS, ANSWERS, strict=True))
 
 SCHEMAS: dict[str, Rows] = {
     "aime_2024": [
         {"id": 60 + i, "problem": q, "answer": f"{a:03}", "solution": "s", "year": "2024"}
-        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+        for i, (q, a) in enumerate(PAIRS)
     ],
-    "capitals": [
-        {"ID": f"2024-{i}", "Problem": q, "Answer": a} for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
-    ],
-    "numbered": [
-        {"problem_idx": i, "problem": q, "answer": float(a)}
-        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
-    ],
+    "capitals": [{"ID": f"2024-{i}", "Problem": q, "Answer": a} for i, (q, a) in enumerate(PAIRS)],
+    "numbered": [{"problem_idx": i, "problem": q, "answer": float(a)} for i, (q, a) in enumerate(PAIRS)],
     "solution only": [
-        {"id": i, "problem": q, "solution": f"\\boxed{{1}} no: $\\boxed{{{a}}}$"}
-        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+        {"id": i, "problem": q, "solution": f"\\boxed{{1}} no: $\\boxed{{{a}}}$"} for i, (q, a) in enumerate(PAIRS)
     ],
     "verl": [
         {
@@ -41,16 +36,14 @@ SCHEMAS: dict[str, Rows] = {
             "reward_model": {"ground_truth": str(a), "style": "rule"},
             "extra_info": {"index": i},
         }
-        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+        for i, (q, a) in enumerate(PAIRS)
     ],
     "unique_id": [
         {"unique_id": f"test/{i}.json", "problem": q, "answer": str(a), "difficulty": 1.0}
-        for i, (q, a) in enumerate(zip(QUESTIONS, ANSWERS, strict=True))
+        for i, (q, a) in enumerate(PAIRS)
     ],
-    "gsm8k": [
-        {"question": q, "answer": f"so it is\n#### {a}"} for q, a in zip(QUESTIONS, ANSWERS, strict=True)
-    ],
-}  # fmt: skip
+    "gsm8k": [{"question": q, "answer": f"so it is\n#### {a}"} for q, a in PAIRS],
+}
 
 
 def write(path: Path, rows: Rows) -> Path:
@@ -131,6 +124,7 @@ def test_answers_are_base_ten(tmp_path: Path) -> None:
         ("a.jsonl", b"[1]\n", ["line 1 is not an object"]),
         ("a.jsonl", b'\xff{"a": 1}\n', ["line 1 is not UTF-8"]),
         ("a.parquet", b"PAR1 but not really", ["not a complete parquet file"]),
+        ("a.parquet", b"PAR1" + b"\0" * 40 + b"PAR1", ["not a complete parquet file"]),
         ("a.csv", b"problem,answer\n", ["the suffix must be one of"]),
         ("a.jsonl", b'{"text": "x", "label": "1"}\n', ["text, label", "problem + answer", "question + answer"]),
         ("a.jsonl", b'{"problem": "x", "answer": null}\n', ["row 1 has no answer"]),
@@ -179,8 +173,12 @@ def test_what_the_cache_holds_of_the_pinned_commit_needs_no_network(
 def test_arithmetic_is_embedded() -> None:
     found = load("arithmetic")
     assert len(found.problems) == 200
-    with pytest.raises(GspoError, match="takes no data"):
-        load("arithmetic", Path("x.jsonl"))
+    longer = load("arithmetic", Path("8-11"))
+    assert {problem.prompt.count("+") + 1 for problem in longer.problems} == {8, 9, 10, 11}
+    assert len(longer.problems) == 200 and longer.source["rows"] == [8, 11]
+    for wrong in ("x.jsonl", "11-8", "1-5", "2-4", "8-11-12"):
+        with pytest.raises(GspoError, match="takes no data"):
+            load("arithmetic", Path(wrong))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Mutated files of every kind that is read from outside: each loads, or is refused with an error in three parts.
 
-`tests/benchmarks/file_fuzz.py` runs 20,000 such cases. A case that showed a fault is in `FOUND`.
+`results/programs/file_fuzz.py` runs 20,000 such cases. A case that showed a fault is in `FOUND`.
 """
 
 from __future__ import annotations

@@ -194,10 +194,3 @@ def test_several_runs_at_once_are_refused_under_torchrun(
         done = gspo("train", *options, "--out", tmp_path)
         assert done.code == 2 and "each of its processes" in done.err
     assert not list(tmp_path.iterdir())
-
-
-def test_options_of_another_launcher_are_refused(gspo: Gspo, tmp_path: Path) -> None:
-    for options in (["--nproc", "2"], ["--launcher", "torchrun", "--jobs", "2"], ["--gpus-per-run", "1"]):
-        done = gspo("train", *options, "--out", tmp_path)
-        assert done.code == 2 and "why:" in done.err
-    assert not list(tmp_path.iterdir())

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
+from expert_walk import experts_of
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -83,6 +84,8 @@ class Row(NamedTuple):
     nats: dict[str, float]
     """Largest difference from a plain pass: of the sampler, and of padded and packed training rows."""
     refused: str = ""
+    experts: str = ""
+    """What a mixture of experts can be trained with, see `experts_of`; empty for a dense model."""
 
 
 def build(kind: str) -> PreTrainedModel:
@@ -124,9 +127,10 @@ def walk(kind: str) -> Row:
         if name == "padded" or paths.packed:
             scores_BT = token_scores(model, ids_BT, mask_BT, TEMPERATURE, packing).log_probs_BT.detach()
             nats[name] = worst([scores_BT[b][mask_BT[b]] for b in range(len(rows))], expected)
+    experts = experts_of(model, plain)
     with suppress(GspoError):  # peft finds no layers that it can adapt
         nats["LoRA"] = adapted_difference(model, ids_BT, mask_BT, packed=paths.packed, texts=texts)
-    return Row(kind, paths, nats)
+    return Row(kind, paths, nats, experts=experts)
 
 
 @torch.no_grad()
@@ -173,13 +177,13 @@ def kinds() -> Iterator[str]:
 
 def cells(row: Row) -> list[str]:
     if row.paths is None:
-        return [row.kind, "refused", "", "", "", row.refused.split(" (")[0]]
+        return [row.kind, "refused", "", "", "", row.refused.split(" (")[0], ""]
     layout = "packed" if row.paths.packed else "padded"
     attention = "" if row.paths.attention == "gspo" else ", the model's attention"
     cache = {"shared": "shared cache", "own": "its own cache", "none": "no cache"}[row.paths.cache]
     lora = f"{row.nats['LoRA']:.0e}" if "LoRA" in row.nats else "-"
     training = max(row.nats.get("packed", 0.0), row.nats["padded"])
-    return [row.kind, f"{layout}{attention}", cache, f"{row.nats['sampler']:.0e}", f"{training:.0e}", lora]
+    return [row.kind, f"{layout}{attention}", cache, f"{row.nats['sampler']:.0e}", f"{training:.0e}", lora, row.experts]
 
 
 def main() -> None:
@@ -189,8 +193,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.markdown:
-        print("| kind | training rows | sampling | sampler, nats | training, nats | LoRA, nats |")
-        print("|---|---|---|---|---|---|")
+        print("| kind | training rows | sampling | sampler, nats | training, nats | LoRA, nats | experts |")
+        print("|---|---|---|---|---|---|---|")
     for kind in options.kinds or kinds():
         line = cells(walk(kind))
         print(f"| {' | '.join(line)} |" if options.markdown else "  ".join(line), flush=True)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig, PreTrainedModel
 from transformers.models.auto import AutoModelForCausalLM
 
-from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.models import compiled, fixed
 from gspo_cli.models.admission import admit, fixed_steps, paths_of, use_paths
@@ -167,10 +166,6 @@ def test_padding_counts_in_the_budget(tiny_dense: PreTrainedModel, monkeypatch: 
     assert [s.token_ids for s in engine.generate(*asked)] == [s.token_ids for s in free.generate(*asked)]
     assert engine.step is not None
     assert sum(t.nbytes for t in engine.step.stored) == 16 * one
-
-
-def test_the_key_is_left_out_of_recipes_that_do_not_set_it() -> None:
-    assert "compile" not in RolloutConfig().model_dump() and RolloutConfig(compile=True).model_dump()["compile"]
 
 
 IMPORTED = pytest.mark.filterwarnings("ignore::DeprecationWarning")

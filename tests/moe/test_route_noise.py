@@ -64,3 +64,15 @@ def test_a_position_has_the_noise_of_its_beginning() -> None:
 def test_routers_with_another_rule_are_refused(logits_LNE: torch.Tensor) -> None:
     with pytest.raises(GspoError, match="largest logits"):
         noised_routes(logits_LNE, (-logits_LNE).topk(TOP_K).indices, noise(), torch.arange(TOKENS), 0.1)
+
+
+def test_an_expert_that_rounding_puts_level_may_be_chosen(logits_LNE: torch.Tensor) -> None:
+    """Models choose by a softmax in float32, which gives logits a rounding apart the same weight: once in a few
+    million tokens the router then takes the other one."""
+    tied_LNE = logits_LNE.clone()
+    best_LNK = tied_LNE.topk(TOP_K + 1)
+    last, next_one = best_LNK.indices[0, 5, TOP_K - 1], best_LNK.indices[0, 5, TOP_K]
+    tied_LNE[0, 5, next_one] = tied_LNE[0, 5, last] - 1e-7
+    natural_LNK = tied_LNE.topk(TOP_K).indices
+    natural_LNK[0, 5, TOP_K - 1] = next_one
+    noised_routes(tied_LNE, natural_LNK, noise(), torch.arange(TOKENS), 0.1)

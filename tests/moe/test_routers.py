@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from gspo_cli.errors import GspoError
 from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.replay import before_last, take
-from gspo_cli.moe.routers import Routing, find_routing, gating_of, is_mixture, replayable, with_weights
+from gspo_cli.moe.routers import Routing, find_routing, gating_of, is_mixture, replayable
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
 
@@ -61,7 +61,7 @@ def test_capture_leaves_no_hooks(tiny_moe: PreTrainedModel) -> None:
 
 
 def test_a_dense_model_has_no_routers(tiny_dense: PreTrainedModel) -> None:
-    assert find_routing(tiny_dense) is None and not is_mixture(tiny_dense.config)
+    assert find_routing(tiny_dense) is None and not is_mixture(tiny_dense)
     with tapped(None) as tap:
         assert tap is None
     with pytest.raises(GspoError) as caught:
@@ -84,8 +84,13 @@ def test_an_unsupported_mixture_is_named(tiny_moe: PreTrainedModel) -> None:
 def test_the_rule_is_found_without_the_models_weights(name: str) -> None:
     model = build(name)
     known = replayable(model, "replay").rule
-    bare = find_routing(copy.deepcopy(model).to("meta"))
-    assert bare is not None and gating_of(with_weights(bare.gates[0])) is known
+    assert replayable(copy.deepcopy(model).to("meta"), "replay").rule is known
+    routing = find_routing(model)
+    assert routing is not None
+    with torch.no_grad():
+        for gate in routing.gates:
+            gate.weight.zero_()  # all rules give equal logits equal weights
+    assert gating_of(routing.gates) is known
 
 
 def test_an_unknown_gating_is_named() -> None:
@@ -99,7 +104,7 @@ def test_an_unknown_gating_is_named() -> None:
             return logits, value / value.sum(-1, keepdim=True), index
 
     with pytest.raises(GspoError) as caught:
-        gating_of(SquaredRouter())
+        gating_of([SquaredRouter()])
     assert "SquaredRouter" in caught.value.message
 
 

@@ -182,8 +182,8 @@ LOSS = (
     ),
     Mutant(
         "sapo's temperatures swapped", "algorithms/sapo.py",
-        "params.tau_neg).masked_fill(positive, params.tau_pos)",
-        "params.tau_pos).masked_fill(positive, params.tau_neg)",
+        "params.tau_neg).masked_fill(advantages > 0, params.tau_pos)",
+        "params.tau_pos).masked_fill(advantages > 0, params.tau_neg)",
         f"{IDENTITIES}::test_sapo_at_the_old_policy",
     ),
     Mutant(
@@ -219,13 +219,18 @@ LOSS = (
     ),
     Mutant(
         "minirl weighs against the old policy", "algorithms/minirl.py",
-        "token_log_ratio(log_probs_BT.detach(), sampler_log_probs_BT, mask_BT)",
-        "token_log_ratio(log_probs_BT.detach(), old_log_probs_BT, mask_BT)", f"{ORACLE}::test_300_random_cases",
+        "token_log_ratio(log_probs_BT, inputs.sampler_log_probs_BT, mask_BT)",
+        "token_log_ratio(log_probs_BT, inputs.old_log_probs_BT, mask_BT)", f"{ORACLE}::test_300_random_cases",
     ),
     Mutant(
         "minirl does not mask", "algorithms/minirl.py",
         "torch.where(clipped_BT, 0.0, capped_weight(log_weight_BT, params.cap) * scale)",
         "capped_weight(log_weight_BT, params.cap) * scale", CLIP, "minirl",
+    ),
+    Mutant(
+        "SAPO and others forget the correction", "algorithms/ops.py",
+        "return advantages if inputs.weights is None else advantages * per_token(inputs.weights)", "return advantages",
+        f"{ORACLE}::test_correction_weights", "sapo",
     ),
     Mutant(
         "reinforce pushes the wrong way", "algorithms/reinforce.py",

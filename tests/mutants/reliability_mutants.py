@@ -25,11 +25,11 @@ MANIFEST = """        manifest = describe(temporary, step)
 RELIABILITY = (
     Mutant(
         "M17 the log not cut at resume", "runlog/log.py",
-        "_truncate(path, position.num_bytes)", "fs.fsync(path)", f"{LOG}::test_what_is_cut_off_is_kept",
+        "fs.truncate(path, position.num_bytes)", "fs.fsync(path)", f"{LOG}::test_what_is_cut_off_is_kept",
     ),
     Mutant(
         "M18 the cut a byte off", "runlog/log.py",
-        "_truncate(path, position.num_bytes)", "_truncate(path, position.num_bytes - 1)",
+        "fs.truncate(path, position.num_bytes)", "fs.truncate(path, position.num_bytes - 1)",
         f"{LOG}::test_what_is_cut_off_is_kept",
     ),
     Mutant(
@@ -74,7 +74,7 @@ RELIABILITY = (
     ),
     Mutant(
         "additional files accepted", "training/state/checkpoint_folder.py",
-        '(found.keys() - manifest.files, "is not in the manifest"),', "",
+        'raise Damaged(f"{min(more)} is not in the manifest")', "pass",
         f"{CORRUPTION}::test_other_damage_is_refused", "added",
     ),
     Mutant(

@@ -169,13 +169,14 @@ SIGNAL = (
     ),
     Mutant(
         "replayed experts with the natural ones' gates", "moe/hooks.py",
-        "return logits, rule(gate, logits, index_RK).to(gates.dtype), index_RK", "return logits, gates, index_RK",
+        "replayed = (logits, rule(gate, logits, index_RK).to(gates.dtype), index_RK)",
+        "replayed = (logits, gates, index_RK)",
         "moe/test_replay.py::test_replayed_experts_get_the_gates_of_the_current_logits",
     ),
     Mutant(
         "gates gathered from what top-k has zeroed", "moe/routers.py",
-        "share_RK = torch.softmax(logits_RE.float(), -1).gather(-1, index_RK)",
-        "share_RK = (torch.softmax(logits_RE.float(), -1) * torch.zeros_like(logits_RE).scatter("
+        "share_RK = score(logits_RE.float()).gather(-1, index_RK)",
+        "share_RK = (score(logits_RE.float()) * torch.zeros_like(logits_RE).scatter("
         "-1, logits_RE.topk(index_RK.shape[-1]).indices, 1.0)).gather(-1, index_RK)",
         "moe/test_replay.py::test_gates_are_those_of_the_current_logits",
     ),

@@ -61,6 +61,10 @@ TRAINING = (
         f"{BATCHES}::test_split_keeps_groups_whole_and_even",
     ),
     Mutant(
+        "groups torn apart between micro-batches", "training/step/batches.py",
+        "if batching.whole_groups:", "if False:", f"{BATCHES}::test_whole_groups_are_not_cut",
+    ),
+    Mutant(
         "M8 a mean of micro-batch means", UPDATE, BACKWARD,
         "(numerator / output.denominator / len(mini_batch.micro_batches)).backward()", EQUAL_CUTS,
     ),
@@ -141,7 +145,7 @@ TRAINING = (
     ),
     Mutant(
         "a ratio that misses the lag accepted", "training/study/checks.py",
-        'lag > 0 and getattr(algorithm, "HAS_RATIO", True) and not sees_lag', "False",
+        "lag > 0 and algorithm.HAS_RATIO and not sees_lag", "False",
         "training/test_rollout_queue.py::test_an_objective_that_does_not_see_the_lag_is_refused",
     ),
     Mutant(

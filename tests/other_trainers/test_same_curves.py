@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from gspo_cli.models.tiny import byte_tokenizer, character_tokenizer
+from gspo_cli.report.figures import style
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "results" / "programs"
 
 
 def script(name: str) -> ModuleType:
@@ -117,7 +118,9 @@ def test_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert whole["algorithms"]["gspo"]["seconds"]["ratio_processor"] == pytest.approx(1.0)
     lines = (tmp_path / "out" / "same_curves.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 2 * 2 * 6 and lines[1].startswith("grpo,0,gspo,1,0.401,")
-    assert (tmp_path / "out" / "same_curves.svg").stat().st_size > 1000
+    drawn = (tmp_path / "out" / "same_curves.svg").read_text().lower()
+    for look in (style.COLOURS["grpo"], style.COLOURS["gspo"], style.OTHER):
+        assert look.lower() in drawn
 
 
 def test_a_batch_is_the_mean_of_its_updates_that_have_a_value() -> None:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from gspo_cli.models.tiny import character_tokenizer
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "smollm2.py"
+SCRIPT = Path(__file__).parents[2] / "results" / "programs" / "smollm2.py"
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,6 @@ import pytest
 from program import Gspo
 
 from gspo_cli import recipe as recipes
-from gspo_cli.config import Recipe
 from gspo_cli.models.tiny import byte_tokenizer
 from gspo_cli.plan.architecture import architecture_of, published
 from gspo_cli.plan.plan import Plan, make_plan, remedies
@@ -122,11 +121,3 @@ def test_weights_divided_within_machines_take_the_memory_of_one_machine() -> Non
     for part in ("weights", "gradients", "optimizer"):
         assert within.memory["training"][part] == 2 * everywhere.memory["training"][part]
     assert not within.fits and "--set train.divide=all" in remedies(within.workload.recipe, within.workload.model)
-
-
-def test_a_recipe_without_the_new_keys_is_written_as_before() -> None:
-    """Otherwise no run that began before them could go on: its configuration is known by its hash."""
-    table = Recipe.model_validate({"name": "t", "model": {"path": "x"}}).model_dump(mode="json")
-    assert "cluster" not in table and "recompute" not in table["train"] and "compute" not in table["model"]
-    assert "divide" not in table["train"]
-    assert "tensor_parallel" not in table["rollout"]["vllm"]

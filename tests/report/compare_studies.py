@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from program import Gspo
 from report_runs import canonical, line, write_log
 
 Table = dict[str, Any]
@@ -169,3 +170,17 @@ def cube(study: Path, seeds: int = 6) -> Path:
         for seed in range(seeds):
             write_answers(study / f"{arm}-s{seed}", [int(c) for c in counts[seed]], k=4)
     return study
+
+
+def not_json(constant: str) -> NoReturn:
+    """For `json.loads`, which takes NaN and Infinity."""
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def compared(gspo_here: Gspo, study: Path, *options: str, code: int = 0) -> dict[str, Any]:
+    """What `gspo report compare --json` prints, one object on stdout alone."""
+    done = gspo_here("report", "compare", str(study), "--json", *options)
+    assert done.code == code, done.err
+    assert done.err == "" and done.out.count("\n") == 1
+    found: dict[str, Any] = json.loads(done.out, parse_constant=not_json)
+    return found

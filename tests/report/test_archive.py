@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import json
 import lzma
+import random
 import shutil
 import tarfile
+import time
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from gspo_cli.cli import report, runs
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.report.runs.archive import unpack, write_archive
+from gspo_cli.report.runs.archive import RUN_FILES, unpack, write_archive
 
 
 def run(app: Any, *arguments: object) -> Result:
@@ -69,7 +73,7 @@ PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "quickstart" /
 def test_the_published_logs_are_compared(tmp_path: Path) -> None:
     done = run(report.app, "compare", PUBLISHED, "--out", tmp_path, "--treatment", "gspo", "--json")
     found = json.loads(done.stdout)
-    assert (found["verdict"], found["declared"], found["n"]) == ("better", True, 8)
+    assert (found["verdict"], found["declared"], found["n"]) == ("suggestive", True, 8)
     assert round(100 * found["effect"], 2) == -3.29
     assert [one["fitted"] for one in found["learning_curves"]] == [8, 8]
 
@@ -86,18 +90,136 @@ def test_nothing_is_written_over_another_study(tmp_path: Path) -> None:
         write_archive(tmp_path / "demo" / "grpo-s0", tmp_path / "y.tar.xz")
 
 
-@pytest.mark.parametrize("name", ["demo/../../evil.json", "demo/grpo-s0/evil.py", "/etc/passwd", "demo", None])
-def test_a_file_that_is_no_study_is_refused_whole(tmp_path: Path, name: str | None) -> None:
-    archive = tmp_path / "bad.tar.xz"
-    if name is None:
-        archive.write_bytes(b"not an archive")
-    else:
-        with lzma.open(archive, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as tar:
-            for member in ("demo/study.json", name):
-                info = tarfile.TarInfo(member)
-                info.size = 2
-                tar.addfile(info, io.BytesIO(b"{}"))
+def packed(archive: Path, members: list[tuple[str, bytes]], headers: dict[str, str] | None = None) -> Path:
+    with lzma.open(archive, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size, info.pax_headers = len(content), headers or {}
+            tar.addfile(info, io.BytesIO(content))
+    return archive
+
+
+def refused(archive: Path) -> GspoError:
+    """The error of an archive in a folder of its own, which leaves nothing behind."""
+    out = archive.parent / "out"
+    before = set(archive.parent.rglob("*"))
     with pytest.raises(GspoError) as error:
-        unpack(archive, tmp_path / "out")
-    assert error.value.code == ExitCode.STORAGE
-    assert not list((tmp_path / "out").rglob("*.json")) and not (tmp_path / "evil.json").exists()
+        unpack(archive, out)
+    assert error.value.code == ExitCode.STORAGE and error.value.why and error.value.hint
+    assert set(archive.parent.rglob("*")) == before
+    return error.value
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["demo/../../evil.json", "demo/grpo-s0/evil.py", "/etc/passwd", "demo", "../demo/study.json", "demo/./run.json",
+     "..", "demo/eval/../step-1/summary.json", "demo/grpo-s0/eval/../step-1/summary.json", "de\x1bmo/study.json",
+     ".tmp-x/study.json", "demo/grpo-s0/eval/x/step-\u0663/summary.json"]
+    + [f"demo/../{file}" for file in RUN_FILES],
+)  # fmt: skip
+def test_a_file_that_is_no_study_is_refused_whole(tmp_path: Path, name: str) -> None:
+    refused(packed(tmp_path / "bad.tar.xz", [("demo/study.json", b"{}"), (name, b"{}")]))
+    refused_alone = tmp_path / "alone"
+    refused_alone.mkdir()
+    refused(packed(refused_alone / "bad.tar.xz", [(name, b"{}")]))
+
+
+@pytest.mark.parametrize("content", [b"not an archive", b"", lzma.compress(b"x" * 5000), lzma.compress(b"")])
+def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.tar.xz").write_bytes(content)
+    refused(tmp_path / "bad.tar.xz")
+
+
+def test_a_file_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    twice = [("demo/grpo-s0/metrics.jsonl", b"one"), ("demo/grpo-s0/metrics.jsonl", b"other")]
+    assert "twice" in refused(packed(tmp_path / "bad.tar.xz", twice)).why
+
+
+def test_a_damaged_study_is_not_unpacked(tmp_path: Path) -> None:
+    refused(packed(tmp_path / "bad.tar.xz", [("demo/study.json", b'{"plans": 3}')]))
+
+
+def test_an_archive_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    whole = packed(tmp_path / "bad.tar.xz", [("demo/run/metrics.jsonl", random.Random(1).randbytes(300_000))])
+    whole.write_bytes(whole.read_bytes()[:200_000])
+    assert "cut off" in refused(whole).why
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
+def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
+    with lzma.open(tmp_path / "bad.tar.xz", "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+        info = tarfile.TarInfo("demo/study.json")
+        info.type, info.linkname = kind, "/etc/passwd"
+        tar.addfile(info)
+    refused(tmp_path / "bad.tar.xz")
+
+
+def within(megabytes: int, seconds: int, archive: Path) -> GspoError:
+    """The error of an archive, which takes no more memory and time than that."""
+    tracemalloc.start()
+    start = time.process_time()
+    try:
+        error = refused(archive)
+        assert tracemalloc.get_traced_memory()[1] < megabytes << 20
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - start < seconds
+    return error
+
+
+ZEROS = bytes(48 << 20)
+
+
+def test_a_small_archive_cannot_fill_the_disk(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "bad.tar.xz", [("demo/run/metrics.jsonl", ZEROS)])
+    assert archive.stat().st_size < 50_000
+    assert "unpacks to more" in within(30, 20, archive).why
+
+
+def test_nor_with_many_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gspo_cli.report.runs.archive.FEW_BYTES", 100_000)
+    archive = packed(tmp_path / "bad.tar.xz", [(f"demo/r{i}/run.json", b"") for i in range(5000)])
+    assert "unpacks to more" in refused(archive).why
+
+
+def header(kind: bytes, content: bytes) -> bytes:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, len(content)
+    return info.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % tarfile.BLOCKSIZE)
+
+
+@pytest.mark.parametrize(
+    "content",
+    {
+        "a long header": header(tarfile.XHDTYPE, ZEROS),
+        "a long name": header(tarfile.GNUTYPE_LONGNAME, ZEROS),
+        "a global header": header(tarfile.XGLTYPE, ZEROS),
+        "a chain of names": header(tarfile.GNUTYPE_LONGNAME, b"demo/study.json\0") * 3000,
+        "a chain of headers": header(tarfile.XHDTYPE, b"16 path=demo/xy\n") * 3000,
+        "a sparse map": header(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n")
+        + header(tarfile.REGTYPE, b"99999999\n" + b"0\n" * (4 << 20)),
+    }.items(),
+    ids=lambda item: item[0],
+)  # fmt: skip
+def test_headers_are_read_within_limits(tmp_path: Path, content: tuple[str, bytes]) -> None:
+    (tmp_path / "bad.tar.xz").write_bytes(lzma.compress(content[1] + bytes(10240), preset=0))
+    within(30, 20, tmp_path / "bad.tar.xz")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"size": "-5"}, {"size": "9" * 30}, {"GNU.sparse.map": "0,1", "GNU.sparse.size": "99999999"}, {"path": "/"}],
+)
+def test_headers_that_say_something_else(tmp_path: Path, headers: dict[str, str]) -> None:
+    refused(packed(tmp_path / "bad.tar.xz", [("demo/study.json", b"{}")], headers))
+
+
+def test_an_archive_cannot_ask_for_much_memory_to_be_unpacked(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "bad.tar.xz", [("demo/study.json", b"{}")])
+    content = bytearray(archive.read_bytes())
+    end = 12 + 4 * content[12]  # of the first block's header: its length, flags, filter, and the size of its dictionary
+    assert content[14:16] == b"\x21\x01"
+    content[16] = 36  # a gigabyte
+    content[end : end + 4] = zlib.crc32(content[12:end]).to_bytes(4, "little")
+    archive.write_bytes(content)
+    assert "emory" in refused(archive).why

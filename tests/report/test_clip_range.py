@@ -40,7 +40,7 @@ def test_published_range_at_other_lengths() -> None:
     assert scaled_range(320) == pytest.approx(1.68e-3, rel=0.01)
 
 
-def lines(std: float, clipped: float) -> list[Record]:
+def lines(std: float, clipped: float, more: dict[str, float]) -> list[Record]:
     """Two rollout batches of two mini-batches; the first one of each is on policy and has no part."""
     found = []
     for step in (1, 2):
@@ -48,15 +48,17 @@ def lines(std: float, clipped: float) -> list[Record]:
         for index in (0, 1):
             values = {
                 "ratio/seq_log_std": index * std, "ratio/token_log_std": index * 3 * std,
-                "clip/seq_frac": index * clipped, "clip/token_frac": index * clipped,
+                "clip/seq_frac": index * clipped, "clip/token_frac": index * clipped, **more,
             }  # fmt: skip
             found.append(line(step, "update", index, values, {}))
     return found
 
 
-def study(folder: Path, clips: dict[str, tuple[float, float] | None], clipped: float) -> Path:
+def study(
+    folder: Path, clips: dict[str, tuple[float, float] | None], clipped: float, more: dict[str, float] | None = None
+) -> Path:
     for arm, clip in clips.items():
-        run = write_run(folder / "s", arm, 0, lines(0.01, clipped))
+        run = write_run(folder / "s", arm, 0, lines(0.01, clipped, more or {}))
         config = json.loads((run / "config.json").read_text())
         if clip is not None:
             config["algo"]["clip"] = dict(zip(("low", "high"), clip, strict=True))
@@ -73,13 +75,43 @@ def test_arms_of_a_study(tmp_path: Path) -> None:
     assert (grpo.unit, grpo.log_std, grpo.by_length) == ("token", 0.03, None)
     assert gspo.by_length == pytest.approx(3e-4 * (10_000 / 45) ** 0.5)
     assert gspo.predicted == pytest.approx(0.486, abs=0.001)
-    assert gspo.verdict == "It discards 45 % of the responses, more than a third: much of every batch is not used."
-    assert gspo.proposals[0.15] == pytest.approx((0.01031, 0.01042), abs=1e-5)
+    assert (
+        gspo.verdict
+        == "It discards 45 % of the responses with an advantage, more than a third: much of every batch is not used."
+    )
+    assert gspo.proposals[0.15] == pytest.approx({"clip.low": 0.01031, "clip.high": 0.01042}, abs=1e-5)
+
+
+def test_only_what_has_an_advantage_counts_and_every_algorithm_has_its_own_row(tmp_path: Path) -> None:
+    """18 % of all responses are 45 % of the two fifths with an advantage; the same of tokens, as the log says."""
+    more = {"update/skipped_rows_frac": 0.6, "clip/token_frac_active": 0.45}
+    folder = study(
+        tmp_path, {"gspo": (3e-4, 4e-4), "grpo": (0.2, 0.27), "luspo": (2e-3, 2.5e-3), "gmpo": None}, 0.18, more
+    )
+    config = json.loads((folder / "gmpo-s0" / "config.json").read_text())
+    config["algo"] |= {"log_clip_low": 0.4, "log_clip_high": 0.3}
+    (folder / "gmpo-s0" / "config.json").write_text(json.dumps(config))
+    found = {one.arm: one for one in clip_ranges(read_study(folder))}
+    assert [one.measured for one in found.values()] == pytest.approx([0.45] * 4)
+    gmpo = found["gmpo"]
+    assert (gmpo.unit, gmpo.log_std, gmpo.by_length) == ("token", 0.03, None)
+    assert gmpo.keys == pytest.approx({"log_clip_low": 0.4, "log_clip_high": 0.3})
+    edge = 0.03 * NormalDist().inv_cdf(0.85)
+    assert gmpo.proposals[0.15] == pytest.approx({"log_clip_low": edge, "log_clip_high": edge})
+    assert found["luspo"].unit == "sequence" and found["luspo"].by_length is None  # 3e-4 was published for GSPO
+
+
+def test_an_algorithm_of_ones_own_is_judged_by_the_unit_that_its_run_recorded(tmp_path: Path) -> None:
+    folder = study(tmp_path, {"mine:algorithm": (3e-4, 4e-4)}, 0.45)
+    (run,) = folder.iterdir()
+    assert clip_ranges(read_study(folder))[0].unit == "token"
+    (run / "events.jsonl").write_text(json.dumps({"event": "clip_range", "unit": "sequence"}) + "\n")
+    assert clip_ranges(read_study(folder))[0].unit == "sequence"
 
 
 def test_a_range_that_does_nothing_is_named(tmp_path: Path) -> None:
     (one,) = clip_ranges(read_study(study(tmp_path, {"gspo": (0.2, 0.2)}, 0.0)))
-    assert one.verdict == "It discards 0 % of the responses: it might as well not be there."
+    assert one.verdict == "It discards 0 % of the responses with an advantage: it might as well not be there."
 
 
 def test_nothing_to_judge(tmp_path: Path) -> None:

@@ -5,11 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from compare_studies import D1, STEPS, Rewards, change, cube, end, flat, put, write_answers, write_run, write_study
+from compare_studies import (
+    D1,
+    STEPS,
+    Rewards,
+    change,
+    compared,
+    cube,
+    end,
+    flat,
+    not_json,
+    put,
+    write_answers,
+    write_run,
+    write_study,
+)
 from program import Gspo
 
 ALWAYS = {
@@ -20,18 +33,6 @@ ALWAYS = {
     "versions", "reasons",
 }  # fmt: skip
 """Keys that every comparison has."""
-
-
-def refuse(constant: str) -> NoReturn:
-    raise AssertionError(f"{constant} is not JSON")
-
-
-def compared(gspo_here: Gspo, study: Path, *options: str, code: int = 0) -> dict[str, Any]:
-    done = gspo_here("report", "compare", str(study), "--json", *options)
-    assert done.code == code, done.err
-    assert done.err == "" and done.out.count("\n") == 1
-    found: dict[str, Any] = json.loads(done.out, parse_constant=refuse)
-    return found
 
 
 def test_the_worked_example(tmp_path: Path, gspo_here: Gspo) -> None:
@@ -51,19 +52,19 @@ def test_the_worked_example(tmp_path: Path, gspo_here: Gspo) -> None:
     assert found["ci"] == pytest.approx([0.0128861, 0.0457790], rel=5e-6)
     assert found["median"] == {"value": pytest.approx(0.025), "ci": pytest.approx([0.01, 0.05])}
     assert found["improvement"]["ci"] == pytest.approx([0.5407419, 1.0], rel=5e-6)
-    assert found["mde"] == pytest.approx(2.011 * 0.0147196, rel=5e-6)
+    assert found["mde"] == pytest.approx(1.92 * 0.0147196, rel=5e-6)
     assert (found["seeds_needed"], found["margin"]) == (8, 0.02)
     assert found["p_equal"] == pytest.approx(0.906412)
     assert [row["difference"] for row in found["per_seed"]] == pytest.approx(D1)
     bounds = {"baseline": pytest.approx(0.3930378), "treatment": pytest.approx(0.3930378)}
     assert found["collapses"] == {"baseline": [], "treatment": [], "p": 1.0, "most": bounds}
     assert (found["n_problems"], found["k"], found["noise"], found["two_way"]) == (None,) * 4
-    kept = json.loads((study / "compare.json").read_text(), parse_constant=refuse)
+    kept = json.loads((study / "compare.json").read_text(), parse_constant=not_json)
     assert kept == found
     text = gspo_here("report", "compare", str(study)).out
     for part in ("+2.83 points", "[1.29, 4.58]", "[1.29, 4.38]", "0.0053", "0.0312 (all 64 sign flips)",
                  "0.9064 (margin 2.00)",
-                 "2.96", "20,000 and 20,000, ratio 1.000", "4 trials", 
+                 "2.83", "20,000 and 20,000, ratio 1.000", "4 trials", 
                  "0 and 0 of 6 runs (at most 39 % and 39 %)", "0.54, 1.00"):  # fmt: skip
         assert part in text, part
     assert text.count("better") == 1
@@ -112,6 +113,21 @@ def test_last_tenth_against_area(tmp_path: Path, gspo_here: Gspo) -> None:
     found = compared(gspo_here, write_study(tmp_path / "demo", rising), "--metric", "reward/mean:last10")
     assert [row["baseline"] for row in found["per_seed"]] == pytest.approx([0.5 + 0.01 * s for s in range(6)])
     assert found["effect"] == pytest.approx(np.mean(D1))
+
+
+def test_the_last_batches_of_the_plan(tmp_path: Path, gspo_here: Gspo) -> None:
+    """The mean of the last 4 of 20; more than there are mean all of them."""
+
+    def rising(arm: str, seed: int) -> list[float]:
+        rise = 0.02 if arm == "gspo" else 0.01
+        return [0.1 + 0.001 * seed + rise * step for step in range(20)]
+
+    study = write_study(tmp_path / "demo", rising)
+    for metric, middle in (("last@4", 17.5), ("last@20", 9.5), ("last@500", 9.5)):
+        found = compared(gspo_here, study, "--metric", f"reward/mean:{metric}")
+        wanted = [0.1 + 0.001 * seed + 0.01 * middle for seed in range(6)]
+        assert [row["baseline"] for row in found["per_seed"]] == pytest.approx(wanted)
+        assert found["effect"] == pytest.approx(0.01 * middle)
 
 
 def test_the_axes_of_an_area(tmp_path: Path, gspo_here: Gspo) -> None:
@@ -315,6 +331,51 @@ def test_the_order_of_files_and_rows_changes_nothing(tmp_path: Path, gspo_here: 
         for run in found["runs"]:
             run["run"] = ""
     assert first == second
+
+
+FALL = [0.6, 0.6, 0.6] + [0.55] * 17
+"""It falls from the first batches on, by less than the rule for a collapse needs."""
+
+
+def test_runs_that_end_below_their_start_are_counted_and_left_out_of_nothing(tmp_path: Path, gspo_here: Gspo) -> None:
+    def rewards(arm: str, seed: int) -> list[float]:
+        if arm == "gspo" and seed < 2:
+            return [x - 0.001 * seed for x in FALL]
+        return [0.5 + 0.001 * seed + (0.3 + 0.01 * seed if arm == "grpo" else 0)] * 20
+
+    study = write_study(tmp_path / "demo", rewards)
+    found = compared(gspo_here, study)
+    assert found["below_start"] == {"baseline": [], "treatment": [0, 1]} and found["n"] == found["n_pairs"] == 6
+    assert "Collapsed runs: GRPO 0 of 6 (at most 39 %), GSPO 0 of 6 (at most 39 %)." in found["sentence"]
+    assert "Ended below their start: GRPO 0 of 6, GSPO 2 of 6." in found["sentence"]
+    (other,) = found["sensitivity"]
+    assert (other["n"], other["verdict"], found["verdict"]) == (4, "suggestive", "better")
+    text = " ".join(gspo_here("report", "compare", str(study)).out.split())
+    assert "0 and 2 of 6 runs (last tenth below the first 3 batches; left out of nothing)" in text
+    assert "Only pairs in which no run collapsed or ended below its start: -33.50 points" in text
+    page = gspo_here("report", "html", str(study))
+    assert page.code == 0 and "ended below their start" in (study / "report.html").read_text()
+
+
+def test_a_pair_that_a_collapse_leaves_out_is_told_with_the_verdict_that_it_would_give(
+    tmp_path: Path, gspo_here: Gspo
+) -> None:
+    """Seed 5 collapses: five pairs suggest, six would show it."""
+
+    def rewards(arm: str, seed: int) -> list[float]:
+        if (arm, seed) == ("gspo", 5):
+            return [0.6] * 10 + [0.1] * 10
+        return [0.5 + 0.01 * seed + (0.3 + 0.01 * (seed % 3) if arm == "grpo" else 0)] * 20
+
+    study = write_study(tmp_path / "demo", rewards)
+    found = compared(gspo_here, study)
+    assert (found["verdict"], found["n"], found["collapses"]["treatment"]) == ("suggestive", 5, [5])
+    first = found["sensitivity"][0]
+    assert (first["pairs"], first["n"], first["verdict"]) == ("all pairs, collapsed runs included", 6, "better")
+    # differences of -30 to -32 points, and seed 5: 0.35 - 0.87 = -0.52
+    assert 100 * first["effect"] == pytest.approx(-(30 + 31 + 32 + 30 + 31 + 52) / 6)
+    text = " ".join(gspo_here("report", "compare", str(study)).out.split())
+    assert "All pairs, collapsed runs included: -34.33 points" in text and "N=6: grpo better." in text
 
 
 def test_tuning_and_contamination_are_shown(tmp_path: Path, gspo_here: Gspo) -> None:

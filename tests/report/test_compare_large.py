@@ -49,7 +49,8 @@ def test_twelve_runs_of_ten_thousand_steps(tmp_path: Path) -> None:
         "import resource, sys; from gspo_cli.cli.report import app\n"
         f"app(['compare', {str(study)!r}, '--metric', 'reward/mean:area@seconds', '--json'], standalone_mode=False)\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
-        "print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6, file=sys.stderr)\n"
+        "lines = open('/proc/self/status').read().split()\n"  # ru_maxrss would be that of the process that forked
+        "print(used.ru_utime + used.ru_stime, int(lines[lines.index('VmHWM:') + 1]) / 1e6, file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     found = json.loads(done.stdout)

@@ -9,20 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compare_studies import change, flat, write_plan, write_run, write_study
+from compare_studies import change, compared, config, flat, write_plan, write_run, write_study
 from program import Gspo
 
+from gspo_cli.config import flat as dotted
+from gspo_cli.report.runs.facts import conditions_of
 from gspo_cli.report.runs.seeds import departure
 
 EIGHT = (0.03, 0.02, 0.04, 0.01, 0.05, 0.02, 0.03, 0.025)
 GRID = {"lr": [5e-5, 1e-4, 2e-4]}
-
-
-def compared(gspo_here: Gspo, study: Path, *options: str) -> dict[str, Any]:
-    done = gspo_here("report", "compare", str(study), "--json", *options)
-    assert done.code == 0, done.err
-    found: dict[str, Any] = json.loads(done.out)
-    return found
 
 
 def tuned(study: Path, a: dict[str, Any] | None, b: dict[str, Any] | None, **lr: float) -> Path:
@@ -95,6 +90,67 @@ def test_a_rate_that_no_tuning_chose_is_no_equal_chance(tmp_path: Path, gspo_her
     assert found["verdict"] == "suggestive" and "lr differs, and no tuning chose it" in found["sentence"]
 
 
+def conditions(arm: str, **changes: Any) -> dict[str, Any]:
+    """Those of a trial in the demo study, with dotted keys changed."""
+    return conditions_of(dotted(config(arm, 100))) | {key.replace("__", "."): v for key, v in changes.items()}
+
+
+ELSEWHERE = {
+    "own": ({}, None, "Tuned: both arms 3 trials"),
+    "noise": ({}, {"noise": {"token": 1.0}}, "learning rates tuned at noise.token=0 instead of 1"),
+    "mini-batches": ({"train__minibatches": 1}, None, "learning rates tuned at train.minibatches=1 instead of 4"),
+    "of the arm": (
+        {}, {"algo.minibatches": 16}, "learning rates tuned at train.minibatches=4 instead of 16",
+    ),
+    "clip range": ({"algo__clip__low": 0.2}, None, "learning rates tuned at algo.clip.low=0.2 instead of 0.04"),
+    "task": ({"task__terms": [3, 5]}, {"task.terms": [8, 11]}, "tuned at task.terms=[3, 5] instead of [8, 11]"),
+    "two": (
+        {"rollout__prompts": 8}, {"noise": {"token": 1.0}},
+        "learning rates tuned at rollout.prompts=8 instead of 32, noise.token=0 instead of 1",
+    ),
+    "seed, name, report": (
+        {}, {"report.margin": 3.0, "model.threads": 2, "eval.every": 5, "name": "other"},
+        "Tuned: both",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_arms_are_called_tuned_only_under_the_conditions_of_their_trials(
+    name: str, tmp_path: Path, gspo_here: Gspo
+) -> None:
+    trial, run, said = ELSEWHERE[name]
+    own = [trials(1e-4, study="tuning", conditions=conditions(arm, **trial)) for arm in ("grpo", "gspo")]
+    study = tuned(write_study(tmp_path / "demo"), *own, grpo=1e-4, gspo=1e-4)
+    for folder in study.glob("*-s*"):
+        change(folder / "config.json", run or {})
+    found = compared(gspo_here, study)
+    assert said in found["sentence"] or said[0].upper() + said[1:] in found["sentence"], found["sentence"]
+    if said.startswith("Tuned"):
+        assert found["verdict"] == "better"
+    else:
+        assert found["verdict"] == "suggestive" and "Tuned" not in found["sentence"]
+        assert said in found["settings"]["unequal"]
+
+
+def test_a_tuning_of_an_earlier_version_does_not_say_under_which_conditions(tmp_path: Path, gspo_here: Gspo) -> None:
+    own = trials(1e-4, study="tuning")
+    sentence = compared(gspo_here, tuned(write_study(tmp_path / "demo"), own, own, grpo=1e-4, gspo=1e-4))["sentence"]
+    assert "Conditions of the tuning not recorded: both arms 3 trials over lr" in sentence and "Tuned" not in sentence
+
+
+def test_arms_of_one_algorithm_with_one_choice_need_no_tuning_here(tmp_path: Path, gspo_here: Gspo) -> None:
+    """They differ in what is compared, and in nothing that was tuned."""
+    study, own = write_study(tmp_path / "demo", arms=("grpo", "grpo_r2")), {}
+    for arm in ("grpo", "grpo_r2"):
+        own[arm] = trials(1e-4, study="tuning", conditions=conditions(arm, noise__token=0.3))
+    for folder in study.glob("*-s*"):
+        table = {"report.tuning": own, "report.treatment": "grpo_r2", "algo.lr": 1e-4}
+        change(folder / "config.json", table | {"algo.replay": "r2" if "r2" in folder.name else "none"})
+    found = compared(gspo_here, study)
+    assert found["verdict"] == "better" and "tuned at noise.token=0.3 instead of 0" in found["sentence"]
+
+
 def test_deleted_seeds_make_it_exploratory(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "demo", flat(EIGHT), seeds=8)
     assert compared(gspo_here, study)["declared"]
@@ -120,7 +176,8 @@ def test_added_seeds_make_it_exploratory(tmp_path: Path, gspo_here: Gspo) -> Non
 
 def test_planned_looks_are_no_exploration_but_cost_their_share(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "demo", flat(EIGHT), seeds=8)
-    write_plan_again(study, range(12))
+    (study / "study.json").unlink()
+    write_plan(study, ("grpo", "gspo"), range(12))
     for run in study.glob("*-s*"):
         change(run / "config.json", {"report.looks": [8, 12]})
     found = compared(gspo_here, study)
@@ -132,11 +189,6 @@ def test_planned_looks_are_no_exploration_but_cost_their_share(tmp_path: Path, g
     for arm in ("grpo", "gspo"):
         shutil.rmtree(study / f"{arm}-s7")
     assert "7 seeds are not one of the planned looks (8, 12)" in compared(gspo_here, study)["sentence"]
-
-
-def write_plan_again(study: Path, seeds: range) -> None:
-    (study / "study.json").unlink()
-    write_plan(study, ("grpo", "gspo"), seeds)
 
 
 def test_departures() -> None:

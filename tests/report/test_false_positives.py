@@ -173,8 +173,8 @@ def test_a_stationary_reward_seldom_collapses_and_a_fall_does() -> None:
 
 
 def benchmark(name: str) -> Any:
-    """A script of tests/benchmarks as a module."""
-    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    """A script of results/programs as a module."""
+    path = Path(__file__).parents[2] / "results" / "programs" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

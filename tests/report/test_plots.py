@@ -10,10 +10,12 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 from drawn import SUFFIXES, assert_nothing_overlaps, logged, make, read_csv, redraw
-from matplotlib.colors import same_color, to_hex
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Annotation
 from PIL import Image
@@ -21,6 +23,8 @@ from report_runs import Record, line, records, write_log, write_run, write_study
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.figures import axes, style, words
+from gspo_cli.report.figures.curves import Panel
+from gspo_cli.report.figures.notes import captions
 from gspo_cli.report.figures.plots import FIGURES
 
 
@@ -40,7 +44,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_figure_has_its_four_files(study: Path) -> None:
     expected = {f"{name}.{suffix}" for name in FIGURES for suffix in SUFFIXES}
-    assert len(FIGURES) == 6
     assert {path.name for path in (study / "figures").iterdir()} == expected
     for name in FIGURES:
         height, width, _ = imread(study / "figures" / f"{name}.png").shape
@@ -149,18 +152,16 @@ def test_zeros_on_a_log_axis_lie_in_the_strip_below_it(study: Path) -> None:
     assert any(note.startswith("Mini-batch 1 is 0 by construction") for note in side["notes"])
 
 
-def test_mini_batch_one_is_not_called_zero_when_it_is_not(tmp_path: Path) -> None:
-    lines = [line(1, "update", b, {"clip/token_frac": 0.1}, {}) for b in range(2)]
+@pytest.mark.parametrize(
+    ("figure", "metric", "first"), [("clip", "clip/token_frac", 0.1), ("volatility", "moe/slot_churn_probe", 0)]
+)
+def test_mini_batch_one_is_zero_by_construction_only_before_an_update_and_if_it_is(
+    tmp_path: Path, figure: str, metric: str, first: float
+) -> None:
+    lines = [line(1, "update", b, {metric: first + 0.1 * b}, {}) for b in range(2)]
     write_run(tmp_path, "gspo", 0, lines)
     make(tmp_path)
-    assert "by construction" not in (tmp_path / "figures" / "clip.json").read_text()
-
-
-def test_mini_batch_one_of_the_probe_is_measured_after_an_update(tmp_path: Path) -> None:
-    lines = [line(1, "update", b, {"moe/slot_churn_probe": 0.1 * b}, {}) for b in range(2)]
-    write_run(tmp_path, "gspo", 0, lines)
-    make(tmp_path)
-    assert "by construction" not in (tmp_path / "figures" / "volatility.json").read_text()
+    assert "by construction" not in (tmp_path / "figures" / f"{figure}.json").read_text()
 
 
 def test_colours_and_line_styles(study: Path) -> None:
@@ -229,6 +230,20 @@ def test_every_figure_has_a_title_of_its_own(study: Path) -> None:
     assert titles == [FIGURES[name].title for name in FIGURES] and len(set(titles)) == len(FIGURES)
     scores = [words.score_title(metric) for metric in ("aime24/avg@32", "codeforces/elo")]
     assert scores == ["Score on aime24, average of 32 samples", "Score: codeforces/elo"]
+
+
+@pytest.mark.parametrize(("metric", "log"), [("arithmetic/avg@4", False), ("clip/token_frac", True)])
+def test_the_band_of_a_share_ends_where_shares_end(metric: str, log: bool) -> None:
+    panel = Panel("steps", metric, "eval", "step", log)
+    about = {"panel": "steps", "metric": metric, "arm": "grpo", "algorithm": "grpo", "series": "mean", "seed": math.nan}
+    rows = pd.DataFrame([about | {"x": x, "y": 0.8, "low": -0.2, "high": 1.4, "n": 3} for x in (1.0, 2.0)])
+    with style.applied():
+        ax = Figure().subplots()
+        axes.draw(ax, panel, rows, "a share", style.looks([("grpo", "grpo")]))
+    (band,) = ax.collections
+    ends = band.get_paths()[0].vertices[:, 1]
+    assert ends.max() == 1 and ends.min() == (0.1 if log else 0) and ax.get_ylim()[1] < 1.1
+    assert "Bands are cut where a share, or the axis, ends; the csv has their ends." in captions(rows, [panel])
 
 
 def test_legend_says_what_the_band_is(study: Path) -> None:
@@ -379,10 +394,6 @@ def test_nothing_to_plot(tmp_path: Path) -> None:
     with pytest.raises(GspoError, match="nothing to plot"):
         make(tmp_path)
     assert not (tmp_path / "figures").exists()
-
-
-def test_colours_of_the_palette_are_colours() -> None:
-    assert all(same_color(code, code.lower()) for code in style.COLOURS.values())
 
 
 def test_a_long_curve_is_drawn_by_its_extremes() -> None:

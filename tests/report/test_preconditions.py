@@ -90,10 +90,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_study(tmp_path_factory.mktemp("whole") / "demo", seeds=4)
 
 
+@pytest.fixture
+def study(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(whole, tmp_path / "demo"))
+
+
 @pytest.mark.parametrize("name", BREAKS)
-def test_each_check_alone(name: str, whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+def test_each_check_alone(name: str, study: Path, gspo_here: Gspo) -> None:
     check, break_it, found, do = BREAKS[name]
-    study = Path(shutil.copytree(whole, tmp_path / "demo"))
     break_it(study)
     done = compare(gspo_here, study, "--json")
     assert done.code == 3
@@ -108,12 +113,11 @@ def test_each_check_alone(name: str, whole: Path, tmp_path: Path, gspo_here: Gsp
     assert not {"p_t", "p_exact", "ci", "effect", "per_seed", "mde"} & set(said)
 
 
-def test_a_refusal_on_the_terminal(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
-    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+def test_a_refusal_on_the_terminal(study: Path, gspo_here: Gspo) -> None:
     shutil.rmtree(study / "gspo-s3")
     done = compare(gspo_here, study)
     assert done.code == 3 and "No comparison: 1 precondition fails." in done.out
-    train = f"gspo train quickstart --set train.lr=2e-4 --algo gspo --seeds 3 --out {tmp_path} --name demo"
+    train = f"gspo train quickstart --set train.lr=2e-4 --algo gspo --seeds 3 --out {study.parent} --name demo"
     assert f"pairs: train what is missing: {train}\n" in done.out
     assert not any(word in done.out for word in ("interval", "p =", "p, ", "better", "+2.8"))
     narrowed = compare(gspo_here, study, "--seeds", "0-2")
@@ -123,13 +127,7 @@ def test_a_refusal_on_the_terminal(whole: Path, tmp_path: Path, gspo_here: Gspo)
     assert compare(gspo_here, study, "--seeds", "0-2,9").code == 3
 
 
-def test_the_whole_study_is_compared(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
-    study = Path(shutil.copytree(whole, tmp_path / "demo"))
-    assert compare(gspo_here, study).code == 0
-
-
-def test_all_at_once_lists_all(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
-    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+def test_all_at_once_lists_all(study: Path, gspo_here: Gspo) -> None:
     for name, (_, break_it, _, _) in BREAKS.items():
         if name not in ("missing seed", "no log", "copied log", "interrupted"):
             break_it(study)
@@ -143,8 +141,7 @@ def test_all_at_once_lists_all(whole: Path, tmp_path: Path, gspo_here: Gspo) -> 
     assert said["sentence"] == f"No comparison: {len(said['reasons'])} preconditions fail."
 
 
-def test_three_checks_can_be_waived_and_are_shown(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
-    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+def test_three_checks_can_be_waived_and_are_shown(study: Path, gspo_here: Gspo) -> None:
     run_json(cpu="fast", packages__torch="3")(study)
     assert compare(gspo_here, study, "--allow", "hardware").code == 3
     done = compare(gspo_here, study, "--allow", "hardware", "--allow", "versions")
@@ -159,8 +156,7 @@ def test_three_checks_can_be_waived_and_are_shown(whole: Path, tmp_path: Path, g
         assert refused.code == 2 and "only code, hardware, versions can be waived" in refused.err
 
 
-def test_hardware_may_differ_between_pairs_but_the_start_may_not(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
-    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+def test_hardware_may_differ_between_pairs_but_the_start_may_not(study: Path, gspo_here: Gspo) -> None:
     for arm in ("grpo", "gspo"):
         change(study / f"{arm}-s3" / "run.json", {"cpu": "other"})
     assert compare(gspo_here, study).code == 0
@@ -169,8 +165,7 @@ def test_hardware_may_differ_between_pairs_but_the_start_may_not(whole: Path, tm
     assert compare(gspo_here, study).code == 3
 
 
-def test_what_arms_are_made_of_may_differ(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
-    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+def test_what_arms_are_made_of_may_differ(study: Path, gspo_here: Gspo) -> None:
     for seed in range(4):
         change(study / f"gspo-s{seed}" / "config.json", {"algo.lr": 5e-5, "algo.clip.high": 1.0, "name": "other"})
         change(study / f"gspo-s{seed}" / "run.json", {"engine.routes": True})  # follows from algo.replay
@@ -186,8 +181,7 @@ def test_what_arms_are_made_of_may_differ(whole: Path, tmp_path: Path, gspo_here
     assert compare(gspo_here, study).code == 0
 
 
-def test_equal_tokens_need_no_equal_updates(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
-    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+def test_equal_tokens_need_no_equal_updates(study: Path, gspo_here: Gspo) -> None:
     for seed in range(4):
         change(study / f"gspo-s{seed}" / "config.json", {"algo.minibatches": 1})
     assert compare(gspo_here, study).code == 3
@@ -195,8 +189,7 @@ def test_equal_tokens_need_no_equal_updates(whole: Path, tmp_path: Path, gspo_he
     assert done.code == 0 and "20,000 and 20,000" in done.out
 
 
-def test_a_copied_run_folder_is_refused(whole: Path, tmp_path: Path, gspo_here: Gspo) -> None:
-    study = Path(shutil.copytree(whole, tmp_path / "demo"))
+def test_a_copied_run_folder_is_refused(study: Path, gspo_here: Gspo) -> None:
     shutil.copytree(study / "gspo-s3", study / "gspo-s3-again")
     done = compare(gspo_here, study)
     assert done.code == 3 and "two runs of arm 'gspo' with seed 3" in done.err

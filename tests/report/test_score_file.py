@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +122,9 @@ def test_arms_steps_and_tasks(tmp_path: Path) -> None:
 
 def test_profiles_fall_from_one_to_zero() -> None:
     cells = profile({"a": np.array([[0.1, 0.5], [0.2, 0.6]]), "b": np.array([[0.5, 0.9], [0.6, 0.8]])})
-    shares = {(round(c["tau"], 3), c["run"]): c["share"] for c in cells}
+    shares = {(round(c.tau, 3), c.run): c.share for c in cells}
     assert shares[0.1, "a"] == 0.75 and shares[0.9, "a"] == shares[0.9, "b"] == 0 and shares[0.1, "b"] == 1
-    assert all(c["ci"][0] <= c["share"] <= c["ci"][1] and c["ci"][0] >= 0 and c["ci"][1] <= 1 for c in cells)
+    assert all(c.ci is not None and 0 <= c.ci[0] <= c.share <= c.ci[1] <= 1 for c in cells)
 
 
 def test_fast_is_told_from_good(tmp_path: Path) -> None:
@@ -216,3 +217,12 @@ def test_options_of_a_study_are_refused(tmp_path: Path) -> None:
     assert run(path, "--baseline", "c").exit_code == 2 and run(tmp_path / "none.csv").exit_code == 2
     with pytest.raises(GspoError):
         read_scores(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    with (tmp_path / "huge.csv").open("wb") as file:
+        file.truncate(1 << 40)  # takes no room
+    for name in ("pipe.csv", "huge.csv"):
+        with pytest.raises(GspoError, match="cannot read"):
+            read_scores(tmp_path / name)

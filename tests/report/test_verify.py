@@ -27,6 +27,12 @@ def trained(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFac
     return out / "demo"
 
 
+@pytest.fixture
+def study(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be altered."""
+    return Path(shutil.copytree(trained, tmp_path / "demo"))
+
+
 def flipped(path: Path, position: float) -> None:
     """The file with the lowest bit of one byte turned, at a share of its length."""
     data = bytearray(path.read_bytes())
@@ -50,9 +56,7 @@ def test_a_whole_study_is_verified_and_nothing_is_changed(trained: Path, gspo_he
 
 @pytest.mark.slow
 @pytest.mark.parametrize("position", [0.37, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.0, 1.0))])
-def test_one_altered_byte_is_found_wherever_it_is(trained: Path, tmp_path: Path, position: float) -> None:
-    study = tmp_path / "demo"
-    shutil.copytree(trained, study)
+def test_one_altered_byte_is_found_wherever_it_is(study: Path, position: float) -> None:
     checked = 0
     for name, whole in tree(study).items():
         if not whole or Path(name).name in MUTABLE or (name.startswith("gspo-s0") and position != 0.37):
@@ -66,10 +70,9 @@ def test_one_altered_byte_is_found_wherever_it_is(trained: Path, tmp_path: Path,
     assert problems(study) == {}
 
 
-def test_a_lost_an_added_and_a_doubled_line_are_named(trained: Path, tmp_path: Path) -> None:
+def test_a_lost_an_added_and_a_doubled_line_are_named(trained: Path, study: Path) -> None:
     log = "grpo-s0/metrics.jsonl"
     for change in (lambda rows: rows[:3] + rows[4:], lambda rows: [*rows[:3], rows[2], *rows[3:]]):
-        study = tmp_path / "demo"
         shutil.copytree(trained, study, dirs_exist_ok=True)
         rows = (trained / log).read_bytes().splitlines(keepends=True)
         (study / log).write_bytes(b"".join(change(rows)))
@@ -78,9 +81,7 @@ def test_a_lost_an_added_and_a_doubled_line_are_named(trained: Path, tmp_path: P
         assert lines & {4}, lines
 
 
-def test_lost_files(trained: Path, tmp_path: Path) -> None:
-    study = tmp_path / "demo"
-    shutil.copytree(trained, study)
+def test_lost_files(study: Path) -> None:
     shutil.rmtree(study / "gspo-s0" / "checkpoints")
     found = verify(study)
     assert found.problems == []  # weights may be removed to save space
@@ -102,12 +103,10 @@ def test_a_run_in_progress_is_noted_not_blamed(trained: Path, tmp_path: Path) ->
     assert found.problems == [] and "has not ended" in found.notes[0]
 
 
-def test_a_figure_made_of_other_data_is_found(trained: Path, tmp_path: Path, gspo_here: Gspo) -> None:
+def test_a_figure_made_of_other_data_is_found(study: Path, gspo_here: Gspo) -> None:
     """Someone who alters the csv and every hash of it still cannot make the logs give that csv."""
     from gspo_cli.runlog.checksums import add_checksums, sha256_of
 
-    study = tmp_path / "demo"
-    shutil.copytree(trained, study)
     csv, side = study / "figures" / "reward.csv", study / "figures" / "reward.json"
     csv.write_text(csv.read_text().replace("0.", "0.9", 1))
     table = json.loads(side.read_text())
@@ -122,9 +121,7 @@ def test_a_figure_made_of_other_data_is_found(trained: Path, tmp_path: Path, gsp
     assert done.code == 3 and "reward.csv" in done.out
 
 
-def test_side_files_name_runs_logs_and_what_was_left_out(trained: Path, tmp_path: Path, gspo_here: Gspo) -> None:
-    study = tmp_path / "demo"
-    shutil.copytree(trained, study)
+def test_side_files_name_runs_logs_and_what_was_left_out(trained: Path, study: Path, gspo_here: Gspo) -> None:
     (study / "gspo-s0" / "invalidated.json").write_text('{"reason": "wrong data"}')
     assert gspo_here("report", "compare", str(study)).code == 3
     side: dict[str, Any] = json.loads((study / "compare.sources.json").read_text())

@@ -6,12 +6,10 @@ import sys
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from gspo_cli.config import Recipe, RolloutConfig
+from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.rollout.engine import check_engine
-from gspo_cli.training.state.run_config import config_table
 
 OWN = {"engine": "vllm", "vllm": {"python": sys.executable}}
 SERVER = {"engine": "vllm-server", "vllm": {"url": "http://127.0.0.1:8000"}}
@@ -57,14 +55,3 @@ def test_a_recipe_is_refused_before_anything_is_loaded(gspo_here: Any, tmp_path:
                      f"rollout.vllm.python={sys.executable}")  # fmt: skip
     assert done.code == 2 and "attention heads are 16 wide" in done.err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_former_table_of_scripted_faults_is_read_and_written_but_not_set() -> None:
-    former = {"fault": None, "call": 1, "every": False}
-    assert RolloutConfig.model_validate({"scripted": former}) == RolloutConfig()
-    with pytest.raises(ValidationError, match="Extra inputs"):
-        RolloutConfig.model_validate({"scripted": former | {"fault": "die"}})
-    recipe = Recipe.model_validate({"name": "t", "model": {"tiny": {}}})
-    written = config_table(recipe)
-    assert list(written["rollout"])[:3] == ["engine", "vllm", "scripted"] and written["rollout"]["scripted"] == former
-    assert Recipe.model_validate(written) == recipe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,32 @@ def test_a_template_that_takes_no_system_prompt() -> None:
     with pytest.raises(GspoError, match="the chat template refuses") as refused:
         text_of(tokenizer, system="x")
     assert "no system prompt, please" in refused.value.why and "task.template" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 'x' * 2000000000 }}", "{{ 'x' * 50000000 }}", "{{ 10 ** (10 ** 9) }}", "{{ 'x'.center(4000000000) }}",
+     "{% set ns = namespace(a='ab') %}{% for i in range(99) %}{% set ns.a = ns.a + ns.a %}{% endfor %}{{ ns.a }}",
+     "{{ '\\ud800' }}", "{{ ''.__class__.__mro__[1].__subclasses__() }}", "{% if %}", "{{ 1 / 0 }}"],
+)  # fmt: skip
+def test_a_template_has_limits(template: str) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(GspoError, match="the chat template refuses") as refused:
+        text_of(tokenizer)
+    assert refused.value.why and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 << 20  # KiB
+    tokenizer.chat_template = CHAT
+    assert text_of(tokenizer) == "[user]1+1?\n[assistant]"
+
+
+def test_a_prompt_has_the_tokens_of_transformers(chat: PreTrainedTokenizerFast) -> None:
+    chat.chat_template = "{{ bos_token }}" + CHAT + "{{ eos_token }}{{ messages | tojson }}"
+    try:
+        messages = [{"role": "user", "content": PROBLEM.prompt}]
+        theirs = chat.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert list(encode(chat, PROBLEM).token_ids) == theirs
+    finally:
+        chat.chat_template = CHAT
 
 
 def test_the_template_replaces_the_tasks_own_instruction(tmp_path: Path) -> None:

@@ -50,6 +50,16 @@ def test_each_metric_shows_its_cause_and_no_other(name: str) -> None:
     assert found(means=HEALTHY | ILL[name]) == [name]
 
 
+def test_a_clip_that_takes_all_of_the_little_there_is_is_found() -> None:
+    """20 % of all tokens are half of those with an advantage, where six responses of ten have none."""
+    assert found(means=HEALTHY | {"clip/token_frac": 0.2, "clip/token_frac_active": 0.5}) == ["clipped_always"]
+
+
+def test_a_range_in_nats_is_a_clip_range_too() -> None:
+    gmpo = CONFIG | {"algo": {"name": "gmpo", "log_clip_low": 0.4, "log_clip_high": 0.4}}
+    assert found(config=gmpo, means=HEALTHY | {"ratio/outside_frac": 0.0}) == ["clipped_never"]
+
+
 def test_the_stored_responses_show_the_other_two() -> None:
     assert found(unscored_frac=0.01) == ["grader_errors"]
     assert found(no_answer_frac=0.5) == ["format"]

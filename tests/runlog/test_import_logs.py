@@ -89,8 +89,12 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"log_history": []}', '{"step": 1}', "[1]", '{"log_history": [{"reward": 1}]}']
-)
+    "text",
+    ["", "{}", '{"log_history": []}', '{"step": 1}', "[1]", '{"log_history": [{"reward": 1}]}',
+     *(f'{{"log_history": [{{"step": {step}, "reward": {reward}}}]}}'
+       for step, reward in (("2.5", "1"), ("-7", "1"), ("true", "1"), ("1", "true"), ("1", '"good"'))),
+     '{"log_history": [{"step": 1, "reward": 1, "reward": 2}]}'],
+)  # fmt: skip
 def test_what_is_no_log(tmp_path: Path, gspo_here: Gspo, text: str) -> None:
     for name in ("x.json", "x.jsonl"):
         (tmp_path / name).write_text(text)

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from gspo_cli.config import TaskConfig
+from gspo_cli.tasks import make_task
 from gspo_cli.tasks.arithmetic import (
     GUESS_SHARE,
     NUM_HELD_OUT,
@@ -65,9 +66,13 @@ def test_demonstrations_are_imperfect_but_show_the_method() -> None:
 
 
 def test_a_demonstration_without_slips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gspo_cli.tasks.arithmetic.GUESS_SHARE", 0.0)
     monkeypatch.setattr("gspo_cli.tasks.arithmetic.SLIP_SHARE", 0.0)
-    assert demonstrate("3+5+9+2=", random.Random(0)) == "8+9+2=17+2=19"
+    assert demonstrate("3+5+9+2=", random.Random(0), guesses=0.0) == "8+9+2=17+2=19"
+
+
+def test_the_share_of_guesses_is_a_key_of_the_task() -> None:
+    pairs = make_task(TaskConfig(terms=(8, 11), guesses=0.15)).demonstrations(seed=0, size=2000)
+    assert sum("=" not in response for _, response in pairs) / 2000 == pytest.approx(0.15, abs=0.03)
 
 
 def test_longer_rows_have_their_lengths_and_fit_the_longest_answer() -> None:

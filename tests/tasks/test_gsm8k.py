@@ -30,7 +30,7 @@ from gspo_cli.types import Problem
         ("so 3+4 is 7", None),
         ("#### seven", None),
         ("#### ", None),
-        ("#### 1e3", None),
+        ("#### 1e3", 1000),
         ("#### 2**9", None),
         ("\\boxed{12", None),
         ("#### " + "9" * 50, None),
@@ -64,14 +64,6 @@ def test_own_file_with_own_columns(tmp_path: Path, ending: str) -> None:
     assert [p.answer for p in problems] == ["2", "4"]
     assert problems[0].prompt.startswith("1+1?")
     assert task.reward(problems[0], "#### 2.0").value == 1.0
-
-
-def test_missing_column_names_those_there(tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_text('{"q": "1", "a": "2"}\n')
-    with pytest.raises(GspoError) as caught:
-        make_task(TaskConfig(name="gsm8k", path=str(path))).problems("train")
-    assert "question" in caught.value.message and "q, a" in caught.value.why
 
 
 def test_real_data(shared_data: Path) -> None:

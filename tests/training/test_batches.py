@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig
+from gspo_cli.distributed import Ranks
 from gspo_cli.moe.routers import find_routing
 from gspo_cli.training.step.batches import Batching, cut_padded, make_mini_batches, rewards_and_groups, split
 from gspo_cli.training.step.update import Learner, record_old_policy, update
@@ -35,10 +36,10 @@ def rollout_batch(num_groups: int = 5, samples: int = 4, seed: int = 0) -> Rollo
     return RolloutBatch(1, tuple(groups), max_new_tokens=8)
 
 
-def mini_batches(budget: int, parts: int = 2, num_groups: int = 5) -> list[MiniBatch]:
+def mini_batches(budget: int, parts: int = 2, num_groups: int = 5, whole_groups: bool = False) -> list[MiniBatch]:
     batch = rollout_batch(num_groups)
     advantages = ALGORITHMS["grpo"].advantage(*rewards_and_groups(batch), ALGORITHMS["grpo"].Params())
-    return make_mini_batches(batch, advantages, Batching(parts, budget), CPU)
+    return make_mini_batches(batch, advantages, Batching(parts, budget, whole_groups=whole_groups), CPU)
 
 
 def learner(model: PreTrainedModel, name: str) -> Learner:
@@ -75,11 +76,32 @@ def test_cut_respects_the_budget() -> None:
     assert cut_padded([], 10) == []
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_whole_groups_are_not_cut(packed: bool, ranks: int) -> None:
+    batch = rollout_batch()
+    advantages = ALGORITHMS["grpo"].advantage(*rewards_and_groups(batch), ALGORITHMS["grpo"].Params())
+    advantages[0] = 0.0  # the response is kept with its group
+    for budget in (1, 45, 10_000):
+        found = []
+        for rank in range(ranks):
+            batching = Batching(2, budget, whole_groups=True, packed=packed, ranks=Ranks(rank, ranks))
+            found += [
+                micro.groups_B.tolist()
+                for mini in make_mini_batches(batch, advantages, batching, CPU)
+                for micro in mini.own
+            ]
+        # four responses of each group but the second, whose rewards are equal
+        assert sorted(g for groups in found for g in groups) == [group for group in (0, 2, 3, 4) for _ in range(4)]
+        assert all(groups.count(group) == 4 for groups in found for group in groups)
+        assert budget > 1 or len(found) == 4
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_gradient_and_metrics_do_not_depend_on_the_cut(tiny_moe: PreTrainedModel, name: str) -> None:
     def after(budget: int) -> tuple[list[torch.Tensor], dict[str, float | None]]:
         who = learner(tiny_moe, name)
-        minis = mini_batches(budget)
+        minis = mini_batches(budget, whole_groups=who.algorithm.WHOLE_GROUPS)
         record_old_policy(who, [NOTHING, *minis])
         for mini in minis:  # an old policy elsewhere, so that ratios differ from 1 and clips act
             for micro in mini.micro_batches:

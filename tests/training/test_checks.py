@@ -1,15 +1,15 @@
 """Combinations that the mathematics forbids are refused with the reason; the algorithms' presets apply."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import gspo_cli
-from gspo_cli.algorithms import ALGORITHMS, grpo
+from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, LossInputs, grpo
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
@@ -86,11 +86,8 @@ def test_clip_ranges_must_be_ranges(name: str, low: float, high: float) -> None:
 
 def test_presets_apply_unless_the_recipe_says_otherwise() -> None:
     filled, _, _ = resolve_arm(recipe(), "dapo")
-    assert (filled.algo.dynamic_sampling, filled.algo.truncation, filled.algo.overlong_cache_frac) == (
-        True,
-        "mask",
-        0.2,
-    )
+    algo = filled.algo
+    assert (algo.dynamic_sampling, algo.truncation, algo.overlong_cache_frac) == (True, "mask", 0.2)
     filled, _, _ = resolve_arm(recipe({"name": "dapo", "dynamic_sampling": False}), "dapo")
     assert filled.algo.dynamic_sampling is False
     assert resolve_arm(recipe(), "reinforce")[0].algo.minibatches == 1
@@ -108,13 +105,14 @@ def test_an_algorithm_states_its_own_needs(monkeypatch: pytest.MonkeyPatch) -> N
         if filled.algo.lr == 1.0:
             raise GspoError("too fast", f"lr = 1 with clip.high = {params.clip.high}", "lower it")
 
-    own = SimpleNamespace(**vars(grpo), check=check, run_defaults=lambda recipe: {"dual_clip": recipe.rollout.samples})
+    own = AlgorithmSpec.of(grpo)
+    own = replace(own, check=check, run_defaults=lambda recipe: {"dual_clip": recipe.rollout.samples})
     monkeypatch.setitem(ALGORITHMS, "own", own)
     assert resolve_arm(recipe(rollout={"samples": 7}), "own")[2].dual_clip == 7
     assert resolve_arm(recipe({"name": "own", "dual_clip": 3.0}), "own")[2].dual_clip == 3
     with pytest.raises(GspoError, match="too fast"):
         resolve_arm(recipe({"name": "own", "lr": 1.0}), "own")
-    monkeypatch.setattr(own, "HAS_RATIO", False, raising=False)
+    monkeypatch.setitem(ALGORITHMS, "own", replace(own, HAS_RATIO=False))
     resolve_arm(recipe({"name": "own"}, rollout={"max_lag": 1}), "own")
 
 
@@ -130,12 +128,8 @@ def test_training_names_no_single_algorithm() -> None:
 
 
 def test_a_plan_goes_seed_by_seed() -> None:
-    assert [r.name for r in plan_runs(recipe(), ["grpo", "gspo"], [3, 4])] == [
-        "grpo-s3",
-        "gspo-s3",
-        "grpo-s4",
-        "gspo-s4",
-    ]
+    names = [run.name for run in plan_runs(recipe(), ["grpo", "gspo"], [3, 4])]
+    assert names == ["grpo-s3", "gspo-s3", "grpo-s4", "gspo-s4"]
 
 
 def test_arms_of_a_recipe() -> None:
@@ -181,7 +175,7 @@ class Crediting:
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_factors_of_1_on_every_token_change_nothing_or_are_refused(name: str) -> None:
     arm = recipe({"name": name})
-    if name in ("gspo", "gmpo", "ppo"):
+    if ALGORITHMS[name].ONE_ADVANTAGE or ALGORITHMS[name].token_advantages is not None:
         with pytest.raises(GspoError, match="token_credits"):
             check_credits(arm, Crediting())  # type: ignore[arg-type]
         return
@@ -192,7 +186,8 @@ def test_factors_of_1_on_every_token_change_nothing_or_are_refused(name: str) ->
     found = []
     for advantages in (advantages_B, advantages_B[:, None].expand(4, 9)):
         log_probs_BT = (old_BT + 1e-4).requires_grad_()
-        out = algorithm.loss(log_probs_BT, old_BT, advantages, mask_BT, algorithm.Params(), sampler_log_probs_BT=old_BT)
+        inputs = LossInputs(log_probs_BT, old_BT, advantages, mask_BT, torch.arange(4) // 2, old_BT)
+        out = algorithm.loss(inputs, algorithm.Params())
         (gradient,) = torch.autograd.grad(out.loss_numerator, log_probs_BT)
         found.append((out.loss_numerator.detach(), gradient))
     torch.testing.assert_close(found[0], found[1])

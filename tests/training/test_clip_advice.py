@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
-from gspo_cli.stats.clip_share import share_discarded
+from gspo_cli.algorithms import ALGORITHMS, LossInputs
+from gspo_cli.algorithms.contract import Clip
+from gspo_cli.config import Recipe
+from gspo_cli.stats.clip_share import SCALED, measured_share, range_for, share_discarded
+from gspo_cli.training.loop import advise_clip_range
+from gspo_cli.training.session import Session
 from gspo_cli.training.step.clip_advice import clip_advice
+from gspo_cli.training.step.metrics import Accumulator
+from gspo_cli.training.study.arms import Run, resolve_arm
 from gspo_cli.types import StepMetrics
 
 
@@ -23,7 +33,85 @@ def test_a_range_that_discards_too_much_gets_a_proposal() -> None:
     assert share_discarded(advice.low, advice.high, advice.log_std) == pytest.approx(0.15)
     assert advice.by_length == pytest.approx(6e-3)  # 3e-4 sqrt(10,000 / 25)
     sentence = advice.sentence(25.0)
-    assert sentence is not None and "45% of the responses" in sentence and "scaled to 25 tokens, is 0.006" in sentence
+    assert sentence is not None and "45% of the responses with an advantage" in sentence
+    assert "scaled to 25 tokens, is 0.006" in sentence
+
+
+def test_responses_without_an_advantage_have_no_part() -> None:
+    """60 % have none, so 18 % of all responses are 45 % of those that a clip can discard: by hand, 0.18 / 0.4."""
+    skipped = [line(0.0, 0.0), line(0.1, 0.18)]
+    for one in skipped:
+        one.values["update/skipped_rows_frac"] = 0.6
+    advice = clip_advice(skipped, "sequence", 25.0)
+    assert advice is not None and advice.discarded == pytest.approx(0.45) and advice.sentence(25.0) is not None
+    kept = line(0.1, 0.18)  # a KL penalty keeps the rows; their tokens say how many had an advantage
+    kept.values |= {"clip/token_frac": 0.18, "clip/token_frac_active": 0.45, "update/skipped_rows_frac": 0.0}
+    advice = clip_advice([line(0.0, 0.0), kept], "sequence", 25.0)
+    assert advice is not None and advice.discarded == pytest.approx(0.45)
+    tokens = line(0.1, 0.18, "token")
+    tokens.values["clip/token_frac_active"] = 0.45
+    advice = clip_advice([tokens, tokens], "token", 25.0)
+    assert advice is not None and advice.discarded == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize("active", [1.0, 0.4, 0.1])
+def test_the_proposed_range_discards_its_share_of_what_the_metrics_count(active: float) -> None:
+    """Through the loss itself: 4,000 responses of one token, normal log-ratios, some with an advantage."""
+    generator = torch.Generator().manual_seed(0)
+    log_ratio_BT = 0.2 * torch.randn(4000, 1, generator=generator, dtype=torch.float64)
+    sign_B = torch.where(torch.rand(4000, generator=generator) < 0.5, 1.0, -1.0)
+    advantages_B = torch.where(torch.rand(4000, generator=generator) < active, sign_B, 0.0).double()
+    low, high = range_for(0.15, 0.2)
+    mask_BT = torch.ones_like(log_ratio_BT, dtype=torch.bool)
+    inputs = LossInputs(log_ratio_BT, torch.zeros_like(log_ratio_BT), advantages_B, mask_BT)
+    output = ALGORITHMS["gspo"].loss(inputs, ALGORITHMS["gspo"].Params(Clip(low, high)))
+    metrics = Accumulator()
+    metrics.add(output.metrics)
+    for unit in ("sequence", "token"):
+        share = measured_share(unit, metrics.result().values)
+        assert share == pytest.approx(0.15, abs=4 * (0.15 * 0.85 / (4000 * active)) ** 0.5)
+
+
+CLIPS = {name: one.clip_unit for name, one in ALGORITHMS.items() if hasattr(one.Params(), "clip")}
+"""Every algorithm with a hard clip, and what it acts on."""
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_gets_its_own_advice_or_none(name: str) -> None:
+    said = advised(name)
+    if name not in CLIPS:
+        assert said is None
+        return
+    in_nats = hasattr(ALGORITHMS[name].Params(), "log_clip_low")
+    keys = "log_clip_low / log_clip_high" if in_nats else "clip.low / clip.high"
+    what = "responses" if CLIPS[name] == "sequence" else "tokens"
+    assert said is not None and f"of the {what} with an advantage" in said and f"; {keys} = " in said
+    assert ("3e-4" in said) == (name in SCALED)
+
+
+def advised(name: str) -> str | None:
+    """The warning of a run whose clip discards far too much; the log-ratios spread 0.5 a token and 0.1 a response."""
+    recipe = Recipe.model_validate(
+        {"name": "t", "model": {"tiny": {}}, "train": {"minibatches": 2}, "algo": {"name": name}}
+    )
+    if hasattr(ALGORITHMS[name].Params(), "allow_stale"):
+        recipe.algo.__pydantic_extra__["allow_stale"] = True  # type: ignore[index]
+    filled, algorithm, params = resolve_arm(recipe, name)
+    share = None if name not in CLIPS else 0.45
+    values = {"ratio/seq_log_std": 0.1, "ratio/token_log_std": 0.5, "clip/seq_frac": share, "clip/token_frac": share}
+    said: list[str] = []
+    session = Session(*[cast(Any, None)] * 8)
+    session.run = Run(name, filled, algorithm, params)
+    session.hooks = cast(Any, SimpleNamespace(on_preflight=lambda _v, warnings: said.extend(warnings)))
+    session.log = cast(Any, SimpleNamespace(event=lambda *_, **__: None))
+    advise_clip_range(session, [StepMetrics(values), StepMetrics(values)], 25.0)
+    return said[0] if said else None
+
+
+def test_gmpo_gets_nats_from_the_spread_of_its_tokens() -> None:
+    """15 % lie 1.0364 standard deviations out: 0.518 nats at 0.5 a token."""
+    said = advised("gmpo")
+    assert said is not None and "log_clip_low / log_clip_high = 0.52 / 0.52" in said
 
 
 def test_a_range_that_fits_says_nothing() -> None:

@@ -11,14 +11,14 @@ import pytest
 import torch
 from program import Gspo
 
-from gspo_cli.algorithms import ALGORITHMS, grpo
+from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, grpo
 from gspo_cli.errors import GspoError
-from gspo_cli.training.study.trial import check_names, try_algorithm
+from gspo_cli.training.study.trial import checked_names, try_algorithm
 
 
 def own(**changes: Any) -> Any:
     """GRPO with some of its functions replaced."""
-    return SimpleNamespace(**{name: getattr(grpo, name) for name in vars(grpo)} | changes)
+    return AlgorithmSpec.of(SimpleNamespace(**vars(grpo) | changes))
 
 
 def loss(**changes: Any) -> Any:
@@ -26,9 +26,13 @@ def loss(**changes: Any) -> Any:
     return lambda *arguments, **named: replace(grpo.loss(*arguments, **named), **changes)
 
 
+def former(log_probs_BT, old_log_probs_BT, advantages, mask_BT, params, *, weights=None):  # type: ignore[no-untyped-def]
+    """The signature that losses once had."""
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_shipped_ones_pass(name: str) -> None:
-    check_names(name, ALGORITHMS[name])
+    checked_names(name, ALGORITHMS[name])
     try_algorithm(name, ALGORITHMS[name], ALGORITHMS[name].Params())
 
 
@@ -42,7 +46,11 @@ def test_the_shipped_ones_pass(name: str) -> None:
         ({"advantage": lambda r, *_: r.foo}, "failed in advantage()"),
         ({"denominator": lambda *_: "3"}, "denominator() is of type str"),
         ({"token_terms": lambda t, _: t}, "token_terms() is a tensor of shape [4, 3]"),
-        ({"loss": lambda r: r}, "failed in loss()"),
+        ({"loss": lambda i, _: i.foo}, "failed in loss()"),
+        (
+            {"loss": former},
+            "loss(log_probs_BT, old_log_probs_BT, advantages, mask_BT, params, weights) is not loss(inputs",
+        ),
         ({"loss": lambda *_, **__: None}, "loss() is None"),
         ({"loss": loss(loss_numerator=torch.tensor(1.0))}, "loss_numerator is a tensor without a gradient"),
         ({"loss": loss(gradient_weight_BT=torch.ones(4))}, "gradient_weight_BT is a tensor of shape [4]"),
@@ -54,7 +62,7 @@ def test_the_shipped_ones_pass(name: str) -> None:
 def test_a_mistake_is_named(changes: dict[str, Any], said: str) -> None:
     algorithm = own(**changes)
     with pytest.raises(GspoError) as caught:
-        check_names("mine:", algorithm)
+        checked_names("mine:", algorithm)
         try_algorithm("mine:", algorithm, grpo.Params())
     assert said in caught.value.message and "extending.md" in caught.value.hint
 

@@ -1,6 +1,7 @@
 """The checks before the first update: each fault is named, and a sound batch is not."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -53,6 +54,16 @@ def check(
     return preflight(who, batch, parts, STOP)
 
 
+def session_of(name: str, told: Callable[[dict[str, float], list[str]], None], events: list[str]) -> Session:
+    """A session of which this run, what a preflight tells and the names of the events are all there is."""
+    recipe, algorithm, params = resolve_arm(Recipe.model_validate({"name": "t", "model": {"tiny": {}}}), name)
+    session = Session(*[cast(Any, None)] * 8)
+    session.run = loop.Run(name, recipe, algorithm, params)
+    session.hooks = cast(Any, type("H", (), {"on_preflight": staticmethod(told)}))
+    session.log = cast(Any, type("L", (), {"event": staticmethod(lambda event, **_: events.append(event))}))
+    return session
+
+
 def test_a_sound_batch_raises_no_warning(tiny_moe: PreTrainedModel) -> None:
     found = check(tiny_moe)
     assert found.warnings == []
@@ -84,11 +95,8 @@ def test_a_batch_without_signal_is_checked_with_all_its_rows(tiny_moe: PreTraine
     batch, _ = sound()
     advantages = torch.zeros(sum(len(g.samples) for g in batch.groups), dtype=torch.float64)
     reports: list[dict[str, float]] = []
-    recipe, algorithm, params = resolve_arm(Recipe.model_validate({"name": "t", "model": {"tiny": {}}}), "gspo")
-    session = Session(*[cast(Any, None)] * 8)
-    session.run, session.learner = loop.Run("gspo", recipe, algorithm, params), learner(tiny_moe, "gspo")
-    session.hooks = cast(Any, type("H", (), {"on_preflight": staticmethod(lambda values, _w: reports.append(values))}))
-    session.log = cast(Any, type("L", (), {"event": staticmethod(lambda *_, **__: None)}))
+    session = session_of("gspo", lambda values, _: reports.append(values), [])
+    session.learner = learner(tiny_moe, "gspo")
     session.engine = cast(Any, type("E", (), {"info": type("I", (), {"stop_ids": STOP})}))
     parts = make_mini_batches(batch, advantages, Batching(2, 10_000), CPU)
     assert not any(part.micro_batches for part in parts)
@@ -153,14 +161,21 @@ def test_one_mini_batch_can_clip_nothing(tiny_moe: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize(("outside", "warned"), [(0.0, True), (0.1, False)])
 def test_a_band_that_is_never_reached_is_named_once(outside: float, warned: bool) -> None:
-    recipe, algorithm, params = resolve_arm(Recipe.model_validate({"name": "t", "model": {"tiny": {}}}), "gspo")
     said: list[str] = []
     events: list[str] = []
-    session = Session(*[cast(Any, None)] * 8)
-    session.run = loop.Run("gspo", recipe, algorithm, params)
-    session.hooks = cast(Any, type("H", (), {"on_preflight": staticmethod(lambda _v, w: said.extend(w))}))
-    session.log = cast(Any, type("L", (), {"event": staticmethod(lambda name, **_: events.append(name))}))
+    session = session_of("gspo", lambda _, warnings: said.extend(warnings), events)
     for step in range(1, CLIP_RANGE_BATCHES + 5):
         watch_clip_range(session, step, {"ratio/outside_frac": outside, "ratio/seq_min": 0.99, "ratio/seq_max": 1.02})
     assert (len(said), events) == ((1, ["clip_band_never_reached"]) if warned else (0, []))
     assert not warned or "0.02" in said[0]
+
+
+@pytest.mark.parametrize("name", ["grpo", "gmpo"])
+def test_a_clip_of_tokens_is_held_against_the_ratios_of_tokens(name: str) -> None:
+    """|log w| of at most 0.1 is a ratio of 1.105."""
+    said: list[str] = []
+    session = session_of(name, lambda _, warnings: said.extend(warnings), [])
+    values = {"ratio/outside_frac": 0.0, "ratio/seq_min": 0.99, "ratio/seq_max": 1.02, "ratio/token_log_absmax": 0.1}
+    for step in range(1, CLIP_RANGE_BATCHES + 1):
+        watch_clip_range(session, step, values)
+    assert len(said) == 1 and "stayed below 0.11" in said[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gspo_cli.config import Recipe
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.training.study.plans import StudyPlan, record_plan, runs_with_plans
 
 
@@ -25,3 +25,15 @@ def test_a_study_or_one_of_its_runs_goes_on_elsewhere(tmp_path: Path) -> None:
     for stranger in (alone, study / "gspo-s2", tmp_path):
         with pytest.raises(GspoError, match="no study in"):
             runs_with_plans(stranger)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"plans": 3}', '{"plans": [1]}', '{"plans": [], "begun": 3}', '{"plans": [{}]}',
+     '{"plans": [{"recipe": {}, "arms": 3, "seeds": [], "text": ""}]}'],
+)  # fmt: skip
+def test_a_damaged_file_of_a_study_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "study.json").write_text(text)
+    with pytest.raises(GspoError, match=r"study\.json") as caught:
+        runs_with_plans(tmp_path)
+    assert caught.value.code == ExitCode.STORAGE

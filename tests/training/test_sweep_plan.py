@@ -14,6 +14,8 @@ from gspo_cli.training.study.sweep import SweepCell, parse_sweep, studies_of, sw
 def test_commas_within_values_do_not_divide() -> None:
     axes = parse_sweep(["task.terms=[3,5], [8,11]", 'train.optimizer={ betas = [0.9, 0.95] },"a,b"'])
     assert axes == {"task.terms": ["[3,5]", "[8,11]"], "train.optimizer": ["{ betas = [0.9, 0.95] }", '"a,b"']}
+    nested = parse_sweep(["arms.grpo={clip={low=0.1,high=0.2}},{dual_clip=3}"])
+    assert nested == {"arms.grpo": ["{clip={low=0.1,high=0.2}}", "{dual_clip=3}"]}
 
 
 def test_two_axes_are_crossed() -> None:
@@ -35,13 +37,16 @@ def test_axes_of_the_same_last_name_have_their_whole_names() -> None:
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
-        (["train.lr"], "at least two"),
-        (["train.lr=1e-4"], "at least two"),
+        (["train.lr"], "2 to 100"),
+        (["train.lr=1e-4"], "2 to 100"),
+        ([f"train.steps={','.join(map(str, range(1, 102)))}"], "2 to 100"),
+        (["noise.token=0.1,0.10"], "different"),
         (["train.lr=1e-4,1e-4"], "different"),
         (["=1,2"], "a recipe key"),
         (["seed=0,1"], "--seeds"),
         (["algo.name=grpo,gspo"], "--algo"),
         (["train.lr=1,2", "train.lr=3,4"], "one place"),
+        (["algo.clip.low=0.1,0.2", "algo.clip={low=0.3},{low=0.4}"], "one place"),
         (["a.x=1,2", "b.x=1,2", "c.x=1,2"], "one or two axes"),
     ],
 )

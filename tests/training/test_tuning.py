@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import Gspo
@@ -11,12 +12,12 @@ from program import Gspo
 from gspo_cli import recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.training.study.arms import plan_runs
-from gspo_cli.training.study.tuning import expand, parse_grid, with_tuning
+from gspo_cli.training.study.tuning import Axis, expand, join_stages, parse_grid, parse_halving, survivors, with_tuning
 
 
 def test_every_arm_gets_every_point_of_the_grid() -> None:
     grid = parse_grid(["algo.lr=5e-5,1e-4", "algo.clip.high=0.3,0.4"])
-    assert grid == {"lr": [5e-5, 1e-4], "clip.high": [0.3, 0.4]}
+    assert grid == [Axis(None, "lr", [5e-5, 1e-4]), Axis(None, "clip.high", [0.3, 0.4])]
     filled, labels, trials = expand(recipe.load("quickstart"), ["grpo", "gspo"], grid)
     assert labels == [f"{arm}.{n}" for arm in ("grpo", "gspo") for n in (1, 2, 3, 4)]
     runs = {run.arm: run.recipe.algo for run in plan_runs(filled, labels, [100])}
@@ -25,10 +26,107 @@ def test_every_arm_gets_every_point_of_the_grid() -> None:
     assert trials["grpo.2"] == {"arm": "grpo", "chosen": {"lr": 5e-5, "clip.high": 0.4}}
 
 
-@pytest.mark.parametrize("text", ["algo.lr=1e-4", "train.lr=1e-4,2e-4", "algo.lr", "algo.lr=,"])
+def test_an_axis_of_one_arm_and_tables_that_leave_a_key_out() -> None:
+    texts = [
+        "algo.lr=1e-4,2e-4",
+        "arms.grpo={},{dual_clip=3}",
+        "arms.gspo.clip={low=3e-4,high=4e-4},{low=0.2,high=0.27}",
+    ]
+    filled, labels, trials = expand(recipe.load("quickstart"), ["grpo", "gspo", "reinforce"], parse_grid(texts))
+    assert labels == [*(f"{arm}.{n}" for arm in ("grpo", "gspo") for n in (1, 2, 3, 4)), "reinforce.1", "reinforce.2"]
+    runs = {run.arm: run for run in plan_runs(filled, labels, [100])}
+    assert [runs[f"grpo.{n}"].params.dual_clip for n in (1, 2, 3, 4)] == [None, 3, None, 3]
+    assert [runs[f"gspo.{n}"].params.clip.low for n in (1, 2, 3, 4)] == [3e-4, 0.2, 3e-4, 0.2]
+    assert [runs[f"gspo.{n}"].recipe.algo.lr for n in (1, 2, 3, 4)] == [1e-4, 1e-4, 2e-4, 2e-4]
+    assert trials["grpo.1"]["chosen"] == {"lr": 1e-4} and trials["gspo.4"]["chosen"]["clip.high"] == 0.27
+    with pytest.raises(GspoError, match="names the arm 'sapo'"):
+        expand(recipe.load("quickstart"), ["grpo"], parse_grid(["arms.sapo.lr=1e-4,2e-4"]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["algo.lr=1e-4", "train.lr=1e-4,2e-4", "algo.lr", "algo.lr=,", "arms=1,2", "arms.grpo=1,2", "algo=3,{lr=1e-4}",
+     "arms.=1,2"],
+)  # fmt: skip
 def test_what_is_no_grid(text: str) -> None:
     with pytest.raises(GspoError, match="is not a grid"):
         parse_grid([text])
+
+
+def test_more_trials_than_anyone_trains_are_refused() -> None:
+    values = ",".join(map(str, range(1, 41)))
+    with pytest.raises(GspoError, match="more than 1000 trials"):
+        expand(recipe.load("quickstart"), ["grpo"], parse_grid([f"algo.lr={values}", f"algo.clip.high={values}"]))
+
+
+def test_a_value_is_tried_once() -> None:
+    with pytest.raises(GspoError, match="has a value twice"):
+        parse_grid(["algo.lr=1e-4,2e-4,0.0001"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["algo.lr=1e-4,2e-4", "algo.lr=3e-4,4e-4"], "sets lr of grpo twice"),
+        (["algo.lr=1e-4,2e-4", "arms.grpo.lr=3e-4,4e-4"], "sets lr of grpo twice"),
+        (["algo.clip.low=0.1,0.2", "arms.grpo={},{clip={low=0.3,high=0.4}}"], "sets clip.low of grpo twice"),
+        (["algo.name=grpo,gspo"], "tries algorithms"),
+    ],
+)
+def test_axes_that_decide_one_key_are_refused(texts: list[str], why: str) -> None:
+    with pytest.raises(GspoError, match=why):
+        expand(recipe.load("quickstart"), ["grpo", "gspo"], parse_grid(texts))
+
+
+def test_an_own_algorithm_needs_a_label_to_be_tuned(tmp_path: Path) -> None:
+    with pytest.raises(GspoError, match="with the arm mine:algorithm"):
+        expand(recipe.load("quickstart"), ["mine:algorithm"], parse_grid(["algo.lr=1e-4,2e-4"]))
+    with pytest.raises(GspoError, match="with the arm mine:algorithm"):
+        with_tuning(recipe.load("quickstart"), ["mine:algorithm"], [0], tmp_path)
+
+
+def test_arms_share_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shared_folder.py").write_text("from gspo_cli.algorithms import grpo as algorithm\n")
+    loaded = recipe.load("quickstart", {}, ['arms={shared_folder-algorithm={name="grpo"}}'])
+    with pytest.raises(GspoError, match="would share the run folder"):
+        plan_runs(loaded, ["shared_folder-algorithm", "shared_folder:algorithm"], [0])
+
+
+def stage(arm: str, order: list[int], seeds: list[int]) -> dict[str, Any]:
+    scores = [{"trial": f"{arm}.{n}", "score": 1 / (place + 1)} for place, n in enumerate(order)]
+    chosen = {"lr": order[0]}
+    return {arm: {"scores": scores, "seeds": seeds, "chosen": chosen, "gen_tokens": 10.0, "seconds": 1.0, "trials": 0}}
+
+
+def test_a_stage_keeps_a_third_and_at_least_two() -> None:
+    """16 trials, then 5, then 2; 4 trials, then 2, and no third stage."""
+    assert survivors(stage("a", [3, *range(4, 17), 1, 2], [0])) == ["a.3", "a.4", "a.5", "a.6", "a.7"]
+    assert survivors(stage("a", [5, 4, 3, 2, 1], [0])) == ["a.5", "a.4"]
+    assert survivors(stage("a", [2, 1, 4, 3], [0]) | stage("b", [2, 1], [0])) == ["a.2", "a.1"]
+    assert survivors(stage("a", [2, 1], [0])) == []
+
+
+def test_the_last_stage_decides_and_every_stage_costs() -> None:
+    first, second = stage("a", [2, 1, 4, 3], [7]) | stage("b", [1, 2], [7]), stage("a", [1, 2], [7, 8])
+    joined = join_stages([first, second])
+    assert joined["a"]["chosen"] == {"lr": 1} and [row["trial"] for row in joined["a"]["scores"]] == [
+        "a.1", "a.2", "a.4", "a.3"
+    ]  # fmt: skip
+    assert (joined["a"]["trials"], joined["a"]["seeds"], joined["a"]["gen_tokens"]) == (4, [7, 8], 20.0)
+    assert (joined["b"]["trials"], joined["b"]["seeds"], joined["b"]["chosen"]) == (2, [7], {"lr": 1})
+
+
+@pytest.mark.parametrize("text", ["30", "60,30", "30,30", "0,30", "30,x", "", "30,-60", "30,60.5"])
+def test_what_are_no_stages(text: str) -> None:
+    with pytest.raises(GspoError, match="is not a list of stages"):
+        parse_halving(text, [1, 2, 3])
+
+
+def test_each_stage_needs_a_seed() -> None:
+    assert parse_halving("30,60", [100, 101, 102]) == [30, 60]
+    with pytest.raises(GspoError, match="adds one"):
+        parse_halving("30,60,120", [100, 101])
 
 
 def test_what_chose_a_setting_cannot_test_it(tmp_path: Path) -> None:
@@ -60,10 +158,55 @@ def test_from_the_grid_to_the_comparison(gspo_here: Gspo, smoke: Path, tmp_path:
     config = json.loads((tmp_path / "study" / "gspo-s1" / "config.json").read_text())
     assert config["algo"]["lr"] == found["gspo"]["chosen"]["lr"]
     assert config["report"]["tuning"]["grpo"]["seeds"] == [100]
+    assert found["gspo"]["conditions"]["algo.clip.low"] == 3e-4 and "train.steps" not in found["gspo"]["conditions"]
     text = gspo_here("report", "compare", tmp_path / "study").out
     assert "grpo: 2 trials on seeds [100], chose lr =" in text and " tokens and " in text
     compared = json.loads(gspo_here("report", "compare", tmp_path / "study", "--json").out)
     assert compared["tuning"]["gspo"]["chosen"] == found["gspo"]["chosen"]
+    assert compared["settings"]["tuned_elsewhere"] == ""
+    tuned = (*both, "--tuned", tmp_path / "tuning", "--seeds", "0,1,2,3", "--jobs", "2", "--name", "noisy")
+    assert gspo_here(*tuned, "--set", "noise.token=1").code == 0
+    compared = json.loads(gspo_here("report", "compare", tmp_path / "noisy", "--json").out)
+    assert compared["settings"]["tuned_elsewhere"] == "learning rates tuned at noise.token=0 instead of 1"
+
+
+@pytest.mark.slow
+def test_halving_goes_on_where_it_stopped_and_takes_more_trials(
+    gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = [part for key in ("eval.bench=[]", "report.metric=reward/mean:last@1") for part in ("--set", key)]
+    where = ("train", smoke, "--out", tmp_path, "--algo", "grpo,gspo")
+    command = (*where, "--halving", "1,2", "--seeds", "100,101", *sets)
+    clip = ("--grid", "arms.gspo.clip.high=4e-4,0.2")
+    whole = gspo_here(*command, "--name", "whole", "--grid", "algo.lr=1e-5,1e-3,1e-2", *clip)
+    assert whole.code == 0, whole.err
+    wanted = json.loads((tmp_path / "whole" / "tuning.json").read_text())
+    assert [len(wanted["arms"][arm]["scores"]) for arm in ("grpo", "gspo")] == [3, 6]
+    batches = [row["batches"] for row in wanted["arms"]["gspo"]["scores"]]
+    assert batches == [2, 2, 1, 1, 1, 1] and wanted["arms"]["gspo"]["seeds"] == [100, 101]
+
+    with monkeypatch.context() as stopped:  # after the first trial
+        stopped.setattr("gspo_cli.cli.train.execute.report_run", interrupt)
+        assert gspo_here(*command, "--name", "parts", "--grid", "algo.lr=1e-5,1e-3", *clip).code == 130
+    assert gspo_here("train", "--resume", tmp_path / "parts").code == 0
+    more = gspo_here(*command, "--name", "parts", "--grid", "algo.lr=1e-5,1e-3,1e-2", *clip)
+    assert more.code == 0, more.err
+    found = json.loads((tmp_path / "parts" / "tuning.json").read_text())
+    for table in (wanted, found):
+        for arm in table["arms"].values():
+            arm.pop("seconds"), arm.pop("study")
+    assert found == wanted
+    grid = ("--grid", "algo.lr=1e-5,1e-3,1e-2", *clip)
+    for other in (
+        ("--grid", "algo.lr=1e-4,1e-3", *clip), (*grid, "--set", "train.grad_clip=0.1"), (*grid, "--halving", "1,3"),
+        (*grid, "--seeds", "100,102"),
+    ):  # fmt: skip
+        changed = gspo_here(*command, "--name", "parts", *other)
+        assert changed.code == 2 and "holds another tuning" in changed.err
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.slow
@@ -105,3 +248,10 @@ def test_a_start_model_per_seed_is_trained_and_shared_by_the_arms(gspo_here: Gsp
         run.name: json.loads((run / "run.json").read_text())["model_sha256"] for run in (tmp_path / "demo").glob("*-s*")
     }
     assert start["grpo-s0"] == start["gspo-s0"] != start["grpo-s1"] == start["gspo-s1"]
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '{"arms": 3}', '{"arms": {"grpo": 3}}', "[" * 100_000])
+def test_a_damaged_tuning_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tuning.json").write_text(text)
+    with pytest.raises(GspoError, match="holds no finished tuning"):
+        with_tuning(recipe.load("quickstart"), ["grpo"], [0], tmp_path)

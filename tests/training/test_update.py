@@ -14,7 +14,7 @@ from test_batches import CPU, learner, rollout_batch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.algorithms import ALGORITHMS, LossInputs
 from gspo_cli.config import AlgoConfig, Correction, Kl
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.training.step.batches import Batching, Row, lay_out, make_mini_batches, rewards_and_groups
@@ -67,9 +67,8 @@ def test_eos_has_a_gradient(tiny_moe: PreTrainedModel) -> None:
     last_BT = micro.mask_BT & ~torch.nn.functional.pad(micro.mask_BT[:, 1:], (0, 1))
     scores = token_scores(tiny_moe, micro.input_ids_BT, micro.mask_BT, 1.0).log_probs_BT
     log_probs_BT = scores.detach().requires_grad_()
-    output = ALGORITHMS["gspo"].loss(
-        log_probs_BT, scores.detach(), micro.advantages, micro.mask_BT, ALGORITHMS["gspo"].Params()
-    )
+    inputs = LossInputs(log_probs_BT, scores.detach(), micro.advantages, micro.mask_BT)
+    output = ALGORITHMS["gspo"].loss(inputs, ALGORITHMS["gspo"].Params())
     (gradient_BT,) = torch.autograd.grad(output.loss_numerator, log_probs_BT)
     assert (gradient_BT[last_BT] != 0).all() and len(gradient_BT[last_BT]) == 16
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gspo_cli.algorithms import gspo
+from gspo_cli.algorithms import LossInputs, gspo
 from gspo_cli.stats.pareto import LONGEST, pareto_k
 from gspo_cli.training.step.metrics import Accumulator, merge_ranks
 from gspo_cli.training.step.weight_health import clip_metrics, health_metrics, length_edges, tail
@@ -32,10 +32,10 @@ def test_by_hand() -> None:
     log_probs_BT = torch.tensor([[2 * x, 0.0], [x, math.nan]], dtype=torch.float64)
     advantages = torch.tensor([1.0, -1.0], dtype=torch.float64)
     nothing = torch.empty(0, dtype=torch.int64)
-    micro = MicroBatch(mask_BT.long(), mask_BT, advantages, old_BT, nothing, nothing, torch.tensor([0, 1, 2]))
+    micro = MicroBatch(mask_BT.long(), mask_BT, advantages, old_BT, nothing, nothing, torch.tensor([0, 1, 2]), nothing)
     micro.old_log_probs_BT = old_BT
     params = gspo.Params()
-    output, at_one = (gspo.loss(now, old_BT, advantages, mask_BT, params) for now in (log_probs_BT, old_BT))
+    output, at_one = (gspo.loss(LossInputs(now, old_BT, advantages, mask_BT), params) for now in (log_probs_BT, old_BT))
     edges = length_edges(MiniBatch([micro], mask_BT, 0))
     assert edges == (1.25, 1.5, 1.75)
     found = values(health_metrics(log_probs_BT, micro, output, at_one.gradient_weight_BT, edges))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,14 +11,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from code_rows import CHECKER, answering, cf_row, write
-from program import Done, Gspo
+from program import Done
 from sandboxes import own_sandbox
 
-from gspo_cli.config import TinyModel
 from gspo_cli.evals.benchmark import DataChoice
 from gspo_cli.evals.benchmarks import codeforces
 from gspo_cli.evals.benchmarks.elo import estimate_rating
-from gspo_cli.models.tiny import build_tiny
 from gspo_cli.rewards.code.script import CheckedTests, grade_checked, same_words
 from gspo_cli.sandbox.contract import Sandbox
 
@@ -37,14 +36,6 @@ def sandbox() -> Iterator[Sandbox]:
     opened = own_sandbox()
     yield opened
     opened.close()
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    for part in build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=1):
-        part.save_pretrained(folder)
-    return folder
 
 
 def checked(checker: str | None, given: str = "3\n", expected: str = "4") -> CheckedTests:
@@ -131,14 +122,9 @@ def test_generated_tests_complete_the_official_ones(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def evaluate(gspo_here: Gspo, tiny: Path, tmp_path: Path) -> Callable[..., Done]:
+def evaluate(evaluate: Callable[..., Done]) -> Callable[..., Done]:
     own_sandbox().close()
-
-    def run(*more: str | Path) -> Done:
-        fast = ("--set", "model.threads=1", "--max-tokens", "6", "--bench", "codeforces")
-        return gspo_here("eval", "benchmarks", tiny, "--out", tmp_path / "out", *fast, *more)
-
-    return run
+    return functools.partial(evaluate, "--bench", "codeforces")
 
 
 def test_both_ratings(evaluate: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

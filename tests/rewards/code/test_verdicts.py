@@ -75,8 +75,8 @@ def test_official_verdicts_on_all_programs_of_our_own(sandbox: Sandbox) -> None:
 
 def core(shared_data: Path, grader: str) -> list[dict[str, Any]]:
     rows = [r for r in read(shared_data / CASES) if not r["timing_sensitive"] and not r["reward_hack"]]
-    # a race as a script: its two processes read one input (the official grader takes os.fork away)
-    return [r for r in rows if (r["id"], grader) != ("s-os-fork", "script")]
+    # As scripts: a race of two processes for one input, and a numpy integer, which counts by its value.
+    return [r for r in rows if grader == "official" or r["id"] not in ("s-os-fork", "f-numpy-int")]
 
 
 @pytest.mark.parametrize("grader", ["official", "script"])
@@ -132,7 +132,8 @@ SCRIPT = [
     (function(METHOD + "return (x, 2)", expected="[1, 2]"), "accepted"),
     (function(METHOD + "return {x}", expected="[1]"), "wrong_answer"),
     (function(METHOD + "return (i for i in [1])", expected="[1]"), "wrong_answer"),
-    (function("import numpy\n" + METHOD + "return numpy.int64(x)"), "wrong_answer"),  # no JSON
+    (function("import numpy\n" + METHOD + "return numpy.int64(x)"), "accepted"),
+    (function("import numpy\n" + METHOD + "return numpy.array([x])", expected="[1]"), "wrong_answer"),
     (function(METHOD + "raise ValueError"), "runtime_error"),
     (function("import sys\n" + METHOD + "sys.exit(0)"), "runtime_error"),
     (function("class Solution: pass"), "runtime_error"),

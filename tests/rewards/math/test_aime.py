@@ -17,9 +17,11 @@ RIGHT = r"""
 \boxed{\displaystyle 204}
 \boxed{204 \text{ cm}^2} | \boxed{204\,\mathrm{km/h}} | \boxed{204 minutes} | \boxed{\text{204 miles}}
 \boxed{204\text{ apples}}
-\boxed{204^\circ} | \boxed{204^{\circ}} | \boxed{204°} | \boxed{204\%} | \boxed{\$204} | \boxed{€204}
+\boxed{204^\circ} | \boxed{204^{\circ}} | \boxed{204°} | \boxed{\$204} | \boxed{€204}
 \boxed{204_{10}}
-\boxed{x = 204} | \boxed{m+n = 200+4 = 204} | \boxed{f(1,2) = 200+4 = 204} | \boxed{\approx 204}
+\boxed{x = 204} | \boxed{m+n = 200+4 = 204} | \boxed{f(1,2) = 200+4 = 204}
+\boxed{100+104} | \boxed{408/2} | \boxed{\frac{408}{2}} | \boxed{2\cdot 102} | \boxed{204^1} | \boxed{\left(204\right)}
+\boxed{\binom{18}{2}+51} | \boxed{2.04e2} | \boxed{204,} | \boxed{204\text{th}} | \boxed{$204$ dollars}
 \boxed{N \equiv 204 \pmod{1000}}
 \boxed{２０４} | \boxed{٢٠٤} | \boxed{𝟐𝟎𝟒} | \boxed{1} \boxed{204} | \boxed{204}\boxed{}
 \boxed{204} I used \boxed for it.
@@ -30,9 +32,12 @@ Final Answer: The final answer is $204$. I hope it is correct. | <think>\boxed{1
 <think>a</think>\boxed{1}<think>b</think>\boxed{204} | </think>\boxed{204}
 """
 NO_ANSWER = r"""
-\boxed{-204} | \boxed{−204} | \boxed{--204} | \boxed{204.5} | \boxed{204²} | \boxed{²⁰⁴} | \boxed{①}
+\boxed{-204} | \boxed{−204} | \boxed{--204} | \boxed{204.5} | \boxed{²⁰⁴} | \boxed{①}
 \boxed{Ⅷ} | \boxed{½}
-\boxed{100+104} | \boxed{408/2} | \boxed{\frac{408}{2}} | \boxed{5!} | \boxed{2^{10}} | \boxed{204^1}
+\boxed{204\%} | \boxed{204\text{ percent}} | \boxed{\approx 204}
+\boxed{x \approx 204} | \boxed{204 \mod 1000}
+\boxed{\textbf{(B)}\ 204} | \boxed{\text{5}=204} | \boxed{\text{maybe 5 but}=204} | \boxed{5, x=204}
+\boxed{\frac{409}{2}}
 \boxed{\pm 204}
 \boxed{204 205} | \boxed{204, 205} | \boxed{204;205} | \boxed{204,\,205} | \boxed{204 \text{ or } 205}
 \boxed{\{204\}}
@@ -40,7 +45,7 @@ NO_ANSWER = r"""
 \boxed{204 = x} | \boxed{203 = 204} | \boxed{f(1,2) = 2 = 204}
 \boxed{0 \le x \le 204} | \boxed{x \ne 204} | \boxed{x != 204} | \boxed{x=200, y=204}
 \boxed{x=1 \text{ or } x=204}
-\boxed{204_{8}} | \boxed{0xCC} | \boxed{1e2} | \boxed{1_000} | \boxed{10,24} | \boxed{0,204}
+\boxed{204_{8}} | \boxed{0xCC} | \boxed{1_000} | \boxed{10,24} | \boxed{0,204}
 \boxed{\text{two hundred}}
 \boxed{204\text{k}} | \boxed{204\mathrm{i}} | \boxed{204\mathrm{e}}
 \boxed{204\text{ incorrect}} | \boxed{204\text{ tenths}}

@@ -62,7 +62,7 @@ def test_a_bomb_ends_and_the_next_answer_is_graded(bomb: str | list[str]) -> Non
         found = grade_math(f"\\boxed{{{text}}}", "204")
         assert time.monotonic() - start < algebra.CEILING_S / 2  # 3 s of its own time
         assert (found.verdict, found.reason, found.score.value) in {
-            ("grader_error", "timeout", None), ("wrong", "refused", 0.0)
+            ("wrong", "timeout", 0.0), ("wrong", "refused", 0.0)
         }  # fmt: skip
         assert grade_math(r"\boxed{1+x}", "x+1").verdict == "correct"
     start = time.monotonic()
@@ -87,22 +87,26 @@ def waiting_worker(folder: Path, does: str) -> Worker:
     return Worker()
 
 
+def cpu_s(pid: int) -> float:
+    """CPU seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 SAME = 'print(\'{"id": 1, "same": true}\', flush=True)'
 
 
 def test_the_deadline_is_the_workers_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that gets no processor, here because it sleeps, has time left; one that computes has not."""
-    monkeypatch.setattr(algebra, "PROGRAM", tmp_path / "worker.py")
     monkeypatch.setattr(algebra, "DEADLINE_S", 0.2)
+    busy = Worker()
+    assert busy.compare("204", BOMBS[0], lambda: None) == "timeout"
+    assert busy.process.returncode == -signal.SIGPROF
+    busy.close()
+    monkeypatch.setattr(algebra, "PROGRAM", tmp_path / "worker.py")
     starved = waiting_worker(tmp_path, f"time.sleep(0.7); {SAME}")
     assert starved.compare("1", "2", lambda: None) == "same"
     starved.close()
-    busy = waiting_worker(
-        tmp_path, f"start = time.process_time()\nwhile time.process_time() < start + 60: pass\n{SAME}"
-    )
-    assert busy.compare("1", "2", lambda: None) == "timeout"
-    assert busy._cpu_s() < 30
-    busy.close()
 
 
 @pytest.mark.parametrize("stops", ["time.sleep(600)", "os.kill(os.getpid(), 19)"])
@@ -121,22 +125,15 @@ def test_a_worker_that_sleeps_or_is_stopped_ends_by_the_clock(
     pool.close()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGPROF, signal.SIGALRM])
-def test_the_workers_own_timers_are_timeouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signum: int) -> None:
-    monkeypatch.setattr(algebra, "PROGRAM", tmp_path / "worker.py")
-    worker = waiting_worker(tmp_path, f"os.kill(os.getpid(), {int(signum)})")
-    assert worker.compare("1", "2", lambda: None) == "timeout"
-    worker.close()
-
-
 @pytest.mark.slow
 def test_a_busy_machine_times_out_no_honest_comparison(verifier: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison takes some 0.1 s of CPU time, and each of its seconds is shared with a dozen loops."""
     hard = r"\frac{\sin(3x)}{\sin(x)}-\frac{\cos(3x)}{\cos(x)}"
     assert verifier.compare("2", hard) == "same"
-    used = verifier._idle[0]._cpu_s()
+    pid = verifier._idle[0].process.pid
+    used = cpu_s(pid)
     assert verifier.compare("2", hard + "+0") == "same"
-    needed = max(verifier._idle[0]._cpu_s() - used, 0.05)
+    needed = max(cpu_s(pid) - used, 0.05)
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * (os.cpu_count() or 1))]
     try:
         monkeypatch.setattr(algebra, "DEADLINE_S", 3 * needed)

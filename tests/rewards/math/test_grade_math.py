@@ -84,8 +84,8 @@ def test_the_gold_answer_itself_is_seen_by_reading() -> None:
     [
         ("#### 1,024", "1024", "correct"), ("#### $1,024.00 dollars", "1024", "correct"), ("#### 18.", "18", "correct"),
         ("#### 18", "18.00", "correct"), ("#### 1/2", "0.5", "correct"), ("#### 19", "18", "wrong"),
-        ("#### eighteen", "18", "no_answer"), (r"\boxed{\sqrt{4}}", "2", "no_answer"), ("so 18", "18", "no_answer"),
-        ("#### 2**9", "512", "no_answer"), ("#### 1e3", "1000", "no_answer"), ("#### " + "9" * 50, "1", "no_answer"),
+        ("#### eighteen", "18", "no_answer"), (r"\boxed{\sqrt{4}}", "2", "correct"), ("so 18", "18", "no_answer"),
+        ("#### 2**9", "512", "no_answer"), ("#### 1e3", "1000", "correct"), ("#### " + "9" * 50, "1", "no_answer"),
         ("#### 18", "eighteen", "grader_error"),
     ],
 )  # fmt: skip

@@ -17,8 +17,8 @@ from gspo_cli.rewards.math.typography import tidy
 from gspo_cli.rewards.verdict import Verdict
 
 CHECKERS: dict[str, Callable[[str, str], Verdict]] = {"aime": grade_aime, "math": grade_math}
-OUR_POLICY = {"int-expr", "int-fraction-equal", "int-power"}
-"""What no evaluation means: these are not read as the integer they amount to."""
+OUR_POLICY = {"int-percent"}
+"""50% is not the integer 50."""
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,33 @@
+"""A model to evaluate, and the command that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from program import Done, Gspo
+
+from gspo_cli.config import TinyModel
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level model folder; leave it unchanged."""
+    from gspo_cli.models.tiny import build_tiny
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    for part in build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=1):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def evaluate(gspo_here: Gspo, tiny: Path, tmp_path: Path) -> Callable[..., Done]:
+    """`gspo eval benchmarks` of that model."""
+
+    def run(*more: str | Path) -> Done:
+        fast = ("--set", "model.threads=1", "--max-tokens", "6")
+        return gspo_here("eval", "benchmarks", tiny, "--out", tmp_path / "out", *fast, *more)
+
+    return run

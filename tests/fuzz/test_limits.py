@@ -1,0 +1,259 @@
+"""Limits of what is read from outside: numbers, texts, pipes, keys, chains and addresses that were made to harm."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import os
+import pickle
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gspo_cli import recipe
+from gspo_cli.errors import GspoError
+from gspo_cli.evals.data import raw_problems
+from gspo_cli.models.files import check_model_folder, check_source
+from gspo_cli.report.page.html import shown
+from gspo_cli.report.page.serve import PageServer, now_table
+from gspo_cli.report.runs.facts import read_events
+from gspo_cli.report.runs.folders import newest_study, read_study
+from gspo_cli.rewards.code.code_tests import MAX_OPCODES, BadTests, CodeTests, unpack_tests
+from gspo_cli.rewards.code.outputs import same_value
+from gspo_cli.rewards.graders import GRADERS, read_rows
+from gspo_cli.rewards.math.grade import grade_math
+from gspo_cli.rollout.vllm.transfer import ServerClient
+from gspo_cli.rows import DataFile
+from gspo_cli.runlog.folder import newest_run
+from gspo_cli.runlog.import_logs import import_run
+from gspo_cli.runlog.strict_json import parse_object, read_object
+from gspo_cli.tasks.data import load_rows
+
+
+def parts_of(read: Callable[[], object]) -> GspoError:
+    with pytest.raises(GspoError) as error:
+        read()
+    assert error.value.message and error.value.why and error.value.hint
+    return error.value
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A small run."""
+    folder = tmp_path / "out" / "demo" / "gspo-s0"
+    folder.mkdir(parents=True)
+    about = {"run_id": "x", "arm": "gspo", "seed": 0, "created": "2026-01-01T00:00:00Z"}
+    (folder / "run.json").write_text(json.dumps(about))
+    (folder / "config.json").write_text(json.dumps({"algo": {"name": "gspo"}, "train": {"steps": 2}, "name": "demo"}))
+    (folder / "metrics.jsonl").write_text("")
+    (folder / "events.jsonl").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["run.json", "config.json", "metrics.jsonl", "events.jsonl", "run.lock"])
+def test_a_pipe_is_no_file_of_a_run(run: Path, name: str) -> None:
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    read_study_of = [lambda: read_study(run.parent)] if name != "run.json" else []
+    for read in [*read_study_of, *([lambda: read_object(run / name)] if name.endswith(".json") else [])]:
+        parts_of(read)
+    if name == "run.json":
+        parts_of(lambda: newest_run(run.parents[1]))
+        parts_of(lambda: newest_study(run.parents[1]))
+    if name == "events.jsonl":
+        assert read_events(run) == []
+
+
+def test_a_pipe_is_no_file_of_a_model_and_no_log(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    os.mkfifo(tmp_path / "model.safetensors")
+    assert "ordinary" in parts_of(lambda: check_model_folder(tmp_path)).message
+    os.mkfifo(tmp_path / "log.json")
+    parts_of(lambda: import_run(tmp_path / "log.json", tmp_path / "study", "gspo", "gspo", 0))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 99999999999999999999}', '{"a": -99999999999999999999}', '{"a": 1' + "0" * 4000 + "}", '{"a": "\\ud800"}',
+     '{"\\uDFFF": 1}', '{"a": "\\ud83d"}', '{"a": "\ud800"}'],
+)  # fmt: skip
+def test_logs_hold_numbers_and_texts_of_bounded_kind(text: str) -> None:
+    with pytest.raises(ValueError, match=r"overflows|surrogate"):
+        parse_object(text)
+    assert parse_object('{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+
+
+def test_duplicate_keys_are_found_at_once() -> None:
+    start = time.process_time()
+    with pytest.raises(ValueError, match="duplicate key 'k7'"):
+        parse_object("{" + ",".join(f'"k{i}":1' for i in [*range(50_000), 7]) + "}")
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("step", [99999999999999999999, 2**40, -(10**30)])
+def test_an_imported_step_is_bounded(tmp_path: Path, step: int) -> None:
+    (tmp_path / "trl.json").write_text(json.dumps({"log_history": [{"step": step, "reward": 0.5}]}))
+    parts_of(lambda: import_run(tmp_path / "trl.json", tmp_path / "study", "gspo", "gspo", 0))
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("name", ["a", 7, None, ["x"], {"y": 1}])
+def test_an_index_names_files(tmp_path: Path, name: Any) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+    parts_of(lambda: check_source(str(tmp_path)))
+
+
+def test_a_long_chain_of_recipes_is_refused(tmp_path: Path) -> None:
+    for i in range(1500):
+        (tmp_path / f"r{i}.toml").write_text(f'extends = "r{i + 1}"\n')
+    assert "too many" in parts_of(lambda: recipe.load(str(tmp_path / "r0.toml"))).message
+
+
+def test_many_unknown_keys_are_named_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text('extends = "quickstart"\n' + "".join(f"unknown_key_{i} = 1\n" for i in range(100_000)))
+    start = time.process_time()
+    parts_of(lambda: recipe.load(str(path)))
+    assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "http://", "host:8000", "http://u:secret@host:8000",
+                                 "https://secret@host"])  # fmt: skip
+def test_a_server_is_named_by_an_address_without_a_password(url: str) -> None:
+    error = parts_of(lambda: recipe.load("quickstart", sets=[f"rollout.vllm.url={url}"]))
+    assert "rollout.vllm.url" in error.message and "secret" not in str(error)
+    assert recipe.load("quickstart", sets=["rollout.vllm.url=https://host/x"]).rollout.vllm.url == "https://host/x"
+
+
+def test_no_error_shows_the_password_of_an_address() -> None:
+    assert "secret" not in str(ServerClient("http://u:secret@host:8000", 1.0).lost("http://u:secret@host:8000/x: no"))
+
+
+class Redirecting(http.server.BaseHTTPRequestHandler):
+    """Sends every reader to `target`, and keeps the keys that arrive."""
+
+    target, keys = "", []  # type: ignore[var-annotated]
+
+    def do_GET(self) -> None:
+        self.keys.append((self.path, self.headers.get("Authorization")))
+        self.send_response(302 if self.path != "/there" else 200)
+        self.send_header("Location", self.target)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[http.server.HTTPServer]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def test_the_key_follows_no_redirect(elsewhere: http.server.HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = elsewhere.server_address[1]
+    Redirecting.target, Redirecting.keys = f"http://localhost:{port}/there", []
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    client = ServerClient(f"http://127.0.0.1:{port}", 5.0)
+    for ask in (client.get, client.post):
+        assert "302" in parts_of(lambda ask=ask: ask("/version")).why  # type: ignore[misc]
+    assert [path for path, _ in Redirecting.keys] == ["/version"] * 2
+
+
+def packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9)).decode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    {
+        "a large text": pickle.dumps("[" + " " * (64 << 20) + "]", 4),
+        "many values": pickle.dumps("[" + ",".join(["[]"] * 8_000_000) + "]", 4),
+        "many marks": b"\x80\x04" + b"\x94" * (8 << 20) + b".",
+        "many frames": b"\x80\x04" + (b"\x95" + bytes(8)) * (1 << 20) + b".",
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_packed_tests_unpack_within_limits(data: tuple[str, bytes]) -> None:
+    field, start = packed(data[1]), time.process_time()
+    with pytest.raises(BadTests):
+        unpack_tests("[]", field, "{}")
+    assert time.process_time() - start < 2
+    assert MAX_OPCODES >= 5
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1, "a": 2}', '[{"b": {"a": 1, "a": 1}}]', '{"a": 1' + "0" * 5000 + ', "a": 2}']
+)
+def test_expected_values_and_arguments_name_a_key_once(text: str) -> None:
+    for inputs, outputs in (((text,), ("1",)), (("1",), (text,))):
+        with pytest.raises(BadTests):
+            CodeTests(inputs, outputs, "f").check()
+
+
+def test_a_result_names_a_key_once() -> None:
+    expected = {"a": 1, "b": 2}
+    assert same_value(["d", ["a", 1], ["b", 2]], expected)
+    assert not same_value(["d", ["a", 1], ["a", 1]], expected)
+    assert not same_value(["d", ["a", 1], [["i", "0x1"], 1]], expected)
+
+
+def test_an_answer_cannot_choose_not_to_be_graded() -> None:
+    found = grade_math(r"\boxed{(x+y+z+w+u+v)^{1000}}", "17")
+    assert (found.verdict, found.passed, found.score.value) == ("wrong", False, 0.0)
+
+
+def test_a_gold_answer_that_cannot_be_compared_is_the_graders_failure() -> None:
+    assert grade_math(r"\boxed{17+x}", "(x+y+z+w+u+v)^{1000}").score.value is None
+
+
+@pytest.mark.parametrize("gold", [float("nan"), float("inf"), "NaN", "nan"])
+def test_a_gold_answer_that_is_no_number_rewards_nobody(tmp_path: Path, gold: float | str) -> None:
+    if isinstance(gold, str):
+        assert grade_math(rf"\boxed{{{gold}}}", gold).verdict == "grader_error"
+        return
+    row = {"id": 1, "problem": "p", "answer": gold, "response": "r", "gold": gold}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    parts_of(lambda: read_rows(tmp_path / "a.jsonl", GRADERS["math"]))
+    parts_of(lambda: raw_problems([DataFile("a", "", [row])], "a"))
+    columns = {"prompt": "problem", "answer": "answer"}
+    parts_of(lambda: load_rows(str(tmp_path / "a.jsonl"), None, "train", columns))
+
+
+def test_a_page_shows_signs_that_reorder_it(run: Path) -> None:
+    assert shown("a\x1b[31m\u202eb") == r"a\x1b[31m\u202eb" and shown(7) == 7
+    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"arm": "\x1b]0;x\u202e"}))
+    (run / "invalidated.json").write_text('{"reason": "\\u202e<b>"}')
+    assert r"\u202e&lt;b&gt;" in str(now_table(run.parent))
+
+
+def test_a_reader_who_goes_away_is_no_news(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with PageServer(run.parent, 0) as server:
+        server.live.draw = lambda _: "x" * (64 << 20)
+        server.live.page = "x" * (64 << 20)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", port)) as reader:
+                reader.sendall(f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+                reader.recv(1)
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # ends with a reset
+        time.sleep(1)
+        server.RequestHandlerClass.timeout = 0.2  # type: ignore[attr-defined]
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as silent:
+            assert silent.recv(1) == b""
+        server.shutdown()
+    assert "Traceback" not in capfd.readouterr().err

@@ -1,0 +1,134 @@
+"""Mixtures of experts of every build are trained with volatility and replay, or what they cannot have is named."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from expert_walk import experts_of
+from family_walk import build
+from program import Gspo
+from test_architectures import with_sizes
+from transformers import AutoModelForCausalLM
+
+from gspo_cli.errors import GspoError
+from gspo_cli.models.admission import admit
+from gspo_cli.models.tiny import character_tokenizer
+from gspo_cli.moe.routers import find_routing, is_mixture, replayable
+
+BUILDS = {
+    "granitemoe": "experts before weights and logits",
+    "granitemoehybrid": "the same, sampled without a cache",
+    "afmoe": "a linear layer within the router, a bias from outside, rows of tokens",
+    "lfm2_moe": "a bias from outside, another sum",
+    "longcat_flash": "260 experts, most of which do nothing",
+    "deepseek_v4": "experts by token",
+    "dots1": "sigmoids that are not normalised",
+}
+TINY: dict[str, Any] = {"num_hidden_layers": 2, "vocab_size": 99, "max_position_embeddings": 128}
+GRANITE = TINY | {
+    "embedding_multiplier": 12.0, "attention_multiplier": 0.0156, "residual_multiplier": 0.22, "logits_scaling": 6.0
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in ("granitemoe", "lfm2_moe") else pytest.param(kind, marks=pytest.mark.slow) for kind in BUILDS],
+)
+def test_a_mixture_trains_with_volatility_and_replay(kind: str) -> None:
+    model = build(kind)
+    plain = copy.deepcopy(model)
+    admit(model, kind)
+    assert experts_of(model, plain) == "volatility, replay"
+
+
+@pytest.mark.parametrize("kind", ["jamba", "jetmoe", "llama4_text", "zaya"])
+def test_routers_of_another_build_are_named(kind: str) -> None:
+    model = build(kind)
+    assert is_mixture(model) and find_routing(model) is None
+    with pytest.raises(GspoError, match=f"algo.replay = 'r2' with {type(model).__name__}"):
+        replayable(model, "algo.replay = 'r2'")
+
+
+@pytest.mark.parametrize("kind", ["phimoe", "inkling_text"])
+def test_weights_of_an_unknown_rule_are_named(kind: str) -> None:
+    model = build(kind)
+    routing = find_routing(model)
+    assert routing is not None
+    with pytest.raises(GspoError, match=type(routing.gates[0]).__name__):
+        replayable(model, "algo.replay = 'r2'")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "mixture"),
+    [("doge", {}, False), ("doge", {"is_moe": True}, True), ("gemma4_text", {}, False),
+     ("gemma4_text", {"enable_moe_block": True, "top_k_experts": 2}, True)],
+)  # fmt: skip
+def test_experts_that_are_switched_off_do_not_count(kind: str, changes: dict[str, Any], mixture: bool) -> None:
+    config = build(kind).config
+    model = AutoModelForCausalLM.from_config(type(config).from_dict(config.to_dict() | changes))
+    assert is_mixture(model) == mixture and find_routing(model) is None
+
+
+def saved(kind: str, folder: Path, **changes: Any) -> Path:
+    with_sizes(kind, **changes).save_pretrained(folder)
+    character_tokenizer().save_pretrained(folder)
+    return folder
+
+
+PARITY = """
+from gspo_cli.types import Problem, Score
+
+class Task:
+    def __init__(self, config):
+        pass
+
+    def problems(self, split):
+        return [Problem(str(i), f"{i}+1=", "") for i in range(20)]
+
+    def reward(self, problem, text):
+        return Score(float(sum(map(ord, text)) % 2), "")
+"""
+
+
+@pytest.mark.parametrize("replay", ["r3", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("none", "r2"))])
+def test_a_study_of_granite_moe(
+    gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay: str
+) -> None:
+    folder = saved("granitemoe", tmp_path / "model", **GRANITE)
+    (tmp_path / f"parity_{replay}.py").write_text(PARITY)
+    monkeypatch.chdir(tmp_path)
+    done = gspo_here(
+        "train", smoke, "--model", folder, "--steps", "1", "--out", tmp_path / "out", "--name", "x",
+        "--set", f"algo.replay={replay}", "--set", f"task.name=parity_{replay}:Task", "--set", "eval.bench=[]",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    [run] = (tmp_path / "out" / "x").glob("*/metrics.jsonl")
+    lines = [json.loads(line) for line in run.read_text().splitlines()]
+    values = {k: v for line in lines for k, v in line.get("metrics", {}).items() if v is not None}
+    assert values["update/applied"] == 1 and values["moe/slot_churn_weighted_step"] > 0
+    assert values.get("replay/violations") == (None if replay == "none" else 0)
+
+
+def test_replay_that_a_model_cannot_have_writes_nothing(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
+    for kind, said in (("jamba", "JambaForCausalLM"), ("phimoe", "PhimoeTopKRouter")):
+        folder = saved(kind, tmp_path / kind, **TINY | {"num_hidden_layers": 4})
+        out = tmp_path / f"{kind}-out"
+        done = gspo_here("train", smoke, "--model", folder, "--out", out, "--name", "x", "--set", "algo.replay=r3")
+        assert done.code == 2 and said in done.err
+        assert not (out / "x").exists()
+
+
+@pytest.mark.slow
+def test_a_mixture_without_known_routers_is_named_when_a_run_starts(
+    gspo_here: Gspo, smoke: Path, tmp_path: Path
+) -> None:
+    folder = saved("jamba", tmp_path / "model", **TINY | {"num_hidden_layers": 4})
+    done = gspo_here(
+        "train", smoke, "--model", folder, "--steps", "1", "--out", tmp_path / "out", "--name", "x", "--set",
+        "eval.bench=[]",
+    )  # fmt: skip
+    assert done.code == 0 and "the routers of JambaForCausalLM were not found" in done.err, done.err

@@ -1,0 +1,182 @@
+"""Prompts and demonstrations with every kind of tokenizer: what it puts around a text belongs to no response."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from program import Gspo
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from gspo_cli.config import TaskConfig, TinyModel
+from gspo_cli.models.tiny import build_tiny, byte_tokenizer
+from gspo_cli.recipe import load
+from gspo_cli.rollout.prompts import cut_at_stop, describe_prompt, encode, encode_response, prompt_notes
+from gspo_cli.training.cold_start import demonstrations
+from gspo_cli.types import Problem, Sample
+
+BOS, EOS, CLS, SEP = "<s>", "<eos>", "[CLS]", "[SEP]"
+PROBLEM = Problem("p", "Was ist 1+1? é", "2")
+
+
+def around(template: str) -> PreTrainedTokenizerFast:
+    """One token per byte, and `template` around every text."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": [BOS, CLS, SEP]})
+    names = [name for name in template.split() if name != "$A"]
+    special = [(name, tokenizer.convert_tokens_to_ids(name)) for name in names]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=special)
+    return tokenizer
+
+
+def sentencepiece() -> PreTrainedTokenizerFast:
+    """As Llama's: BOS before a text, a space before its first word, bytes for what is not in the vocabulary."""
+    pieces = ["<unk>", BOS, "</s>", *(f"<0x{b:02X}>" for b in range(256)), *map(chr, range(33, 127)), "\u2581"]
+    merges = [("\u2581", c) for c in "abcdefghijklmnopqrstuvwxyz0123456789"]
+    pieces += [a + b for a, b in merges]
+    tokenizer = Tokenizer(
+        models.BPE({p: i for i, p in enumerate(pieces)}, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=BOS, eos_token="</s>", unk_token="<unk>")
+
+
+def spaced() -> PreTrainedTokenizerFast:
+    """As RoBERTa's: a space before every text."""
+    tokenizer = around(f"{BOS} $A {EOS}")
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return tokenizer
+
+
+KINDS: dict[str, tuple[Callable[[], PreTrainedTokenizerBase], str, str]] = {
+    "nothing": (lambda: byte_tokenizer(), "", ""),
+    "BOS": (lambda: around(f"{BOS} $A"), BOS, ""),
+    "EOS": (lambda: around(f"$A {EOS}"), "", EOS),
+    "both": (lambda: around(f"{BOS} $A {EOS}"), BOS, EOS),
+    "CLS and SEP": (lambda: around(f"{CLS} $A {SEP}"), CLS, SEP),
+    "BOS that is EOS": (lambda: around(f"{EOS} $A"), EOS, ""),  # OPT
+    "SentencePiece": (sentencepiece, BOS, ""),
+    "a space": (spaced, BOS, EOS),
+    "written in Python": (lambda: ByT5Tokenizer(extra_ids=0), "", "</s>"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> tuple[PreTrainedTokenizerBase, str, str]:
+    make, before, after = KINDS[request.param]
+    return make(), before, after
+
+
+def test_a_prompt_keeps_what_comes_before_it_alone(kind: tuple[PreTrainedTokenizerBase, str, str]) -> None:
+    tokenizer, before, after = kind
+    prompt = encode(tokenizer, PROBLEM)
+    assert str(tokenizer.decode(list(prompt.token_ids))).replace(" ", "") == before + PROBLEM.prompt.replace(" ", "")
+    notes = prompt_notes(tokenizer, prompt)
+    assert [after in note and "after every text" in note for note in notes] == ([True] if after else [])
+
+
+def test_a_response_is_its_text_and_one_eos(kind: tuple[PreTrainedTokenizerBase, str, str]) -> None:
+    tokenizer, _, _ = kind
+    for text in ("42", "a = 1\n    b", "\n\nso: é", " 7"):
+        ids = encode_response(tokenizer, text)
+        assert ids.count(tokenizer.eos_token_id) == 1 and ids[-1] == tokenizer.eos_token_id
+        assert not {tokenizer.bos_token_id, *tokenizer.convert_tokens_to_ids([BOS, CLS, SEP])} & set(ids[:-1]) - {
+            None, tokenizer.unk_token_id
+        }  # fmt: skip
+        # beside a prompt, where a decoder strips nothing
+        beside = tokenizer.decode([*tokenizer("x", add_special_tokens=False)["input_ids"], *ids[:-1]])
+        assert str(beside).endswith(f"x{text}")
+
+
+def test_a_response_that_writes_bos_has_none(kind: tuple[PreTrainedTokenizerBase, str, str]) -> None:
+    tokenizer, _, _ = kind
+    if tokenizer.bos_token and tokenizer.bos_token != tokenizer.eos_token:
+        assert encode_response(tokenizer, f"{tokenizer.bos_token}42") == encode_response(tokenizer, "42")
+
+
+def test_a_response_that_writes_eos_has_one() -> None:
+    tokenizer = byte_tokenizer()
+    assert encode_response(tokenizer, f"42{EOS}") == encode_response(tokenizer, "42")
+
+
+def test_bos_in_the_text_is_not_doubled() -> None:
+    tokenizer = around(f"{BOS} $A")
+    written = encode(tokenizer, Problem("p", f"{BOS}1+1?", ""))
+    assert written.token_ids == encode(tokenizer, Problem("p", "1+1?", "")).token_ids
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_chat_template_writes_its_own(name: str) -> None:
+    tokenizer = KINDS[name][0]()
+    tokenizer.chat_template = "{{ bos_token or '' }}{% for m in messages %}[{{ m.content }}]{% endfor %}>"
+    prompt = encode(tokenizer, PROBLEM)
+    assert prompt.token_ids.count(tokenizer.bos_token_id) == (1 if tokenizer.bos_token else 0)
+    assert str(tokenizer.decode(list(prompt.token_ids))).rstrip().endswith("]>")
+    assert not prompt_notes(tokenizer, prompt)
+
+
+@pytest.mark.parametrize("task", [TaskConfig(), TaskConfig(chat=False)], ids=["template", "text"])
+def test_prompts_that_end_in_eos_are_named(task: TaskConfig) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    prompt = encode(tokenizer, PROBLEM if task.chat is None else Problem("p", f"1+1?{EOS}", ""), task)
+    [note] = prompt_notes(tokenizer, prompt, task)
+    assert EOS in note and ("chat template" if task.chat is None else "text of the problem") in note
+
+
+def test_the_text_of_single_tokens_keeps_its_spaces(kind: tuple[PreTrainedTokenizerBase, str, str]) -> None:
+    tokenizer, before, _ = kind
+    problem = Problem("p", "so it is 3", "")
+    text, ids, tokens = describe_prompt(tokenizer, encode(tokenizer, problem))
+    assert "".join(tokens).removeprefix(before).removeprefix(" ") == problem.prompt
+    assert len(tokens) == len(ids) and problem.prompt in text
+
+
+def test_a_stop_string_may_be_a_special_token() -> None:
+    tokenizer = around("$A")
+    ids = tuple(tokenizer(f"12{SEP}34")["input_ids"])
+    cut = cut_at_stop(tokenizer, Sample("p", 0, 7, ids, (-0.1,) * len(ids), "length", 0), (SEP,), 3)
+    assert cut.token_ids == ids[:3] and cut.finish == "stop_string"
+
+
+def test_demonstrations_have_nothing_around_them(
+    kind: tuple[PreTrainedTokenizerBase, str, str], smoke: Path, tmp_path: Path
+) -> None:
+    tokenizer, before, _ = kind
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "1+1=", "response": "2"}\n')
+    recipe = load(str(smoke), {}, (f"cold_start.path={path}", "cold_start.steps=1", "cold_start.batch=1"))
+    [(prompt, response)] = demonstrations(recipe, tokenizer)
+    assert tuple(prompt) == encode(tokenizer, Problem("p", "1+1=", ""), recipe.task).token_ids
+    assert response == encode_response(tokenizer, "2")
+    assert str(tokenizer.decode(prompt + response)).replace(" ", "") == f"{before}1+1=2{tokenizer.eos_token}"
+
+
+def test_an_eos_that_the_tokenizer_adds_changes_no_batch(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
+    shown = {}
+    for name in ("$A", f"$A {EOS}"):
+        folder = tmp_path / str(len(name))
+        model, _ = build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=0)
+        tokenizer = around(name)
+        with torch.no_grad():
+            model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        done = gspo_here("rollout", smoke, "--model", folder, "--show-prompt", "--json")
+        assert done.code == 0, done.err
+        assert ("after every text" in done.err) == (EOS in name)
+        shown[name] = json.loads(done.out)["token_ids"]
+        done = gspo_here("rollout", smoke, "--model", folder, "--out", tmp_path / "out" / str(len(name)), "--json")
+        assert done.code == 0 and ("after every text" in done.err) == (EOS in name), done.err
+        done = gspo_here("train", smoke, "--model", folder, "--dry-run")
+        assert done.code == 0 and ("after every text" in done.err) == (EOS in name), done.err
+    assert shown["$A"] == shown[f"$A {EOS}"]
