@@ -45,14 +45,6 @@ def stream_rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from (row for _, row in parse_jsonl(lines, path))
 
 
-def loads(content: bytes) -> Any:
-    """Parsed JSON. Errors: ValueError, also for half of a surrogate pair, which no tokenizer takes."""
-    value = json.loads(content)
-    if b"\\u" in content:
-        json.dumps(value, ensure_ascii=False).encode()
-    return value
-
-
 def parse_jsonl(lines: Iterable[bytes], path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(`FILE, line N`, row) for each line that is not blank. Errors: GspoError for a line that is not a JSON object."""
     for number, line in enumerate(lines, start=1):
@@ -60,7 +52,7 @@ def parse_jsonl(lines: Iterable[bytes], path: Path) -> Iterator[tuple[str, dict[
             continue
         where = f"{path}, line {number}"
         try:
-            row = loads(line)
+            row = json.loads(line)
         except UnicodeDecodeError as error:
             raise not_utf8(where, error) from error
         except (ValueError, RecursionError) as error:
@@ -104,7 +96,7 @@ def _json(path: Path, content: bytes) -> list[dict[str, Any]]:
     if not content.strip():
         return []
     try:
-        value = loads(content)
+        value = json.loads(content)
     except UnicodeDecodeError as error:
         raise not_utf8(str(path), error) from error
     except (ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.hub import prepare_hub
-from gspo_cli.rows import SUFFIXES, parse_jsonl, read_files
+from gspo_cli.rows import SUFFIXES, is_unicode, parse_jsonl, read_files
 
 
 def load_rows(
@@ -69,7 +69,12 @@ def _text(where: str, row: dict[str, Any], column: str) -> str:
             f"it is a {type(value).__name__}" + (" of messages or parts" if isinstance(value, list) else ""),
             "write it as text; task.system and task.template add what is the same in all prompts (docs/prompts.md)",
         )
-    return str(value)
+    text = str(value)
+    if not is_unicode(text):
+        raise GspoError(
+            f"{where}: {column!r} is no text", "it holds half of a surrogate pair", "repair it, or remove the row"
+        )
+    return text
 
 
 def _hub_rows(hub: tuple[str, str, str | None], split: str) -> Iterable[dict[str, Any]]:

@@ -144,7 +144,7 @@ def test_a_recipe_with_a_mistyped_key(gspo_here: Gspo, smoke: Path, tmp_path: Pa
         ("rows.jsonl", '{"frage": "1+1?", "answer": "2"}\n', ["no column 'question'", "frage", "task.columns"]),
         ("rows.jsonl", '{"question": "1+1?", "antwort": "2"}\n', ["no column 'answer'", "antwort"]),
         ("rows.jsonl", f'{ROW}{{"question": "1+1?"\n', ["rows.jsonl, line 2 is not JSON"]),
-        ("rows.jsonl", f'{ROW}{{"question": "\\ud800", "answer": "2"}}\n', ["line 2 is not JSON", "surrogates"]),
+        ("rows.jsonl", f'{ROW}{{"question": "\\ud800", "answer": "2"}}\n', ["line 2", "is no text", "surrogate"]),
         ("rows.jsonl", "", ["rows.jsonl holds no rows"]),
         ("rows.json", "", ["rows.json holds no rows"]),
         ("rows.jsonl", f'{ROW}{{"question": "1+1?", "answer": null}}\n', ["line 2 has no 'answer'", "null"]),

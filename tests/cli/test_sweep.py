@@ -22,7 +22,7 @@ def test_a_dry_run_counts_the_runs_and_writes_nothing(gspo_here: Gspo, smoke: Pa
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--sweep", "train.lr=1e-4"), "at least two"),
+        (("--sweep", "train.lr=1e-4"), "2 to 100 different values"),
         (("--sweep", "train.lrr=1e-4,2e-4"), "lrr"),
         (("--sweep", "train.lr=1e-4,fast"), "train.lr"),
         (("--sweep", "train.lr=1e-4,2e-4", "--grid", "algo.lr=1e-4,2e-4"), "--grid and --sweep"),
