@@ -9,26 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
-from typing import Literal
 
 import torch
-from torch import Tensor
 
+from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.contract import LossInputs, LossOutput
-from gspo_cli.algorithms.ops import (
-    capped_weight,
-    group_advantage,
-    num_tokens,
-    score_terms,
-    sum_of_tokens,
-    token_log_ratio,
-    weighted_advantages,
-)
 from gspo_cli.types import Mean
 
-UNIT: Literal["token", "sequence"] = "token"
+UNIT = "token"
 REDUCTION = "token-mean"
-token_terms = sum_of_tokens
+token_terms = ops.sum_of_tokens
+advantage = ops.group_advantage
+denominator = ops.num_tokens
 
 
 @dataclass(frozen=True)
@@ -43,28 +35,18 @@ class Params:
             raise ValueError("cap must be at least 1 (it bounds the weight itself, not its distance from 1)")
 
 
-def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
-    """The group z-score: see `group_advantage`."""
-    return group_advantage(rewards_B, groups_B)
-
-
-def denominator(mask_BT: Tensor, params: Params) -> Tensor:
-    """T, the number of loss tokens."""
-    return num_tokens(mask_BT)
-
-
 def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                    arXiv 2506.13585, Eq. 4
 
     Differs from the paper: no KL term. The loss value depends on l and means nothing.
     """
     mask_BT = inputs.mask_BT
-    log_ratio_BT = token_log_ratio(inputs.log_probs_BT.detach(), inputs.old_log_probs_BT, mask_BT)
-    weight_BT = capped_weight(log_ratio_BT, params.cap) * weighted_advantages(inputs)
+    log_ratio_BT = ops.token_log_ratio(inputs.log_probs_BT.detach(), inputs.old_log_probs_BT, mask_BT)
+    weight_BT = ops.capped_weight(log_ratio_BT, params.cap) * ops.weighted_advantages(inputs)
     capped_BT = (log_ratio_BT > log(params.cap)) & mask_BT
     share = Mean(capped_BT.sum(), mask_BT.sum())
     return LossOutput(
-        loss_numerator=-sum_of_tokens(score_terms(weight_BT, inputs.log_probs_BT, mask_BT), mask_BT),
+        loss_numerator=-ops.sum_of_tokens(ops.score_terms(weight_BT, inputs.log_probs_BT, mask_BT), mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=torch.where(mask_BT, weight_BT, 0.0),
         clipped_BT=None,

@@ -7,31 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from math import log1p
 from typing import Any, Literal
 
 from torch import Tensor
 
 from gspo_cli.types import Reduced
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """A clip range: ratios inside [1 - low, 1 + high] keep their gradient."""
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.low < 1:
-            raise ValueError("clip.low must lie between 0 and 1 (it is subtracted from 1)")
-        if self.high <= 0:
-            raise ValueError("clip.high must be positive (it is added to 1)")
-
-    @property
-    def log_bounds(self) -> tuple[float, float]:
-        """The bounds of the log-ratio."""
-        return log1p(-self.low), log1p(self.high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,25 +8,18 @@ B = responses, T = token positions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip, LossInputs, LossOutput
-from gspo_cli.algorithms.metrics import clipped_output
-from gspo_cli.algorithms.ops import (
-    clipped_surrogate,
-    group_advantage,
-    num_tokens,
-    per_token,
-    sum_of_tokens,
-    token_log_ratio,
-)
+from gspo_cli.algorithms import ops
+from gspo_cli.algorithms.clip import Clip, clipped_surrogate
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
 
-UNIT: Literal["token", "sequence"] = "token"
+UNIT = "token"
 REDUCTION = "token-mean"
-token_terms = sum_of_tokens
+token_terms = ops.sum_of_tokens
+advantage = ops.group_advantage
+denominator = ops.num_tokens
 PRESET = {"dynamic_sampling": True, "truncation": "mask", "overlong_cache_frac": 0.2}
 """§3.2 (drop groups without spread, sample on), §3.4 (overlong filter; penalty over the last fifth of the length)."""
 
@@ -39,16 +32,6 @@ class Params:
     dual_clip: float | None = None
 
 
-def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
-    """The group z-score: see `group_advantage`."""
-    return group_advantage(rewards_B, groups_B)
-
-
-def denominator(mask_BT: Tensor, params: Params) -> Tensor:
-    """T, the number of loss tokens."""
-    return num_tokens(mask_BT)
-
-
 def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                    arXiv 2503.14476, Eq. 8
 
@@ -56,12 +39,12 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
         general `[algo]` keys that `PRESET` switches on.
     """
     mask_BT = inputs.mask_BT
-    log_ratio = token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
-    advantages = per_token(inputs.advantages)
-    surrogate = clipped_surrogate(log_ratio, advantages, params.clip, params.dual_clip, inputs.weights)
-    return clipped_output(
-        surrogate, log_ratio, inputs, params.clip.log_bounds,
-        objective=sum_of_tokens(surrogate.value, mask_BT),
+    log_ratio = ops.token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    surrogate = clipped_surrogate(log_ratio, inputs, params.clip, params.dual_clip)
+    return LossOutput(
+        loss_numerator=-ops.sum_of_tokens(surrogate.value, mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=torch.where(mask_BT, surrogate.weight, 0.0),
-    )  # fmt: skip
+        clipped_BT=surrogate.clipped_BT,
+        metrics=surrogate.metrics,
+    )

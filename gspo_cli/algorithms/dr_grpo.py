@@ -8,25 +8,18 @@ B = responses, T = token positions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip, LossInputs, LossOutput
-from gspo_cli.algorithms.metrics import clipped_output
-from gspo_cli.algorithms.ops import (
-    clipped_surrogate,
-    group_advantage,
-    num_responses,
-    per_token,
-    sum_of_tokens,
-    token_log_ratio,
-)
+from gspo_cli.algorithms import ops
+from gspo_cli.algorithms.clip import Clip, clipped_surrogate
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
 
-UNIT: Literal["token", "sequence"] = "token"
+UNIT = "token"
 REDUCTION = "seq-mean-token-sum-norm"
-token_terms = sum_of_tokens
+token_terms = ops.sum_of_tokens
 
 
 @dataclass(frozen=True)
@@ -46,12 +39,12 @@ def run_defaults(recipe: Any) -> dict[str, Any]:
 
 def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
     """r - mean, not divided by the deviation."""
-    return group_advantage(rewards_B, groups_B, scale=False)
+    return ops.group_advantage(rewards_B, groups_B, scale=False)
 
 
 def denominator(mask_BT: Tensor, params: Params) -> Tensor:
     """N * L_max: a constant per response, never the width of the batch."""
-    return num_responses(mask_BT) * params.max_length
+    return ops.num_responses(mask_BT) * params.max_length
 
 
 def loss(inputs: LossInputs, params: Params) -> LossOutput:
@@ -60,12 +53,12 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
     Differs from the paper: clipped in log space.
     """
     mask_BT = inputs.mask_BT
-    log_ratio = token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
-    advantages = per_token(inputs.advantages)
-    surrogate = clipped_surrogate(log_ratio, advantages, params.clip, params.dual_clip, inputs.weights)
-    return clipped_output(
-        surrogate, log_ratio, inputs, params.clip.log_bounds,
-        objective=sum_of_tokens(surrogate.value, mask_BT),
+    log_ratio = ops.token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    surrogate = clipped_surrogate(log_ratio, inputs, params.clip, params.dual_clip)
+    return LossOutput(
+        loss_numerator=-ops.sum_of_tokens(surrogate.value, mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=torch.where(mask_BT, surrogate.weight, 0.0),
-    )  # fmt: skip
+        clipped_BT=surrogate.clipped_BT,
+        metrics=surrogate.metrics,
+    )

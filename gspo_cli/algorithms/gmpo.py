@@ -9,31 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import expm1
-from typing import Literal
 
 import torch
-from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip, LossInputs, LossOutput
-from gspo_cli.algorithms.metrics import clip_metrics
-from gspo_cli.algorithms.ops import (
-    SATURATION,
-    group_advantage,
-    num_responses,
-    per_token,
-    saturate,
-    sum_of_sequences,
-    sum_of_token_means,
-    token_log_ratio,
-    token_shares,
-    weighted_advantages,
-)
+from gspo_cli.algorithms import ops
+from gspo_cli.algorithms.clip import Clip, clip_metrics
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
 
-UNIT: Literal["token", "sequence"] = "sequence"
+UNIT = "sequence"
 REDUCTION = "seq-mean"
 ONE_ADVANTAGE = True
 CLIP_UNIT = "token"
-token_terms = sum_of_token_means
+token_terms = ops.sum_of_token_means
+advantage = ops.group_advantage
+denominator = ops.num_responses
 
 
 @dataclass(frozen=True)
@@ -54,16 +43,6 @@ class Params:
         return Clip(-expm1(-self.log_clip_low), expm1(self.log_clip_high))
 
 
-def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
-    """The group z-score: see `group_advantage`."""
-    return group_advantage(rewards_B, groups_B)
-
-
-def denominator(mask_BT: Tensor, params: Params) -> Tensor:
-    """N, the number of responses."""
-    return num_responses(mask_BT)
-
-
 def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                    arXiv 2507.20673, Eq. 4
 
@@ -71,21 +50,21 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
     Shapes: advantages [B].
     Differs from the paper: nothing but the saturation of pooled log-ratios beyond +-20.
     """
-    mask_BT, sign_B1 = inputs.mask_BT, per_token(inputs.advantages)
-    log_ratio_BT = token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    mask_BT, sign_B1 = inputs.mask_BT, ops.per_token(inputs.advantages)
+    log_ratio_BT = ops.token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
     bounds = (-params.log_clip_low, params.log_clip_high)
     above_BT, below_BT = (sign_B1 > 0) & (log_ratio_BT > bounds[1]), (sign_B1 < 0) & (log_ratio_BT < bounds[0])
     clamped_BT = torch.where(above_BT, bounds[1], torch.where(below_BT, bounds[0], log_ratio_BT))
     length_B1 = mask_BT.sum(-1, keepdim=True).clamp(min=1)
     pooled_B1 = torch.where(mask_BT, clamped_BT, 0.0).sum(-1, keepdim=True) / length_B1
-    scale_B1 = weighted_advantages(inputs)
-    terms_B1 = torch.where(scale_B1 == 0, 0.0, saturate(pooled_B1).exp() * scale_B1)
+    scale_B1 = ops.weighted_advantages(inputs)
+    terms_B1 = torch.where(scale_B1 == 0, 0.0, ops.saturate(pooled_B1).exp() * scale_B1)
     clipped_BT = (above_BT | below_BT) & mask_BT
-    flows_BT = ~clipped_BT & (pooled_B1.abs() <= SATURATION)
+    flows_BT = ~clipped_BT & (pooled_B1.abs() <= ops.SATURATION)
     return LossOutput(
-        loss_numerator=-sum_of_sequences(terms_B1, mask_BT),
+        loss_numerator=-ops.sum_of_sequences(terms_B1, mask_BT),
         denominator=denominator(mask_BT, params),
-        gradient_weight_BT=token_shares(torch.where(flows_BT, terms_B1, 0.0).detach(), mask_BT),
+        gradient_weight_BT=ops.token_shares(torch.where(flows_BT, terms_B1, 0.0).detach(), mask_BT),
         clipped_BT=clipped_BT,
         metrics=clip_metrics(log_ratio_BT, inputs.advantages, mask_BT, clipped_BT, bounds),
     )

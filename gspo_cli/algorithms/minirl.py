@@ -9,29 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip, LossInputs, LossOutput
-from gspo_cli.algorithms.metrics import clip_metrics
-from gspo_cli.algorithms.ops import (
-    capped_weight,
-    clipped_surrogate,
-    group_advantage,
-    num_responses,
-    per_token,
-    score_terms,
-    sum_of_tokens,
-    token_log_ratio,
-    weighted_advantages,
-)
+from gspo_cli.algorithms import ops
+from gspo_cli.algorithms.clip import Clip, clipped_surrogate
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
 from gspo_cli.types import Mean
 
-UNIT: Literal["token", "sequence"] = "token"
+UNIT = "token"
 REDUCTION = "seq-mean-token-sum"
-token_terms = sum_of_tokens
+token_terms = ops.sum_of_tokens
+denominator = ops.num_responses
 NEEDS_SAMPLER = True
 """The weight is taken against the engine's log-probabilities, so no other sampler correction is allowed."""
 
@@ -47,12 +37,7 @@ class Params:
 
 def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
     """r - mean, not divided by the deviation."""
-    return group_advantage(rewards_B, groups_B, scale=False)
-
-
-def denominator(mask_BT: Tensor, params: Params) -> Tensor:
-    """N, the number of responses."""
-    return num_responses(mask_BT)
+    return ops.group_advantage(rewards_B, groups_B, scale=False)
 
 
 def loss(inputs: LossInputs, params: Params) -> LossOutput:
@@ -62,17 +47,16 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
     Differs from the paper: nothing known. The loss value depends on l and means nothing.
     """
     assert inputs.sampler_log_probs_BT is not None, "minirl needs the sampler's log-probabilities"
-    log_probs_BT, mask_BT, scale = inputs.log_probs_BT.detach(), inputs.mask_BT, weighted_advantages(inputs)
-    log_ratio_BT = token_log_ratio(log_probs_BT, inputs.old_log_probs_BT, mask_BT)
-    clipped_BT = clipped_surrogate(log_ratio_BT, per_token(inputs.advantages), params.clip).clipped & mask_BT
-    log_weight_BT = token_log_ratio(log_probs_BT, inputs.sampler_log_probs_BT, mask_BT)
-    weight_BT = torch.where(clipped_BT, 0.0, capped_weight(log_weight_BT, params.cap) * scale)
-    metrics = clip_metrics(log_ratio_BT, inputs.advantages, mask_BT, clipped_BT, params.clip.log_bounds)
-    metrics["weight/capped_frac"] = Mean(((log_weight_BT > log(params.cap)) & mask_BT).sum(), mask_BT.sum())
+    log_probs_BT, mask_BT, scale = inputs.log_probs_BT.detach(), inputs.mask_BT, ops.weighted_advantages(inputs)
+    log_ratio_BT = ops.token_log_ratio(log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    surrogate = clipped_surrogate(log_ratio_BT, inputs, params.clip)
+    log_weight_BT = ops.token_log_ratio(log_probs_BT, inputs.sampler_log_probs_BT, mask_BT)
+    weight_BT = torch.where(surrogate.clipped_BT, 0.0, ops.capped_weight(log_weight_BT, params.cap) * scale)
+    capped_BT = (log_weight_BT > log(params.cap)) & mask_BT
     return LossOutput(
-        loss_numerator=-sum_of_tokens(score_terms(weight_BT, inputs.log_probs_BT, mask_BT), mask_BT),
+        loss_numerator=-ops.sum_of_tokens(ops.score_terms(weight_BT, inputs.log_probs_BT, mask_BT), mask_BT),
         denominator=denominator(mask_BT, params),
         gradient_weight_BT=torch.where(mask_BT, weight_BT, 0.0),
-        clipped_BT=clipped_BT,
-        metrics=metrics,
+        clipped_BT=surrogate.clipped_BT,
+        metrics=surrogate.metrics | {"weight/capped_frac": Mean(capped_BT.sum(), mask_BT.sum())},
     )

@@ -1,26 +1,27 @@
-"""Operations that the algorithms share: reductions, importance ratios, group advantages and the clipped surrogate.
+"""Operations that the algorithms share: reductions, importance ratios and group advantages.
+
+Those that serve as an algorithm's `advantage` or `denominator` take its `params`, of which they read nothing.
 
 B = responses, T = token positions
 """
 
 from __future__ import annotations
 
-from math import log
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip, LossInputs
+from gspo_cli.algorithms.contract import LossInputs
 
 
-def num_responses(mask_BT: Tensor) -> Tensor:
-    """N: responses with at least one loss token."""
+def num_responses(mask_BT: Tensor, params: Any = None) -> Tensor:
+    """N, the number of responses: those with at least one loss token."""
     return mask_BT.any(-1).sum()
 
 
-def num_tokens(mask_BT: Tensor) -> Tensor:
-    """T: loss tokens."""
+def num_tokens(mask_BT: Tensor, params: Any = None) -> Tensor:
+    """T, the number of loss tokens."""
     return mask_BT.sum()
 
 
@@ -104,7 +105,7 @@ def capped_weight(log_ratio: Tensor, cap: float) -> Tensor:
 ZERO_SPREAD = 1e-9  # relative to the largest reward: a narrower group carries rounding, not signal
 
 
-def group_advantage(rewards_B: Tensor, groups_B: Tensor, scale: bool = True) -> Tensor:
+def group_advantage(rewards_B: Tensor, groups_B: Tensor, params: Any = None, *, scale: bool = True) -> Tensor:
     """A_i = (r_i - mean) / std over the response's group.                     arXiv 2402.03300 §4.1; 2507.18071, Eq. 3
 
     Shapes: rewards float [B], NaN for a response that could not be scored; groups int64 [B], 0..number of groups - 1
@@ -137,42 +138,3 @@ def with_spread(rewards_B: Tensor, scored_B: Tensor, groups_B: Tensor, num_group
     highest = highest.scatter_reduce(0, groups_B, torch.where(scored_B, rewards_B.double(), -inf), "amax")
     largest = torch.maximum(lowest.abs(), highest.abs()).clamp(min=1.0)
     return torch.gt(highest - lowest, ZERO_SPREAD * largest)
-
-
-class Surrogate(NamedTuple):
-    """min(x A, clip(x) A) and where it was clipped; shapes broadcast to the log-ratio's."""
-
-    value: Tensor
-    weight: Tensor
-    """d value / d log x, detached: x A where the gradient flows, else 0."""
-    clipped: Tensor
-    """True where the clip range makes the gradient 0."""
-    dual_clipped: Tensor | None
-    """True where the dual clip makes it 0; None without a dual clip."""
-
-
-def clipped_surrogate(
-    log_ratio: Tensor, advantages: Tensor, clip: Clip, dual_clip: float | None = None, weights: Tensor | None = None
-) -> Surrogate:
-    """min(x A, clip(x, 1 - low, 1 + high) A), times a detached weight.       arXiv 1707.06347, Eq. 7; 2507.18071, Eq. 5
-
-    The clip acts on one side only: above for A > 0, below for A < 0; strictly, so a ratio on the edge keeps its
-    gradient. `dual_clip` = c bounds the other side of A < 0: the value is c A where x > c  (arXiv 1912.09729, Eq. 5).
-    Differs from the papers: written as a choice between bound and ratio, which has the same value and an unambiguous
-        gradient; compared in log space; log-ratios beyond +-20 count as +-20 without gradient.
-    """
-    low, high = clip.log_bounds
-    clipped = ((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))
-    # filled in the ratio's own precision: a choice between two Python numbers would be float32
-    bound = torch.full_like(log_ratio, 1.0 - clip.low).masked_fill(log_ratio > 0, 1.0 + clip.high)
-    ratio = torch.where(clipped, bound, saturate(log_ratio).exp())
-    flows = ~clipped & (log_ratio.abs() <= SATURATION)
-    dual = None
-    if dual_clip is not None:
-        dual = (advantages < 0) & (log_ratio > log(dual_clip))
-        ratio = torch.where(dual, dual_clip, ratio)
-        flows = flows & ~dual
-    scale = advantages if weights is None else advantages * per_token(weights)
-    # an advantage of 0 must give exactly 0, whatever the ratio
-    value = torch.where(scale == 0, 0.0, ratio * scale)
-    return Surrogate(value, torch.where(flows, ratio * scale, 0.0).detach(), clipped, dual)

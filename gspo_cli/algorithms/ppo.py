@@ -8,26 +8,19 @@ B = responses, T = token positions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import Clip, LossInputs, LossOutput
+from gspo_cli.algorithms import ops
+from gspo_cli.algorithms.clip import Clip, clipped_surrogate
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
 from gspo_cli.algorithms.critic import gae, whiten
-from gspo_cli.algorithms.metrics import clipped_output
-from gspo_cli.algorithms.ops import (
-    clipped_surrogate,
-    num_responses,
-    per_token,
-    sum_of_token_means,
-    token_log_ratio,
-    token_shares,
-)
 
-UNIT: Literal["token", "sequence"] = "token"
+UNIT = "token"
 REDUCTION = "seq-mean-token-mean"
-token_terms = sum_of_token_means
+token_terms = ops.sum_of_token_means
+denominator = ops.num_responses
 
 
 @dataclass(frozen=True)
@@ -53,23 +46,18 @@ def token_advantages(rewards_B: Tensor, values_BT: Tensor, mask_BT: Tensor, para
     return whiten(advantages_BT, mask_BT), returns_BT
 
 
-def denominator(mask_BT: Tensor, params: Params) -> Tensor:
-    """N, the number of responses."""
-    return num_responses(mask_BT)
-
-
 def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                    arXiv 1707.06347, Eq. 7
 
     Differs from the paper: clipped in log space; mean over each response first (GSPO paper, Eq. 1).
     """
     mask_BT = inputs.mask_BT
-    log_ratio = token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
-    advantages = per_token(inputs.advantages)
-    surrogate = clipped_surrogate(log_ratio, advantages, params.clip, params.dual_clip, inputs.weights)
-    return clipped_output(
-        surrogate, log_ratio, inputs, params.clip.log_bounds,
-        objective=sum_of_token_means(surrogate.value, mask_BT),
+    log_ratio = ops.token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    surrogate = clipped_surrogate(log_ratio, inputs, params.clip, params.dual_clip)
+    return LossOutput(
+        loss_numerator=-ops.sum_of_token_means(surrogate.value, mask_BT),
         denominator=denominator(mask_BT, params),
-        gradient_weight_BT=token_shares(surrogate.weight, mask_BT),
-    )  # fmt: skip
+        gradient_weight_BT=ops.token_shares(surrogate.weight, mask_BT),
+        clipped_BT=surrogate.clipped_BT,
+        metrics=surrogate.metrics,
+    )

@@ -8,24 +8,17 @@ B = responses, T = token positions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from torch import Tensor
-
+from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.contract import LossInputs, LossOutput
-from gspo_cli.algorithms.ops import (
-    group_advantage,
-    num_responses,
-    score_terms,
-    sum_of_token_means,
-    token_shares,
-    weighted_advantages,
-)
 from gspo_cli.errors import GspoError
 
-UNIT: Literal["token", "sequence"] = "token"
+UNIT = "token"
 REDUCTION = "seq-mean-token-mean"
-token_terms = sum_of_token_means
+token_terms = ops.sum_of_token_means
+advantage = ops.group_advantage
+denominator = ops.num_responses
 PRESET = {"minibatches": 1}
 """It has nothing against stale data, so a rollout batch is one optimizer step."""
 HAS_RATIO = False
@@ -59,25 +52,15 @@ def check(recipe: Any, params: Params) -> None:
         )
 
 
-def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
-    """The group z-score: see `group_advantage`."""
-    return group_advantage(rewards_B, groups_B)
-
-
-def denominator(mask_BT: Tensor, params: Params) -> Tensor:
-    """N, the number of responses."""
-    return num_responses(mask_BT)
-
-
 def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                  arXiv 2402.03300, Eq. 21
 
     Differs from the paper: the mean over each response, as in GRPO. The loss value depends on l and means nothing.
     """
-    mask_BT, scale = inputs.mask_BT, weighted_advantages(inputs)
+    mask_BT, scale = inputs.mask_BT, ops.weighted_advantages(inputs)
     return LossOutput(
-        loss_numerator=-sum_of_token_means(score_terms(scale, inputs.log_probs_BT, mask_BT), mask_BT),
+        loss_numerator=-ops.sum_of_token_means(ops.score_terms(scale, inputs.log_probs_BT, mask_BT), mask_BT),
         denominator=denominator(mask_BT, params),
-        gradient_weight_BT=token_shares(scale, mask_BT),
+        gradient_weight_BT=ops.token_shares(scale, mask_BT),
         clipped_BT=None,
     )

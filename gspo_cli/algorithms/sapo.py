@@ -8,28 +8,19 @@ B = responses, T = token positions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.contract import LossInputs, LossOutput
-from gspo_cli.algorithms.ops import (
-    SATURATION,
-    group_advantage,
-    num_responses,
-    per_token,
-    saturate,
-    sum_of_token_means,
-    token_log_ratio,
-    token_shares,
-    weighted_advantages,
-)
 from gspo_cli.types import Mean, Reduced
 
-UNIT: Literal["token", "sequence"] = "token"
+UNIT = "token"
 REDUCTION = "seq-mean-token-mean"
-token_terms = sum_of_token_means
+token_terms = ops.sum_of_token_means
+advantage = ops.group_advantage
+denominator = ops.num_responses
 
 
 @dataclass(frozen=True)
@@ -44,16 +35,6 @@ class Params:
             raise ValueError("tau_pos and tau_neg must be positive (they are the gate's sharpness)")
 
 
-def advantage(rewards_B: Tensor, groups_B: Tensor, params: Params) -> Tensor:
-    """The group z-score: see `group_advantage`."""
-    return group_advantage(rewards_B, groups_B)
-
-
-def denominator(mask_BT: Tensor, params: Params) -> Tensor:
-    """N, the number of responses."""
-    return num_responses(mask_BT)
-
-
 def loss(inputs: LossInputs, params: Params) -> LossOutput:
     """-J of one micro-batch.                                                                  arXiv 2511.20347, Eq. 5-8
 
@@ -61,20 +42,20 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
     Differs from the paper: nothing but the saturation of log-ratios beyond +-20. The gate is soft: f'(1.27) = 0.98, and
         for w -> 0 it never falls below 0.77.
     """
-    mask_BT, advantages = inputs.mask_BT, per_token(inputs.advantages)
-    log_ratio_BT = token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
-    scale = weighted_advantages(inputs)
+    mask_BT, advantages = inputs.mask_BT, ops.per_token(inputs.advantages)
+    log_ratio_BT = ops.token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
+    scale = ops.weighted_advantages(inputs)
     tau = torch.full_like(advantages, params.tau_neg).masked_fill(advantages > 0, params.tau_pos)
-    ratio_BT = saturate(log_ratio_BT).exp()
+    ratio_BT = ops.saturate(log_ratio_BT).exp()
     gate_BT = torch.sigmoid(tau * (ratio_BT - 1))
     value_BT = torch.where(scale == 0, 0.0, 4 / tau * gate_BT * scale)
     slope_BT = (4 * gate_BT * (1 - gate_BT)).detach()
-    flows_BT = log_ratio_BT.abs() <= SATURATION
+    flows_BT = log_ratio_BT.abs() <= ops.SATURATION
     weight_BT = torch.where(flows_BT, slope_BT * ratio_BT.detach() * scale, 0.0)
     return LossOutput(
-        loss_numerator=-sum_of_token_means(value_BT, mask_BT),
+        loss_numerator=-ops.sum_of_token_means(value_BT, mask_BT),
         denominator=denominator(mask_BT, params),
-        gradient_weight_BT=token_shares(weight_BT, mask_BT),
+        gradient_weight_BT=ops.token_shares(weight_BT, mask_BT),
         clipped_BT=None,
         metrics=gate_metrics(slope_BT, ratio_BT.detach(), advantages.expand_as(mask_BT), mask_BT),
     )

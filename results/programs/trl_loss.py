@@ -210,7 +210,7 @@ def ours(folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     from gspo_cli.algorithms import ALGORITHMS, LossInputs
-    from gspo_cli.algorithms.contract import Clip
+    from gspo_cli.algorithms.clip import Clip
     from gspo_cli.algorithms.kl import kl_terms
     from gspo_cli.models.log_probs import token_scores
     from gspo_cli.training.step.batches import Row, lay_out

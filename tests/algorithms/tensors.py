@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, LossOutput, loss_from_tensors
-from gspo_cli.algorithms.contract import Clip
+from gspo_cli.algorithms.clip import Clip
 from gspo_cli.algorithms.ops import group_advantage
 from gspo_cli.types import Mean
 

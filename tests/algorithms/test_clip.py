@@ -29,7 +29,7 @@ from tensors import (
 )
 
 from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.algorithms.contract import Clip
+from gspo_cli.algorithms.clip import Clip
 
 NAMES = pytest.mark.parametrize("name", HARD_CLIP)
 BAND = pytest.mark.parametrize("band", BANDS)

@@ -16,7 +16,7 @@ from oracle_batch import Batch
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, LossInputs, LossOutput
-from gspo_cli.algorithms.contract import Clip
+from gspo_cli.algorithms.clip import Clip
 from gspo_cli.algorithms.ops import group_advantage
 
 NAN = math.nan

@@ -28,16 +28,10 @@ from tensors import (
     with_band,
 )
 
-from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.algorithms.contract import Clip
+from gspo_cli.algorithms import ALGORITHMS, LossInputs
+from gspo_cli.algorithms.clip import Clip, clipped_surrogate
 from gspo_cli.algorithms.correction import BOUNDS, Kind, correction_weight
-from gspo_cli.algorithms.ops import (
-    clipped_surrogate,
-    num_tokens,
-    sequence_log_ratio,
-    sequence_token_log_ratio,
-    sum_of_tokens,
-)
+from gspo_cli.algorithms.ops import num_tokens, sequence_log_ratio, sequence_token_log_ratio, sum_of_tokens
 
 WIDE = Clip(low=0.9, high=9.0)
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
@@ -283,7 +277,8 @@ def test_gspo_as_a_token_mean_would_be_luspo(band: Clip, seed: int) -> None:
     # 1/T sum_i sum_t x_i = N/T * (1/N sum_i L_i x_i)
     case = random_case(seed, spread=2 * band.high)
     log_ratio = sequence_log_ratio(case.log_probs_BT, case.old_BT, case.mask_BT)
-    surrogate = clipped_surrogate(log_ratio, case.advantages[:, None], band)
+    inputs = LossInputs(case.log_probs_BT, case.old_BT, case.advantages, case.mask_BT)
+    surrogate = clipped_surrogate(log_ratio, inputs, band)
     forced = sum_of_tokens(surrogate.value, case.mask_BT) / num_tokens(case.mask_BT)
     luspo = run("luspo", case, with_band("luspo", band))
     same(forced, luspo.objective * len(case.mask_BT) / case.mask_BT.sum())

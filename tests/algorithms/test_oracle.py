@@ -20,7 +20,7 @@ from oracle_batch import Answer, Batch
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, LossInputs, LossOutput
-from gspo_cli.algorithms.contract import Clip
+from gspo_cli.algorithms.clip import Clip
 from gspo_cli.types import Mean
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}

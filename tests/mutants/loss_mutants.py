@@ -11,6 +11,7 @@ RUBBISH = f"{INVARIANT}::test_nothing_outside_the_mask_is_read"
 REDUCTION = f"{IDENTITIES}::test_each_algorithm_reduces_token_terms_as_its_paper_does"
 ON_POLICY = f"{IDENTITIES}::test_on_policy_all_gradients_are_one"
 RATIO = "algorithms/ops.py"
+SURROGATE = "algorithms/clip.py"
 
 LOSS = (
     Mutant(
@@ -29,33 +30,33 @@ LOSS = (
         "return log_ratio_BT.sum(0) / mask_BT.sum(0).clamp(min=1)", HAND,
     ),
     Mutant(
-        "M2 edges of the clip range swapped", "algorithms/contract.py",
+        "M2 edges of the clip range swapped", SURROGATE,
         "return log1p(-self.low), log1p(self.high)", "return log1p(-self.high), log1p(self.low)",
         f"{CLIP}::test_the_two_sides_of_the_range_are_not_exchanged",
     ),
     Mutant(
-        "M2 clipped values swapped", RATIO,
+        "M2 clipped values swapped", SURROGATE,
         "1.0 - clip.low).masked_fill(log_ratio > 0, 1.0 + clip.high)",
         "1.0 - clip.high).masked_fill(log_ratio > 0, 1.0 + clip.low)",
         f"{CLIP}::test_the_value_is_the_smaller_of_both_products",
     ),
     Mutant(
-        "linear edges for a log-ratio", "algorithms/contract.py",
+        "linear edges for a log-ratio", SURROGATE,
         "return log1p(-self.low), log1p(self.high)", "return -self.low, self.high",
         f"{CLIP}::test_a_ratio_on_the_edge_keeps_its_gradient",
     ),
     Mutant(
-        "M3 the larger of both products", RATIO,
+        "M3 the larger of both products", SURROGATE,
         "((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))",
         "((advantages < 0) & (log_ratio > high)) | ((advantages > 0) & (log_ratio < low))", HAND,
     ),
     Mutant(
-        "M4 clip ignores the advantage's sign", RATIO,
+        "M4 clip ignores the advantage's sign", SURROGATE,
         "((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))",
         "(log_ratio > high) | (log_ratio < low)", HAND,
     ),
     Mutant(
-        "clip at the edge, not beyond it", RATIO,
+        "clip at the edge, not beyond it", SURROGATE,
         "((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))",
         "((advantages > 0) & (log_ratio >= high)) | ((advantages < 0) & (log_ratio <= low))",
         f"{CLIP}::test_a_ratio_on_the_edge_keeps_its_gradient",
@@ -103,18 +104,18 @@ LOSS = (
         f"{INVARIANT}::test_half_precision_is_refused",
     ),
     Mutant(
-        "dual clip compares a ratio with a log-ratio", RATIO,
+        "dual clip compares a ratio with a log-ratio", SURROGATE,
         "dual = (advantages < 0) & (log_ratio > log(dual_clip))",
         "dual = (advantages < 0) & (log_ratio > dual_clip)", f"{CLIP}::test_dual_clip_bounds_the_open_side",
     ),
     Mutant(
-        "dual clip ignores the sign", RATIO,
+        "dual clip ignores the sign", SURROGATE,
         "dual = (advantages < 0) & (log_ratio > log(dual_clip))", "dual = log_ratio > log(dual_clip)",
         f"{CLIP}::test_dual_clip_bounds_the_open_side",
     ),
     Mutant(
-        "correction weights forgotten", RATIO,
-        "scale = advantages if weights is None else advantages * per_token(weights)", "scale = advantages",
+        "correction weights forgotten", SURROGATE,
+        "scale = weighted_advantages(inputs)", "scale = advantages",
         f"{ORACLE}::test_correction_weights",
     ),
     Mutant(
@@ -148,17 +149,17 @@ LOSS = (
         "return torch.where(mask_BT, terms, 0.0).mean(-1).sum()", REDUCTION,
     ),
     Mutant(
-        "loss has the wrong sign", "algorithms/metrics.py",
-        "return LossOutput(-objective,", "return LossOutput(objective,", HAND,
+        "loss has the wrong sign", "algorithms/grpo.py",
+        "loss_numerator=-ops.sum_of_token_means", "loss_numerator=ops.sum_of_token_means", HAND,
     ),
     Mutant(
         "gspo divides by the length twice", "algorithms/gspo.py",
-        "objective=sum_of_sequences(surrogate.value, mask_BT)",
-        "objective=sum_of_sequences(surrogate.value / mask_BT.sum(-1, keepdim=True).clamp(min=1), mask_BT)", HAND,
+        "sum_of_sequences(surrogate.value, mask_BT)",
+        "sum_of_sequences(surrogate.value / mask_BT.sum(-1, keepdim=True).clamp(min=1), mask_BT)", HAND,
     ),
     Mutant(
         "gspo reduced over tokens", "algorithms/gspo.py",
-        "return num_responses(mask_BT)", "return mask_BT.sum()", ON_POLICY, "gspo",
+        "denominator = ops.num_responses", "denominator = ops.num_tokens", ON_POLICY, "gspo",
     ),
     Mutant(
         "gspo's defaults swapped", "algorithms/gspo.py",
@@ -167,17 +168,17 @@ LOSS = (
     ),
     Mutant(
         "dapo divides by responses", "algorithms/dapo.py",
-        "return num_tokens(mask_BT)", "return mask_BT.any(-1).sum()", REDUCTION,
+        "denominator = ops.num_tokens", "denominator = ops.num_responses", REDUCTION,
     ),
     Mutant(
         "dr_grpo divides by the batch's width", "algorithms/dr_grpo.py",
-        "return num_responses(mask_BT) * params.max_length", "return num_responses(mask_BT) * mask_BT.shape[-1]",
+        "num_responses(mask_BT) * params.max_length", "num_responses(mask_BT) * mask_BT.shape[-1]",
         f"{INVARIANT}::test_padding_left_and_right", "dr_grpo",
     ),
     Mutant(
         "luspo normalised by length", "algorithms/luspo.py",
-        "objective=sum_of_tokens(surrogate.value, mask_BT)",
-        "objective=sum_of_tokens(surrogate.value / mask_BT.sum(-1, keepdim=True).clamp(min=1), mask_BT)",
+        "sum_of_tokens(surrogate.value, mask_BT)",
+        "sum_of_tokens(surrogate.value / mask_BT.sum(-1, keepdim=True).clamp(min=1), mask_BT)",
         f"{IDENTITIES}::test_gspo_as_a_token_mean_would_be_luspo",
     ),
     Mutant(
@@ -224,8 +225,8 @@ LOSS = (
     ),
     Mutant(
         "minirl does not mask", "algorithms/minirl.py",
-        "torch.where(clipped_BT, 0.0, capped_weight(log_weight_BT, params.cap) * scale)",
-        "capped_weight(log_weight_BT, params.cap) * scale", CLIP, "minirl",
+        "torch.where(surrogate.clipped_BT, 0.0, ops.capped_weight(log_weight_BT, params.cap) * scale)",
+        "ops.capped_weight(log_weight_BT, params.cap) * scale", CLIP, "minirl",
     ),
     Mutant(
         "SAPO and others forget the correction", "algorithms/ops.py",
@@ -234,6 +235,6 @@ LOSS = (
     ),
     Mutant(
         "reinforce pushes the wrong way", "algorithms/reinforce.py",
-        "loss_numerator=-sum_of_token_means", "loss_numerator=sum_of_token_means", ON_POLICY, "reinforce",
+        "loss_numerator=-ops.sum_of_token_means", "loss_numerator=ops.sum_of_token_means", ON_POLICY, "reinforce",
     ),
 )  # fmt: skip

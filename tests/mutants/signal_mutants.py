@@ -11,7 +11,7 @@ CHURN = "moe/test_volatility.py"
 ACCUMULATE = "training/test_metrics.py"
 ADVANTAGE = "algorithms/ops.py"
 CRITIC = "algorithms/critic.py"
-CLIP_METRICS = "algorithms/metrics.py"
+CLIP_METRICS = "algorithms/clip.py"
 RATIO_METRICS = "algorithms/metrics.py"
 
 SIGNAL = (

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gspo_cli.algorithms import ALGORITHMS, LossInputs
-from gspo_cli.algorithms.contract import Clip
+from gspo_cli.algorithms.clip import Clip
 from gspo_cli.config import Recipe
 from gspo_cli.stats.clip_share import SCALED, measured_share, range_for, share_discarded
 from gspo_cli.training.loop import advise_clip_range

@@ -1,0 +1,99 @@
+"""The hard clip of an importance ratio: its range, the clipped surrogate, and which gradients it takes away.
+
+B = responses, T = token positions
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, log1p
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gspo_cli.algorithms.contract import LossInputs
+from gspo_cli.algorithms.ops import SATURATION, per_token, saturate, weighted_advantages
+from gspo_cli.types import Mean, Reduced
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A clip range: ratios inside [1 - low, 1 + high] keep their gradient."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < 1:
+            raise ValueError("clip.low must lie between 0 and 1 (it is subtracted from 1)")
+        if self.high <= 0:
+            raise ValueError("clip.high must be positive (it is added to 1)")
+
+    @property
+    def log_bounds(self) -> tuple[float, float]:
+        """The bounds of the log-ratio."""
+        return log1p(-self.low), log1p(self.high)
+
+
+class Surrogate(NamedTuple):
+    """min(x A, clip(x) A) and what was clipped; `value` and `weight` have the log-ratio's shape, broadcast to A's."""
+
+    value: Tensor
+    weight: Tensor
+    """d value / d log x, detached: x A where the gradient flows, else 0."""
+    clipped_BT: Tensor
+    """True for loss tokens whose gradient the clip range makes 0."""
+    metrics: dict[str, Reduced]
+    """The clip/* metrics."""
+
+
+def clipped_surrogate(log_ratio: Tensor, inputs: LossInputs, clip: Clip, dual_clip: float | None = None) -> Surrogate:
+    """min(x A, clip(x, 1 - low, 1 + high) A), times a detached weight.       arXiv 1707.06347, Eq. 7; 2507.18071, Eq. 5
+
+    The clip acts on one side only: above for A > 0, below for A < 0; strictly, so a ratio on the edge keeps its
+    gradient. `dual_clip` = c bounds the other side of A < 0: the value is c A where x > c  (arXiv 1912.09729, Eq. 5).
+    Differs from the papers: written as a choice between bound and ratio, which has the same value and an unambiguous
+        gradient; compared in log space; log-ratios beyond +-20 count as +-20 without gradient.
+    """
+    low, high = clip.log_bounds
+    advantages, mask_BT = per_token(inputs.advantages), inputs.mask_BT
+    clipped = ((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))
+    clipped_BT = clipped & mask_BT
+    metrics = clip_metrics(log_ratio, advantages, mask_BT, clipped_BT, clip.log_bounds)
+    # filled in the ratio's own precision: a choice between two Python numbers would be float32
+    bound = torch.full_like(log_ratio, 1.0 - clip.low).masked_fill(log_ratio > 0, 1.0 + clip.high)
+    ratio = torch.where(clipped, bound, saturate(log_ratio).exp())
+    flows = ~clipped & (log_ratio.abs() <= SATURATION)
+    if dual_clip is not None:
+        dual = (advantages < 0) & (log_ratio > log(dual_clip))
+        ratio = torch.where(dual, dual_clip, ratio)
+        flows = flows & ~dual
+        metrics["clip/dual_frac"] = Mean((dual & mask_BT).sum(), mask_BT.sum())
+    scale = weighted_advantages(inputs)
+    # an advantage of 0 must give exactly 0, whatever the ratio
+    value = torch.where(scale == 0, 0.0, ratio * scale)
+    return Surrogate(value, torch.where(flows, ratio * scale, 0.0).detach(), clipped_BT, metrics)
+
+
+def clip_metrics(
+    log_ratio: Tensor, advantages: Tensor, mask_BT: Tensor, clipped_BT: Tensor, log_bounds: tuple[float, float]
+) -> dict[str, Reduced]:
+    """Shares of tokens and responses whose gradient the clip makes 0.
+
+    Where a response has one ratio, all its tokens are clipped or none. `ratio/outside_frac` is the other number often
+    called clip fraction: ratios outside the range, whatever the sign of the advantage.
+    """
+    sign_BT = per_token(advantages).expand_as(mask_BT)
+    response_B = mask_BT.any(-1)
+    outside_BT = ((log_ratio < log_bounds[0]) | (log_ratio > log_bounds[1])) & mask_BT
+    tokens, responses = mask_BT.sum(), response_B.sum()
+    return {
+        "clip/token_frac": Mean(clipped_BT.sum(), tokens),
+        "clip/token_frac_active": Mean(clipped_BT.sum(), (mask_BT & (sign_BT != 0)).sum()),
+        "clip/low_frac": Mean((clipped_BT & (sign_BT < 0)).sum(), tokens),
+        "clip/high_frac": Mean((clipped_BT & (sign_BT > 0)).sum(), tokens),
+        "clip/seq_frac": Mean((torch.eq(clipped_BT, mask_BT).all(-1) & response_B).sum(), responses),
+        "clip/seq_any_frac": Mean(clipped_BT.any(-1).sum(), responses),
+        "ratio/outside_frac": Mean(outside_BT.sum(), tokens),
+    }
