@@ -85,7 +85,10 @@ def compare(
         )  # fmt: skip
     if margin is not None and not 0 < margin < float("inf"):
         raise GspoError(f"--margin {margin}", "a margin is a positive number", "e.g. --margin 2")
-    chosen = None if seeds is None else parse_seeds(None, seeds, 0)
+    request = ComparisonRequest(
+        metric=metric, baseline=baseline, treatment=treatment, margin=margin, allow=frozenset(allow or ()),
+        seeds=None if seeds is None else parse_seeds(None, seeds, 0), grader_errors_wrong=grader_errors == "wrong",
+    )  # fmt: skip
     if scores is not None:
         for option, used in (("STUDY", study), ("--allow", allow), ("--grader-errors", grader_errors),
                              ("--require", require)):  # fmt: skip
@@ -95,15 +98,11 @@ def compare(
                 )
         from gspo_cli.cli.views.scores import show_scores
         from gspo_cli.report.compare.score_file import read_scores
-        from gspo_cli.report.compare.score_table import ScoresRequest, compare_scores
+        from gspo_cli.report.compare.score_table import compare_scores
 
-        form, asked = metric or "last", ScoresRequest(baseline, treatment, margin, chosen)
-        found = compare_scores(read_scores(scores, form), asked, form)
+        form = metric or "last"
+        found = compare_scores(read_scores(scores, form), request, form)
         return console.print_json(found.to_json()) if json_ else show_scores(found)
-    request = ComparisonRequest(
-        metric=metric, baseline=baseline, treatment=treatment, margin=margin, allow=frozenset(allow or ()),
-        seeds=chosen, grader_errors_wrong=grader_errors == "wrong",
-    )  # fmt: skip
     comparison = compare_arms(find_study(study, out), request)
     if json_:
         console.print_json(comparison.to_json())

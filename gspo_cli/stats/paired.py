@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import optimize, stats
 
 from gspo_cli.stats.problems import Array
 
+Key = TypeVar("Key")
 FLAT = 1e-12
 """A smaller spread counts as zero: t would be infinite, p 0 and the interval a point."""
 EXACT_UP_TO = 18
@@ -196,13 +197,15 @@ def p_equal(D_S: Array, margin: float) -> float:
     return max(*tost(D_S, margin), float(stats.t.sf(corrected, n - 1)))
 
 
-def holm(p: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: the i-th smallest of m times m - i + 1, running maximum, at most 1."""
-    adjusted, running = [0.0] * len(p), 0.0
-    for rank, index in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        running = max(running, min(1.0, p[index] * (len(p) - rank)))
-        adjusted[index] = running
-    return adjusted
+def holm(p: Mapping[Key, float | None]) -> dict[Key, float]:
+    """Holm's adjusted p-values: the i-th smallest of m times m - i + 1, running maximum, at most 1. What has no p is no
+    part of the family."""
+    family = sorted(((key, value) for key, value in p.items() if value is not None), key=lambda item: item[1])
+    found, running = dict[Key, float](), 0.0
+    for rank, (key, value) in enumerate(family):
+        running = max(running, min(1.0, value * (len(family) - rank)))
+        found[key] = running
+    return found
 
 
 def mcnemar(only_baseline: int, only_treatment: int) -> float:

@@ -16,9 +16,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from gspo_cli.report.compare.comparison import Comparison, evidence_of
-from gspo_cli.report.compare.scores import Array, Scores, difference_stats
-from gspo_cli.report.compare.study import _adjust_others
+from gspo_cli.report.compare.scores import Array, Scores, adjusted, difference_stats
 from gspo_cli.report.compare.verdict import Evidence, judge, within_margin
 from gspo_cli.stats import paired
 
@@ -73,7 +71,7 @@ def test_the_formulas_above_are_what_compare_computes(num_seeds: int) -> None:
     for m in range(40):
         cube = (a_MSJ[m], b_MSJ[m])
         sides = [side.mean(axis=1) for side in cube]
-        evidence = evidence_of(difference_stats(Scores(sides[0], sides[1], cube, SAMPLES, True), 2.0))
+        evidence = difference_stats(Scores(sides[0], sides[1], cube, SAMPLES, True), 2.0).evidence()
         assert evidence.p_t is not None and evidence.p_t >= p_t[m] * (1 - 1e-9)  # never below the uncorrected one
         assert evidence.p_exact == pytest.approx(p_exact[m])
         better = judge(evidence, "higher") == "better"
@@ -89,7 +87,7 @@ def test_the_benchmark_of_statements_judges_as_compare_does(num_seeds: int) -> N
     found = statements.judge_all(D_MS)
     base = np.linspace(0.1, 0.2, num_seeds)
     for m, D_S in enumerate(D_MS):
-        evidence = evidence_of(difference_stats(Scores(base, base + D_S), statements.MARGIN))
+        evidence = difference_stats(Scores(base, base + D_S), statements.MARGIN).evidence()
         verdict = judge(evidence, "higher")
         positive = verdict in ("better", "suggestive") and (num_seeds < 6 or verdict == "better")
         assert positive == bool(found.better_up[m] | found.better_down[m])
@@ -108,7 +106,7 @@ def test_planned_looks_together_keep_the_level() -> None:
     D_MS = np.random.default_rng(5).exponential(1, (60, 8)) - 0.2
     found, base = statements.judge_all(D_MS, 3), np.linspace(0.1, 0.2, 8)
     for m, D_S in enumerate(D_MS):  # as compare judges one look of three
-        evidence = evidence_of(difference_stats(Scores(base, base + D_S), statements.MARGIN, looks=3))
+        evidence = difference_stats(Scores(base, base + D_S), statements.MARGIN, looks=3).evidence()
         assert (judge(evidence, "higher") == "better") == bool(found.better_up[m] | found.better_down[m])
         assert evidence.ci == pytest.approx((found.low[m], found.high[m]))
 
@@ -154,13 +152,9 @@ def one_sided_p(D_MAS: Array) -> Array:
 
 def as_compare_adjusts(p_A: Array, num_seeds: int) -> list[Evidence]:
     """What the verdicts on several arms rest on: the first is primary, the others are one family."""
-    results = [
-        Comparison(None, None, True, None, SimpleNamespace(t=None, p_equal=p, looks=1), None, [], [], 0)  # type: ignore[arg-type]
-        for p in p_A.tolist()
-    ]
-    adjusted = [r for r in _adjust_others(list(results)) if isinstance(r, Comparison)]
-    chosen = [a.stats.p_equal if a.p_equal_holm is None else a.p_equal_holm for a in adjusted]
-    return [Evidence(num_seeds, 1.0, p_equal=p, margin=1.0) for p in chosen]
+    others = {i: SimpleNamespace(p_mean=None, p_equal=p, of_look=lambda p: p) for i, p in enumerate(p_A[1:].tolist())}
+    _, p_equal = adjusted(others)  # type: ignore[type-var]
+    return [Evidence(num_seeds, 1.0, p_equal=p, margin=1.0) for p in (float(p_A[0]), *(p_equal[i] for i in others))]
 
 
 def test_a_stationary_reward_seldom_collapses_and_a_fall_does() -> None:

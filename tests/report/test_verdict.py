@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from compare_studies import D1
 
-from gspo_cli.report.compare.comparison import evidence_of
 from gspo_cli.report.compare.scores import Scores, difference_stats
-from gspo_cli.report.compare.verdict import SENTENCES, CollapseCounts, Evidence, Wording, judge, refusal, sentence
+from gspo_cli.report.compare.verdict import SENTENCES, Collapses, Evidence, Sides, Wording, judge, refusal, sentence
 from gspo_cli.stats.paired import levels, p_equal, paired_t
 
 X = "reward/mean:area@steps"
@@ -26,7 +25,7 @@ WIDE = (0.05, -0.06, 0.04, -0.02, 0.03, -0.05)
 def evidence(D: tuple[float, ...], margin: float | None = 2.0, points: bool = True) -> Evidence:
     """Of differences in the metric's own unit."""
     base = 0.5 + 0.1 * np.sin(np.arange(len(D)))
-    return evidence_of(difference_stats(Scores(base, base + np.array(D), points=points), margin))
+    return difference_stats(Scores(base, base + np.array(D), points=points), margin).evidence()
 
 
 def said(D: tuple[float, ...], wording: Wording = WORDING, margin: float | None = 2.0) -> tuple[str, str]:
@@ -155,14 +154,14 @@ def test_a_metric_that_should_be_low_or_has_no_direction() -> None:
     assert code == "different" and text.startswith("GSPO above GRPO on") and not RESERVED.search(text)
 
 
-FELL = CollapseCounts(1, 1, 0.58, 0.58, 1.0)
+FELL = Collapses([7], [6], 1.0, Sides(0.58, 0.58))
 
 
 def test_pairs_with_a_collapsed_run_are_left_out_and_counted() -> None:
     base = 0.5 + 0.1 * np.sin(np.arange(8))
     D = np.array([*D1, -0.4, 0.3])
     stats = difference_stats(Scores(base, base + D, points=True), 2.0, np.array([False] * 6 + [True] * 2))
-    found = evidence_of(stats, counts=FELL)
+    found = stats.evidence(FELL)
     assert (found.n, found.pairs, found.effect) == (6, 8, pytest.approx(np.mean(D1)))
     text = sentence(judge(found, "higher"), found, WORDING)
     assert text == (
@@ -177,7 +176,7 @@ def test_all_runs_only_where_no_collapse_could_turn_the_sign() -> None:
         base = 0.3 + 0.01 * np.sin(np.arange(num_seeds))
         gains = gain + 0.01 * np.cos(3.0 * np.arange(num_seeds))
         stats = difference_stats(Scores(base, base + gains, points=True), 2.0, np.arange(num_seeds) < lost)
-        found = evidence_of(stats, counts=replace(FELL, baseline=lost, treatment=0))
+        found = stats.evidence(replace(FELL, baseline=list(range(lost)), treatment=[]))
         return sentence(judge(found, "higher"), found, WORDING)
 
     assert "mean over all runs" in ahead(0.5, 20) and "mean over all runs" in ahead(0.5, 20, lost=1)

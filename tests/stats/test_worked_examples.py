@@ -95,8 +95,10 @@ def test_pass_at_k(n: int, c: int, k: int, p: float) -> None:
 
 
 def test_holm_and_mcnemar() -> None:
-    assert paired.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert paired.holm([]) == []
+    assert paired.holm({"a": 0.01, "b": 0.04, "none": None, "c": 0.03}) == pytest.approx(
+        {"a": 0.03, "b": 0.06, "c": 0.06}
+    )
+    assert paired.holm({}) == {}
     counts = {(0, 6): 0.03125, (0, 5): 0.0625, (1, 5): 0.21875, (1, 7): 0.0703125, (0, 0): 1.0}
     assert {pair: paired.mcnemar(*pair) for pair in counts} == pytest.approx(counts)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gspo_cli.report.compare.scores import Collapses
-from gspo_cli.report.compare.verdict import Evidence, Verdict, num_pairs, within_margin
+from gspo_cli.report.compare.verdict import Collapses, Evidence, Verdict, num_pairs, within_margin
 from gspo_cli.stats.paired import ALPHA, FEWEST
 
 Rule = Literal["ahead", "not_ahead_needed", "needed", "fewer_collapses", "ahead_or_fewer_collapses", "equal", "inside",

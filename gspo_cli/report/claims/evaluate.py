@@ -12,20 +12,11 @@ from gspo_cli.config import ReportConfig
 from gspo_cli.report.claims import arms
 from gspo_cli.report.claims.arms import COMMAND, batch_reports, noise_slopes, token_form
 from gspo_cli.report.claims.claims import CLAIMS, Claim, Outcome, verdict_of
-from gspo_cli.report.compare.comparison import evidence_of
 from gspo_cli.report.compare.preconditions import failures
-from gspo_cli.report.compare.scores import (
-    Collapses,
-    DifferenceStats,
-    Scores,
-    below_start,
-    collapses,
-    difference_stats,
-    scores,
-)
+from gspo_cli.report.compare.scores import DifferenceStats, Scores, below_start, collapses, difference_stats, scores
 from gspo_cli.report.compare.settings import conditions, settings_of
 from gspo_cli.report.compare.study import report_config, seed_departure
-from gspo_cli.report.compare.verdict import Evidence, judge, within_margin
+from gspo_cli.report.compare.verdict import Collapses, Evidence, judge, within_margin
 from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.metric_spec import BenchmarkMetric, MetricSpec, better_of, parse_metric
 from gspo_cli.report.runs.pairs import Pair, Records, all_of, load_records, with_answers, write_sources
@@ -167,10 +158,8 @@ def _scores(claim: Claim, kept: Pair, ranges: tuple[Pair, Pair] | None, spec: Me
 def _adjusted_p(results: list[ClaimResult]) -> list[dict[str, float]]:
     """Every p on which a verdict may rest, adjusted: those of all claims but the first are one Holm family."""
     p_values = [_p_values(result) for result in results]
-    family = [(index, name, p) for index, own in enumerate(p_values) if index for name, p in own.items()]
-    for (index, name, _), p in zip(family, holm([p for _, _, p in family]), strict=True):
-        p_values[index][name] = p
-    return p_values
+    family = holm({(i, name): p for i, own in enumerate(p_values) if i for name, p in own.items()})
+    return [{name: family.get((i, name), p) for name, p in own.items()} for i, own in enumerate(p_values)]
 
 
 def _p_values(result: ClaimResult) -> dict[str, float]:
@@ -197,13 +186,11 @@ def _to_dict(result: ClaimResult, p: dict[str, float]) -> dict[str, Any]:
     if result.stats is None:
         verdict = "not_tested" if result.not_tested else "inconclusive"
         return head | sides | {"verdict": verdict, "why": result.not_tested or result.decide, "decide": result.decide}
-    evidence = replace(evidence_of(result.stats, p.get("t")), unequal=result.unequal)
-    if "equal" in p:
-        evidence = replace(evidence, p_equal=p["equal"])
+    evidence = result.stats.evidence(unequal=result.unequal, p_t=p.get("t"), p_equal=p.get("equal"))
     fallen = result.collapses and replace(result.collapses, p=p.get("collapses", result.collapses.p))
     second = None
     if result.second is not None:
-        other = evidence_of(result.second, p.get("t_second"))
+        other = result.second.evidence(p_t=p.get("t_second"))
         second = Outcome(judge(other, result.better), other, None)
         sides = {"baseline": "gspo", "treatment": "grpo", "differs": []}
         head["second"] = {"baseline": "reinforce", "value": other.effect, "ci": other.ci, "p_exact": other.p_exact}
@@ -221,7 +208,7 @@ def _to_dict(result: ClaimResult, p: dict[str, float]) -> dict[str, Any]:
         "margin": None if claim.band else evidence.margin,
         "p_adjusted": p,
         "p_exact": evidence.p_exact,
-        "collapses": fallen and asdict(fallen),
+        "collapses": fallen and {key: getattr(fallen, key) for key in ("baseline", "treatment", "p")},
         "below_start": asdict(below_start(pair)) if fallen and pair else None,
         "failed": [r.name for r in pair.records if r.facts.status == "failed"] if pair else [],
         "conditions": result.conditions,

@@ -10,9 +10,9 @@ from pydantic_core import to_jsonable_python
 from gspo_cli.config import Tuning
 from gspo_cli.report.compare.learning_curves import LearningCurve
 from gspo_cli.report.compare.preconditions import Failure
-from gspo_cli.report.compare.scores import DifferenceStats, Sides
+from gspo_cli.report.compare.scores import DifferenceStats
 from gspo_cli.report.compare.settings import Settings
-from gspo_cli.report.compare.verdict import Evidence, Interval, Verdict, estimand
+from gspo_cli.report.compare.verdict import Collapses, Evidence, Interval, Sides, Verdict, estimand
 from gspo_cli.stats.paired import sd_range
 from gspo_cli.stats.robust import pairs_for_all_runs
 from gspo_cli.stats.starts import StartShare
@@ -102,16 +102,8 @@ class Budget:
     seconds: Sides[float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class CollapsedRuns:
-    """The seeds of collapsed runs."""
-
-    baseline: list[int]
-    treatment: list[int]
-    p: float
-    """Exact McNemar test."""
-    most: Sides[float]
-    """The largest probability of a collapse that the counts still allow (exact, one-sided 95 %)."""
+ALL_PAIRS = "all pairs, collapsed runs included"
+NONE_BELOW = "only pairs in which no run collapsed or ended below its start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +111,7 @@ class OtherPairs:
     """The verdict over other pairs than the comparison's."""
 
     pairs: str
+    """`ALL_PAIRS` or `NONE_BELOW`."""
     n: int
     effect: float
     ci: Interval | None
@@ -153,7 +146,7 @@ class Compared(Tested):
     unit_known: bool
     better: str
     budget: Budget
-    collapses: CollapsedRuns
+    collapses: Collapses
     below_start: Sides[list[int]]
     """Seeds of runs that ended below where they began; they count in every test."""
     sensitivity: list[OtherPairs]

@@ -14,14 +14,14 @@ import numpy as np
 from pydantic_core import to_jsonable_python
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report.compare.comparison import collapse_counts, evidence_of
 from gspo_cli.report.compare.learning_curves import LearningCurve, learning_curve
 from gspo_cli.report.compare.result import Tested, to_json
 from gspo_cli.report.compare.score_file import ScoreFile
-from gspo_cli.report.compare.scores import Collapses, DifferenceStats, Scores, difference_stats
-from gspo_cli.report.compare.verdict import Interval, Wording, judge, sentence
+from gspo_cli.report.compare.scores import DifferenceStats, Scores, adjusted, difference_stats
+from gspo_cli.report.compare.study import ComparisonRequest
+from gspo_cli.report.compare.verdict import Collapses, Interval, Wording, count_collapses, judge, sentence
 from gspo_cli.stats import problems, robust
-from gspo_cli.stats.paired import holm, is_flat, mcnemar, paired_t
+from gspo_cli.stats.paired import is_flat, paired_t
 from gspo_cli.stats.problems import Array
 from gspo_cli.stats.robust import Summary
 
@@ -29,17 +29,6 @@ UNKNOWN = "Start, data, budget and tuning are not in the file, so no run is call
 NO_COLUMN = "the file does not say which runs collapsed (column collapsed: 0 or 1), and unseen ones could turn the sign"
 """Without it, 45 % of studies whose means over all runs agree would be told apart (5 % of runs collapse, 12 seeds)."""
 PROFILE_POINTS = 11
-
-
-@dataclass(frozen=True, slots=True)
-class ScoresRequest:
-    """What to compare in a file; None = the first run of the file with all others, over all seeds."""
-
-    baseline: str | None = None
-    treatment: str | None = None
-    margin: float | None = None
-    """In the unit of the file."""
-    seeds: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +90,7 @@ class FileComparison:
         return plain
 
 
-def compare_scores(file: ScoreFile, request: ScoresRequest, form: str) -> FileComparison:
+def compare_scores(file: ScoreFile, request: ComparisonRequest, form: str) -> FileComparison:
     """Every run against the baseline: the same tests and sentences as for a study, all comparisons one Holm family;
     then each run's summaries and the performance profiles.
 
@@ -111,21 +100,17 @@ def compare_scores(file: ScoreFile, request: ScoresRequest, form: str) -> FileCo
     pairs = {name: _paired(file, baseline, name, request.seeds) for name in treatments}
     fallen = {name: _collapses(file, baseline, name, seeds) for name, (seeds, _, _) in pairs.items()}
     stats = {
-        name: _statistics(a_SJ, b_SJ, request.margin, None if fell is None else fell.among(seeds))
-        for (name, (seeds, a_SJ, b_SJ)), fell in zip(pairs.items(), fallen.values(), strict=True)
+        name: _statistics(a_SJ, b_SJ, request.margin, fell.among(seeds) if (fell := fallen[name]) else None)
+        for name, (seeds, a_SJ, b_SJ) in pairs.items()
     }
-    p_t, p_equal = (_family({name: p(one) for name, one in stats.items()}) for p in (_p_t, _p_equal))
+    p_t, p_equal = adjusted(stats)
     number = "value" if form == "last" else f"value:{form}"
     number += f", mean of {len(file.tasks)} tasks" if len(file.tasks) > 1 else ""
     rows = []
     for name, (seeds, a_SJ, b_SJ) in pairs.items():
-        fell = fallen[name]
-        counts = None if fell is None else collapse_counts(fell, len(seeds))
-        evidence = evidence_of(stats[name], p_t.get(name), counts)
-        if fell is None:
+        evidence = stats[name].evidence(fallen[name], p_t=p_t.get(name), p_equal=p_equal.get(name))
+        if fallen[name] is None:
             evidence = replace(evidence, collapses_unknown=True, unequal=NO_COLUMN)
-        if name in p_equal:
-            evidence = replace(evidence, p_equal=p_equal[name])
         wording = Wording(
             baseline, name, number, "", "", False, "units", "neither", problem="task",
             conditions=_conditions(file, baseline, name, seeds), why_exploratory=_left_out(file, baseline, name, seeds),
@@ -145,7 +130,7 @@ def compare_scores(file: ScoreFile, request: ScoresRequest, form: str) -> FileCo
     )  # fmt: skip
 
 
-def _choose(file: ScoreFile, request: ScoresRequest) -> tuple[str, list[str]]:
+def _choose(file: ScoreFile, request: ComparisonRequest) -> tuple[str, list[str]]:
     runs = list(file.scores)
     for option, run in (("--baseline", request.baseline), ("--treatment", request.treatment)):
         if run is not None and run not in runs:
@@ -200,26 +185,12 @@ def _collapses(file: ScoreFile, baseline: str, treatment: str, seeds: list[int])
     if file.collapsed is None:
         return None
     a, b = (sorted(file.collapsed.get(run, set()) & set(seeds)) for run in (baseline, treatment))
-    return Collapses(a, b, mcnemar(len(set(a) - set(b)), len(set(b) - set(a))))
+    return count_collapses(a, b, len(seeds))
 
 
 def _statistics(a_SJ: Array, b_SJ: Array, margin: float | None, collapsed_S: Array | None) -> DifferenceStats:
     cube = (a_SJ, b_SJ) if a_SJ.shape[1] > 1 else None
     return difference_stats(Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), cube), margin, collapsed_S)
-
-
-def _p_t(stats: DifferenceStats) -> float | None:
-    return None if stats.t is None else stats.t.p_mean
-
-
-def _p_equal(stats: DifferenceStats) -> float | None:
-    return stats.p_equal
-
-
-def _family(p: dict[str, float | None]) -> dict[str, float]:
-    """Adjusted by Holm, those that have no p left out."""
-    known = {name: value for name, value in p.items() if value is not None}
-    return dict(zip(known, holm(list(known.values())), strict=True))
 
 
 def _by_task(tasks: list[str], a_SJ: Array, b_SJ: Array) -> list[TaskRow]:

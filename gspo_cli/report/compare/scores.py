@@ -5,14 +5,16 @@ S = seeds, J = problems, T = steps
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from gspo_cli.config import CollapseRule
+from gspo_cli.report.compare.verdict import Collapses, Evidence, Sides, count_collapses
 from gspo_cli.report.runs.curves import GROUP_SPREAD, SPREAD
 from gspo_cli.report.runs.facts import conditions_of
 from gspo_cli.report.runs.folders import Study
@@ -29,26 +31,18 @@ from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, load_records
 from gspo_cli.runlog.collapse import ROUNDING, batch_reward, collapse_window, has_collapsed
 from gspo_cli.stats import paired, problems, robust
 from gspo_cli.stats.curves import apart_from, area_mean, last_mean, max_t
-from gspo_cli.stats.paired import FEWEST, PairedT, SignFlip, mcnemar
+from gspo_cli.stats.paired import FEWEST, PairedT, SignFlip, holm
 from gspo_cli.stats.power import rule_mde, rule_seeds_needed
 from gspo_cli.stats.problems import Array, NoiseSplit, TwoWay
 from gspo_cli.stats.robust import Summary
 
-T = TypeVar("T")
+Key = TypeVar("Key")
 DEFAULT_MARGIN = 2.0
 """Points, for metrics within [0, 1]; no other unit has a default."""
 
 
 BEGINNING = 3
 """Rollout batches that say where a run began: one is noisy, and later ones have learned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sides(Generic[T]):
-    """Something of each arm."""
-
-    baseline: T
-    treatment: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +103,59 @@ class DifferenceStats:
     def effect(self) -> float:
         """The mean difference of the pairs without a collapse; of all pairs if there is none."""
         return float((self.D_S[self.kept_S] if self.kept_S.any() else self.D_S).mean())
+
+    @property
+    def p_mean(self) -> float | None:
+        """Of the paired t test, plain and corrected for skewness."""
+        return self.t.p_mean if self.t else None
+
+    def of_look(self, p: float | None) -> float | None:
+        """A p-value, adjusted for the number of planned looks."""
+        return None if p is None else min(1.0, p * self.looks)
+
+    def evidence(
+        self, collapses: Collapses | None = None, below: Sides[list[int]] | None = None, unequal: str = "",
+        p_t: float | None = None, p_equal: float | None = None,
+    ) -> Evidence:  # fmt: skip
+        """What the verdict depends on; `p_t` and `p_equal` if they were adjusted for several comparisons."""
+        n, t = int(self.kept_S.sum()), self.t
+        return Evidence(
+            n,
+            self.effect,
+            len(self.D_S),
+            collapses,
+            below,
+            all_runs=self._holds_for_all_runs(collapses),
+            unequal=unequal,
+            flat=t is None and n > 1,
+            ci=t.ci if t else None,
+            ci_equal=t.ci_equal if t else None,
+            p_t=self.of_look(self.p_mean) if p_t is None else p_t,
+            p_exact=self.of_look(self.flip.p if self.flip else None),
+            p_equal=self.of_look(self.p_equal) if p_equal is None else p_equal,
+            new_problems=self.two_way.ci if self.two_way else self.over_problems,
+            margin=self.margin,
+            mde=self.mde,
+            seeds_needed=self.seeds_needed,
+        )
+
+    def _holds_for_all_runs(self, collapses: Collapses | None) -> bool:
+        """Whether the arm that is ahead without collapses is ahead over all runs too: it collapsed no more often, and
+        its lead outweighs every collapse that the counts still allow."""
+        if collapses is None or self.t is None or not self.scores.points:
+            return False
+        ahead, more = self.effect > 0, len(collapses.treatment) - len(collapses.baseline)
+        low = self.t.ci[0] if ahead else -self.t.ci[1]
+        fewer = more <= 0 if ahead else more >= 0
+        return fewer and robust.holds_for_all_runs(low, len(self.D_S), int((~self.kept_S).sum()))
+
+
+def adjusted(stats: Mapping[Key, DifferenceStats]) -> tuple[dict[Key, float], dict[Key, float]]:
+    """(p of the differences, p of the equality tests) of several comparisons, each adjusted by Holm as one family."""
+    return (
+        holm({key: one.of_look(one.p_mean) for key, one in stats.items()}),
+        holm({key: one.of_look(one.p_equal) for key, one in stats.items()}),
+    )
 
 
 def scores(pair: Pair, spec: MetricSpec) -> Scores:
@@ -224,26 +271,10 @@ def curves_apart_from(pair: Pair, spec: MetricSpec) -> int | None:
     return apart_from(steps.to_numpy(), max_t(b_ST - a_ST))
 
 
-@dataclass(frozen=True, slots=True)
-class Collapses:
-    """Collapsed runs of a pair of arms."""
-
-    baseline: list[int]
-    """Their seeds."""
-    treatment: list[int]
-    p: float
-    """Exact McNemar test over the seeds where only one arm collapsed."""
-
-    def among(self, seeds: list[int]) -> Array:
-        """Which of these pairs have a collapsed run: bool [S]."""
-        return np.array([seed in self.baseline or seed in self.treatment for seed in seeds], dtype=bool)
-
-
 def collapses(pair: Pair, rule: CollapseRule) -> Collapses:
     """The collapsed runs among the paired seeds."""
     left, right = ([s for s in pair.seeds if _has_collapsed(side[s], rule)] for side in (pair.left, pair.right))
-    only_left, only_right = len(set(left) - set(right)), len(set(right) - set(left))
-    return Collapses(left, right, mcnemar(only_left, only_right))
+    return count_collapses(left, right, len(pair.seeds))
 
 
 def below_start(pair: Pair) -> Sides[list[int]]:

@@ -3,25 +3,54 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import scipy
 from pydantic import ValidationError
 
+from gspo_cli import __version__
 from gspo_cli.config import ReportConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.report.compare.comparison import Comparison, Refusal, judged
-from gspo_cli.report.compare.preconditions import WAIVABLE, failures, unknown_seeds
-from gspo_cli.report.compare.result import ArmValues, Described, StudyComparison
-from gspo_cli.report.compare.scores import axis_range, collapses, curve_score, difference_stats, scores
+from gspo_cli.report.compare.learning_curves import learning_curves
+from gspo_cli.report.compare.preconditions import WAIVABLE, Failure, failures, unknown_seeds
+from gspo_cli.report.compare.result import (
+    ALL_PAIRS,
+    NONE_BELOW,
+    ArmValues,
+    Budget,
+    Compared,
+    Data,
+    Described,
+    Found,
+    OtherPairs,
+    RunNote,
+    StudyComparison,
+)
+from gspo_cli.report.compare.scores import (
+    DifferenceStats,
+    adjusted,
+    axis_range,
+    below_start,
+    collapses,
+    curve_score,
+    curves_apart_from,
+    difference_stats,
+    scores,
+)
+from gspo_cli.report.compare.settings import conditions, settings_of
+from gspo_cli.report.compare.verdict import Collapses, Sides, Wording, judge, refusal, sentence
 from gspo_cli.report.runs.folders import Study
-from gspo_cli.report.runs.metric_spec import BenchmarkMetric, MetricSpec, parse_metric
+from gspo_cli.report.runs.metric_spec import Axis, BenchmarkMetric, MetricSpec, better_of, parse_metric, unit_of
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, all_of, load_records, write_sources
+from gspo_cli.report.runs.reader import corrupt
 from gspo_cli.report.runs.seeds import departure, planned_seeds
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.strict_json import read_object
-from gspo_cli.stats.paired import holm
+from gspo_cli.stats.starts import StartShare, start_share
 
 FILE = "compare.json"
 """In the study's folder; holds the declared comparison only."""
@@ -29,11 +58,14 @@ IMPORTED = (
     "Descriptive: at least one run was imported; its start, data, budget and code are not recorded, so nothing is "
     "tested and no arm is ranked."
 )
+AXES: tuple[Axis, ...] = ("steps", "tokens", "seconds")
+CONTAMINATION = {"aime24": "AIME'24 has been public since early 2024; base models may have seen it."}
+"""What readers of a benchmark's score must know."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """What the caller wants in place of what the recipe declared."""
+    """What the caller wants in place of what the recipe declared, or of a file's first run with all others."""
 
     metric: str | None = None
     baseline: str | None = None
@@ -68,14 +100,21 @@ def compare(study: Study, request: ComparisonRequest) -> StudyComparison:
     is_the_declared_one = _is_declared(pairs[0], declared, request)
     departures = [seed_departure(study, pair, declared) for pair in pairs]
     is_declared = is_the_declared_one and not departures[0]
-    results = _adjust_others(
-        [_compare_pair(*one, spec, declared, is_declared, request) for one in zip(pairs, departures, strict=True)]
+    results = [
+        _compare_pair(pair, why, spec, declared, is_declared, request)
+        for pair, why in zip(pairs, departures, strict=True)
+    ]
+    p_t, p_equal = adjusted({r.pair.treatment: r.stats for r in results[1:] if isinstance(r, Comparison)})
+    primary, *others = (
+        r if isinstance(r, Found) else _judged(r, declared, p_t.get(r.pair.treatment), p_equal.get(r.pair.treatment))
+        for r in results
     )
-    primary, *others = map(judged, results)
     found = StudyComparison(study.folder.name, primary, others)
     if is_the_declared_one:  # with other seeds than planned too, or an earlier result would stand there
+        used = {record.name for r in results if isinstance(r, Comparison) for record in r.kept.records}
+        unused = _why_unused([r for r in all_of(records) if r.name not in used], [baseline, *treatments])
         write_text(study.folder / FILE, json.dumps(found.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
-        write_sources(study.folder / FILE, all_of(records), _why_unused(all_of(records), results))
+        write_sources(study.folder / FILE, all_of(records), unused)
     return found
 
 
@@ -147,7 +186,8 @@ def _look(num_seeds: int, looks: tuple[int, ...]) -> str:
 
 def _compare_pair(
     pair: Pair, departure: str, spec: MetricSpec, declared: ReportConfig, is_declared: bool, request: ComparisonRequest
-) -> Comparison | Refusal:
+) -> Comparison | Found:
+    """The statistics of a pair of arms, or the refusal to compare them."""
     valid, invalid = pair.drop_invalid()
     kept = valid if request.seeds is None else valid.narrow(request.seeds)
     ungraded = 0
@@ -156,47 +196,173 @@ def _compare_pair(
         kept = kept.ungraded_as_wrong()
     failed = [*unknown_seeds(kept, request.seeds or ()), *failures(kept, spec)]
     if remaining := [f for f in failed if f.check not in request.allow]:
-        return Refusal(pair, spec, is_declared, remaining)
-    fallen = collapses(kept, declared.collapse).among(kept.seeds)
+        return Found(
+            verdict="refused", sentence=refusal(len(remaining)), metric=spec.text, baseline=pair.baseline,
+            treatment=pair.treatment, declared=is_declared, reasons=remaining,
+        )  # fmt: skip
+    fallen = collapses(kept, declared.collapse)
     margin = declared.margin if request.margin is None else request.margin
-    stats = difference_stats(scores(kept, spec), margin, fallen, max(1, len(declared.looks)))
-    return Comparison(pair, spec, is_declared, kept, stats, declared, invalid, failed, ungraded,
-                      why_exploratory=departure, look=_look(len(kept.seeds), declared.looks))  # fmt: skip
+    stats = difference_stats(scores(kept, spec), margin, fallen.among(kept.seeds), max(1, len(declared.looks)))
+    return Comparison(pair, spec, is_declared, kept, stats, fallen, invalid, failed, ungraded, departure)
 
 
-def _adjust_others(results: list[Comparison | Refusal]) -> list[Comparison | Refusal]:
-    """The comparisons after the first, their tests of a difference adjusted as one family, those of equality as
-    another."""
-    p_t = {
-        i: min(1.0, r.stats.t.p_mean * r.stats.looks)
-        for i, r in enumerate(results)
-        if i and isinstance(r, Comparison) and r.stats.t
-    }
-    p_holm = dict(zip(p_t, holm(list(p_t.values())), strict=True))
-    p_equal = {i: min(1.0, r.stats.p_equal * r.stats.looks) for i, r in enumerate(results)
-               if i and isinstance(r, Comparison) and r.stats.p_equal is not None}  # fmt: skip
-    p_equal_holm = dict(zip(p_equal, holm(list(p_equal.values())), strict=True))
-    return [
-        replace(r, p_holm=p_holm.get(i), p_equal_holm=p_equal_holm.get(i)) if isinstance(r, Comparison) else r
-        for i, r in enumerate(results)
-    ]
-
-
-def _why_unused(records: list[RunRecord], results: list[Comparison | Refusal]) -> dict[str, str]:
-    """Run -> why no comparison rests on it."""
-    used = {record.name for r in results if isinstance(r, Comparison) for record in r.kept.records}
-    compared = {arm for r in results for arm in (r.pair.baseline, r.pair.treatment)}
+def _why_unused(records: list[RunRecord], arms: list[str]) -> dict[str, str]:
+    """Run -> why no comparison of these arms rests on it."""
     invalid_seeds = {record.run.seed for record in records if record.facts.invalid}
     reasons = {}
-    for record in (record for record in records if record.name not in used):
+    for record in records:
         if record.facts.invalid:
             why = f"invalidated: {record.facts.invalid}"
         elif record.run.seed in invalid_seeds:
             why = "its partner is invalidated"
         else:
-            why = "the comparison was refused" if record.run.arm in compared else "its arm was not compared"
+            why = "the comparison was refused" if record.run.arm in arms else "its arm was not compared"
         reasons[record.name] = why
     return reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A pair of arms that may be compared, with its statistics."""
+
+    pair: Pair
+    """Every run of the two arms."""
+    spec: MetricSpec
+    declared: bool
+    kept: Pair
+    """The runs that enter the statistics."""
+    stats: DifferenceStats
+    collapses: Collapses
+    invalid: list[RunRecord]
+    waived: list[Failure]
+    ungraded: int
+    """Answers without a verdict that were counted as wrong."""
+    why_exploratory: str
+    """How the seeds differ from the study's plan."""
+
+
+def _judged(result: Comparison, config: ReportConfig, p_holm: float | None, p_equal_holm: float | None) -> Compared:
+    """The comparison with its verdict and its sentence; the primary one has no adjusted p-values."""
+    pair, spec, kept, stats = result.pair, result.spec, result.kept, result.stats
+    left, right = (next(iter(side.values())) for side in (kept.left, kept.right))
+    sunk, settings, better = below_start(kept), settings_of(pair, config), better_of(spec)
+    unequal = "" if better == "neither" else settings.unequal
+    evidence = stats.evidence(result.collapses, sunk, unequal, p_holm, p_equal_holm)
+    names = _display_name(left), _display_name(right)
+    wording = Wording(
+        *names, number=spec.text, recipe=_recipe_name(left), budget=spec.budget, points=stats.scores.points,
+        unit=unit_of(spec), better=better, declared=result.declared, why_exploratory=result.why_exploratory,
+        conditions=conditions(settings, dict(zip((pair.baseline, pair.treatment), names, strict=True))),
+        look=_look(len(kept.seeds), config.looks),
+    )  # fmt: skip
+    verdict = judge(evidence, better)
+    bench = getattr(spec, "bench", "")
+    return Compared(
+        metric=spec.text,
+        baseline=pair.baseline,
+        treatment=pair.treatment,
+        declared=result.declared,
+        verdict=verdict,
+        sentence=sentence(verdict, evidence, wording),
+        recipe=wording.recipe,
+        unit=wording.unit,
+        points=wording.points,
+        unit_known=stats.scores.unit_known,
+        better=better,
+        seeds=kept.seeds,
+        stats=stats,
+        evidence=evidence,
+        p_holm=p_holm,
+        p_equal_holm=p_equal_holm,
+        apart_from_step=curves_apart_from(kept, spec),
+        budget=_budget(kept, spec),
+        collapses=result.collapses,
+        below_start=sunk,
+        sensitivity=_sensitivity(result, sunk, unequal, better),
+        tuning={arm: config.tuning.get(arm) for arm in (pair.baseline, pair.treatment)},
+        settings=settings,
+        start_share=_start_shares(kept, stats),
+        learning_curves=learning_curves(kept, spec, stats.kept_S),
+        failed=[RunNote(r.name, r.facts.reason) for r in kept.records if r.facts.status == "failed"],
+        invalidated=[RunNote(r.name, r.facts.invalid) for r in result.invalid],
+        waivers=result.waived,
+        ungraded_as_wrong=result.ungraded,
+        all_seeds={pair.baseline: sorted(pair.left), pair.treatment: sorted(pair.right)},
+        data=_data(kept.records[0]),
+        notes=[CONTAMINATION[bench]] if bench in CONTAMINATION else [],
+        runs=[_provenance(r) for r in kept.records],
+        versions={"gspo": __version__, "scipy": scipy.__version__, "numpy": np.__version__},
+    )
+
+
+def _sensitivity(result: Comparison, sunk: Sides[list[int]], unequal: str, better: str) -> list[OtherPairs]:
+    """The verdict with the pairs that a collapse leaves out, and without those in which a run ended below its start;
+    only where that changes the pairs. Not adjusted for several arms."""
+    stats, seeds = result.stats, np.array(result.kept.seeds)
+    nothing = np.zeros(len(seeds), dtype=bool)
+    below = np.isin(seeds, [*sunk.baseline, *sunk.treatment])
+    margin = stats.margin and stats.margin * (100 if stats.scores.points else 1)
+    found = []
+    for name, out_S in ((ALL_PAIRS, nothing), (NONE_BELOW, below | ~stats.kept_S)):
+        if len(seeds) == 1 or out_S.all() or (~out_S == stats.kept_S).all():
+            continue
+        other = difference_stats(stats.scores, margin, out_S, stats.looks)
+        evidence = replace(other.evidence(unequal=unequal), pairs=int((~out_S).sum()))
+        found.append(OtherPairs(name, evidence.n, evidence.effect, evidence.ci, judge(evidence, better)))
+    return found
+
+
+def _display_name(record: RunRecord) -> str:
+    """An arm's name in a sentence: `GSPO` for the plain arm of an algorithm, else the label itself."""
+    run = record.run
+    return run.arm.upper() if run.arm == run.algorithm else run.arm
+
+
+def _recipe_name(record: RunRecord) -> str:
+    """The recipe's name, or the study's if the file has none."""
+    path = record.run.folder / "recipe.toml"
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        raise corrupt(str(path), error) from error
+    return str(table.get("name") or record.facts.config["name"])
+
+
+def _start_shares(pair: Pair, stats: DifferenceStats) -> dict[str, StartShare] | None:
+    """The start model's share of the variance of each arm's scores and of their difference, over the pairs without a
+    collapse; None unless several start models have several seeds."""
+    starts = [str(pair.left[seed].facts.run_json.get("model_sha256")) for seed in pair.seeds]
+    kept = [start for start, keep in zip(starts, stats.kept_S.tolist(), strict=True) if keep]
+    values = {"difference": stats.D_S, pair.baseline: stats.scores.baseline_S, pair.treatment: stats.scores.treatment_S}
+    return {name: share for name, x_S in values.items() if (share := start_share(x_S[stats.kept_S], kept))} or None
+
+
+def _budget(pair: Pair, spec: MetricSpec) -> Budget:
+    means = dict[str, Sides[float | None]]()
+    for axis in AXES:
+        totals = [[r.curves.total(axis) for r in side.values() if r.curves] for side in (pair.left, pair.right)]
+        known = [[x for x in side if x is not None] for side in totals]
+        means[axis] = Sides(*(float(np.mean(side)) if side and len(side) == len(every) else None
+                              for side, every in zip(known, totals, strict=True)))  # fmt: skip
+    ratios = {axis: m.treatment / m.baseline if m.baseline and m.treatment is not None else None
+              for axis, m in means.items()}  # fmt: skip
+    return Budget(spec.budget, ratios, **means)
+
+
+def _data(record: RunRecord) -> Data:
+    config, about = record.facts.config_flat, record.facts.run_json
+    return Data(
+        config.get("task.name"), config.get("task.path"), config.get("task.revision"), about.get("data_sha256"),
+        about.get("model_sha256"), None if record.answers is None else record.answers.protocol,
+    )  # fmt: skip
+
+
+def _provenance(record: RunRecord) -> dict[str, Any]:
+    run, curves = record.run, record.curves
+    return {
+        "run": record.name, "run_id": run.run_id, "arm": run.arm, "seed": run.seed, "status": record.facts.status,
+        "log_sha256": curves and curves.sha256, "torn_bytes": curves and curves.torn_bytes,
+    }  # fmt: skip
 
 
 def _describe(spec: MetricSpec, baseline: str, treatment: str, records: Records) -> Described:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gspo_cli.config import Tuning
-from gspo_cli.report.compare.comparison import ALL_PAIRS
-from gspo_cli.report.compare.result import Compared, Tested
+from gspo_cli.report.compare.result import ALL_PAIRS, Compared, Tested
 from gspo_cli.report.compare.scores import BEGINNING
 from gspo_cli.stats.paired import SignFlip, sd_range
 from gspo_cli.stats.robust import Summary

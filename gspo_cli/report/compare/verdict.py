@@ -8,9 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import floor, log10
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
-from gspo_cli.stats.paired import ALPHA, FEWEST, levels
+import numpy as np
+
+from gspo_cli.stats.paired import ALPHA, FEWEST, levels, mcnemar
+from gspo_cli.stats.problems import Array
+from gspo_cli.stats.robust import most
+
+T = TypeVar("T")
 
 Verdict = Literal[
     "refused", "two_checkpoints", "no_claim", "inconclusive", "suggestive", "suggestive_equal", "better", "different",
@@ -24,6 +30,36 @@ FEWEST_TO_SUGGEST = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Sides(Generic[T]):
+    """Something of each arm."""
+
+    baseline: T
+    treatment: T
+
+
+@dataclass(frozen=True, slots=True)
+class Collapses:
+    """The seeds of the collapsed runs of a pair of arms."""
+
+    baseline: list[int]
+    treatment: list[int]
+    p: float
+    """Exact McNemar test over the seeds where only one arm collapsed."""
+    most: Sides[float]
+    """The largest probability of a collapse that the counts still allow (exact, one-sided 95 %)."""
+
+    def among(self, seeds: list[int]) -> Array:
+        """Which of these pairs have a collapsed run: bool [S]."""
+        return np.isin(seeds, [*self.baseline, *self.treatment])
+
+
+def count_collapses(baseline: list[int], treatment: list[int], num_pairs: int) -> Collapses:
+    """The collapses of `num_pairs` pairs of runs, given the seeds of the collapsed ones."""
+    p = mcnemar(len(set(baseline) - set(treatment)), len(set(treatment) - set(baseline)))
+    return Collapses(baseline, treatment, p, Sides(most(len(baseline), num_pairs), most(len(treatment), num_pairs)))
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything that a verdict depends on. Differences are treatment minus baseline, in the metric's own unit."""
 
@@ -32,8 +68,10 @@ class Evidence:
     effect: float
     pairs: int | None = None
     """All pairs; None = as many as `n`."""
-    collapses: CollapseCounts | None = None
+    collapses: Collapses | None = None
     """None where collapse plays no part."""
+    below_start: Sides[list[int]] | None = None
+    """The seeds of runs that ended below where they began, collapsed or not; they count in every test."""
     collapses_unknown: bool = False
     """Whether runs may have collapsed and nobody says which: then nothing holds for the mean over all runs."""
     all_runs: bool = False
@@ -100,22 +138,6 @@ def excludes_zero(interval: Interval | None) -> bool:
 def within_margin(evidence: Evidence) -> bool:
     """Whether equality within the margin is shown; a difference that is not significant does not show it."""
     return evidence.p_equal is not None and evidence.p_equal <= levels(evidence.n).equal
-
-
-@dataclass(frozen=True, slots=True)
-class CollapseCounts:
-    """How many runs of each arm collapsed, of as many pairs."""
-
-    baseline: int
-    treatment: int
-    most_baseline: float
-    """The largest probability of a collapse that the count still allows (exact, one-sided 95 %)."""
-    most_treatment: float
-    p: float
-    """Exact McNemar test: whether one arm collapses more often."""
-    below_baseline: int = 0
-    """Runs that ended below where they began, collapsed or not; they count in every test."""
-    below_treatment: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +245,15 @@ def _collapses(e: Evidence, w: Wording) -> str:
     c = e.collapses
     if c is None:
         return ""
-    arms = sorted(((w.treatment, c.treatment, c.most_treatment), (w.baseline, c.baseline, c.most_baseline)))
-    text = ", ".join(f"{arm} {count} of {num_pairs(e)} (at most {100 * most:.0f} %)" for arm, count, most in arms)
-    sunk = sorted(((w.treatment, c.below_treatment), (w.baseline, c.below_baseline)))
-    below = f" Ended below their start: {', '.join(f'{arm} {count} of {num_pairs(e)}' for arm, count in sunk)}."
-    below = below if c.below_baseline or c.below_treatment else ""
+    pairs, sunk, below = num_pairs(e), e.below_start, ""
+    arms = sorted([(w.treatment, c.treatment, c.most.treatment), (w.baseline, c.baseline, c.most.baseline)])
+    text = ", ".join(f"{arm} {len(seeds)} of {pairs} (at most {100 * share:.0f} %)" for arm, seeds, share in arms)
+    if sunk and (sunk.baseline or sunk.treatment):
+        counts = sorted([(w.treatment, len(sunk.treatment)), (w.baseline, len(sunk.baseline))])
+        below = f" Ended below their start: {', '.join(f'{arm} {count} of {pairs}' for arm, count in counts)}."
     if c.p > ALPHA:
         return f"Collapsed runs: {text}.{below}"
-    first, other = (w.treatment, w.baseline) if c.treatment > c.baseline else (w.baseline, w.treatment)
+    first, other = (w.treatment, w.baseline) if len(c.treatment) > len(c.baseline) else (w.baseline, w.treatment)
     return f"Collapsed runs: {text}; {first} collapses more often than {other} (exact p = {c.p:.2g}).{below}"
 
 
