@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -175,15 +175,24 @@ def kinds() -> Iterator[str]:
         yield kind
 
 
-def cells(row: Row) -> list[str]:
-    if row.paths is None:
-        return [row.kind, "refused", "", "", "", row.refused.split(" (")[0], ""]
-    layout = "packed" if row.paths.packed else "padded"
-    attention = "" if row.paths.attention == "gspo" else ", the model's attention"
-    cache = {"shared": "shared cache", "own": "its own cache", "none": "no cache"}[row.paths.cache]
-    lora = f"{row.nats['LoRA']:.0e}" if "LoRA" in row.nats else "-"
-    training = max(row.nats.get("packed", 0.0), row.nats["padded"])
-    return [row.kind, f"{layout}{attention}", cache, f"{row.nats['sampler']:.0e}", f"{training:.0e}", lora, row.experts]
+def table(rows: Iterable[Row]) -> list[str]:
+    """The kinds that work alike, in one line of markdown each, with the worst of their differences."""
+    caches = {"shared": "shared cache", "own": "its own cache", "none": "no cache"}
+    alike: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.paths is None:
+            key = ("refused: padded rows differ from the plain forward pass", "", "")
+        else:
+            layout = "packed" if row.paths.packed else "padded"
+            attention = "" if row.paths.attention == "gspo" else ", the model's attention"
+            key = (layout + attention, caches[row.paths.cache], row.experts)
+        alike.setdefault(key, []).append(row)
+    lines = ["| training rows | sampling | experts | worst, nats | kinds |", "|---|---|---|---|---|"]
+    for key in sorted(alike):
+        nats = [nat for row in alike[key] for nat in row.nats.values()]
+        worst_nats = f"{max(nats):.0e}" if nats else ""
+        lines.append(f"| {' | '.join(key)} | {worst_nats} | {', '.join(row.kind for row in alike[key])} |")
+    return lines
 
 
 def main() -> None:
@@ -192,12 +201,9 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="the table of docs/models.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.markdown:
-        print("| kind | training rows | sampling | sampler, nats | training, nats | LoRA, nats | experts |")
-        print("|---|---|---|---|---|---|---|")
-    for kind in options.kinds or kinds():
-        line = cells(walk(kind))
-        print(f"| {' | '.join(line)} |" if options.markdown else "  ".join(line), flush=True)
+    rows = (walk(kind) for kind in options.kinds or kinds())
+    for line in table(rows) if options.markdown else rows:
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
