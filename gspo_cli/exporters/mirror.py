@@ -13,6 +13,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.exporters import tensorboard, trackio, wandb
 from gspo_cli.exporters.contract import Exporter, LogRow, Origin, Sink, missing
 from gspo_cli.runlog import fs
+from gspo_cli.runlog.checksums import refuse_damaged
 from gspo_cli.runlog.log import split_torn
 from gspo_cli.runlog.strict_json import parse_object, read_object
 
@@ -132,6 +133,7 @@ class Mirror:
             self.folder.mkdir(parents=True)
         except OSError as error:
             raise fs.storage_error(self.folder, error) from error
+        refuse_damaged(self.run / "metrics.jsonl")
         about, study = read_object(self.run / "run.json"), self.run.resolve().parent.name
         config = read_object(self.run / "config.json")
         origin = Origin(str(about["run_id"]), study, self.run.name, str(about["arm"]), config)

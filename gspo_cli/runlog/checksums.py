@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.log import canonical
 
 CHECKSUMS = "sealed.json"
 MUTABLE = (CHECKSUMS, "log.txt", "invalidated.json", "run.lock", "heartbeat.json")
 """Files of a run that may change after its end."""
+
+ORIGIN = "archive.json"
+"""In the folder of a study that came as an archive: the archive's hash. Archives hold no seals, and may leave out log
+lines."""
+LINK = re.compile(rb'"prev":"([0-9a-f]{32})","seq":(\d+),"step":\d+}\n')
+"""How a log line ends."""
 
 Entries = dict[str, dict[str, Any]]
 
@@ -66,3 +74,49 @@ def entries(folder: Path, paths: Iterable[Path]) -> Entries:
 def _text(files: Entries) -> str:
     own = hashlib.sha256(canonical(files).encode()).hexdigest()
     return json.dumps({"files": files, "sha256": own}, indent=1, sort_keys=True) + "\n"
+
+
+def refuse_damaged(log: Path, sha256: str | None = None) -> None:
+    """Refuse a log that is not what a run wrote that has ended: by its seal or, where the run was not sealed since, by
+    the chain of its lines. A run that is still being written passes.
+
+    `sha256` = of the log, if it is known. Errors: GspoError (exit code 6).
+    """
+    if why := _damage(log, sha256):
+        raise GspoError(
+            f"{log} was changed after it was written", why,
+            f"`gspo runs verify {log.parent}` names every change; restore the run from a copy", ExitCode.STORAGE,
+        )  # fmt: skip
+
+
+def _damage(log: Path, sha256: str | None) -> str | None:
+    """What is wrong with the log of a run that has ended."""
+    run, events = log.parent, log.with_name("events.jsonl")
+    written = events.read_bytes() if events.is_file() else b""
+    marks = re.findall(rb'"event":"(start|end)"', written)
+    if not checksums_intact(run):
+        return f"the seal of its run ({CHECKSUMS}) is not what was written"
+    seal = read_checksums(run)
+    if sealed := seal.get(events.name):
+        if hashlib.sha256(written[: sealed["bytes"]]).hexdigest() != sealed["sha256"]:
+            return f"{events.name} beside it does not begin with what its run sealed"
+        if sealed["bytes"] == len(written) and (entry := seal.get(log.name)):
+            same = log.stat().st_size == entry["bytes"] and (sha256 or sha256_of(log)) == entry["sha256"]
+            return None if same else "its bytes are not those that its run sealed (sha256)"
+    has_ended = marks and marks[-1] == b"end"
+    return _broken_link(log) if has_ended and log.name == "metrics.jsonl" else None
+
+
+def _broken_link(log: Path) -> str | None:
+    """The first line that does not carry the hash of the line before it."""
+    may_have_gaps, head, seq = (log.parents[1] / ORIGIN).is_file(), b"", -1
+    with log.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            link = LINK.search(line, max(0, len(line) - 200))
+            if link is None:
+                return f"line {number} has another form than the lines that runs write"
+            follows = int(link[2]) == seq + 1
+            if head and (link[1] != head if follows else not may_have_gaps):
+                return f"line {number} does not carry the hash of the line before it"
+            head, seq = hashlib.sha256(line[:-1]).hexdigest()[:32].encode(), int(link[2])
+    return None

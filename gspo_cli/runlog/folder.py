@@ -98,6 +98,7 @@ def make_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
+            probe.unlink(missing_ok=True)  # writing would follow a link
             probe.write_bytes(b"x")
         finally:
             probe.unlink(missing_ok=True)  # a full disk takes the name, but not the byte

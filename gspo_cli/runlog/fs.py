@@ -34,6 +34,8 @@ def write_atomic(path: Path) -> Iterator[Path]:
     try:
         with refusals(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            if temporary.is_symlink():  # writing would follow it
+                os.unlink(temporary)
             yield temporary
             fsync(temporary)
             os.replace(temporary, path)
@@ -112,16 +114,21 @@ def remove_tree(folder: Path) -> None:
     os.rmdir(folder)
 
 
+def refuse_link(path: Path) -> None:
+    """Errors: GspoError (exit code 6) if a path within a run or study is a symbolic link."""
+    if path.is_symlink():
+        raise GspoError(
+            f"{path} is a symbolic link",
+            "runs and studies may hold only plain files and folders: a link could lead outside them",
+            "replace the link with what it points to, or remove it",
+            ExitCode.STORAGE,
+        )
+
+
 def refuse_links(folder: Path) -> None:
     """Errors: GspoError (exit code 6) if a run folder is or contains a symbolic link."""
     for path in (folder, *folder.rglob("*")):
-        if path.is_symlink():
-            raise GspoError(
-                f"{path} is a symbolic link",
-                "a run folder may hold only plain files: a link could lead outside it",
-                "replace the link with the file it points to, or remove it",
-                ExitCode.STORAGE,
-            )
+        refuse_link(path)
 
 
 def require_regular(path: Path) -> None:

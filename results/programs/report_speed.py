@@ -31,6 +31,8 @@ sys.path.append(str(Path(__file__).parents[2] / "tests" / "report"))
 from compare_studies import change, write_run
 from report_runs import canonical
 
+from gspo_cli.runlog.checksums import write_run_checksums
+
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "avx2" / "metrics.jsonl"
 MINI_BATCHES = 4
 COMMANDS = ("plots", "compare")
@@ -62,6 +64,7 @@ def make_run(study: Path, arm: str, seed: int, steps: int) -> None:
             kind, stamp = kinds[seq % len(kinds)], {"time": "2026-01-01T00:00:00.000+00:00", "mini_batch": None}
             spent = {"rollout_s": 0.3, "update_s": 0.5, "probe_s": 0.1, "batch_s": 1.0} if kind == "rollout" else {}
             file.write(canonical({"kind": kind, "seq": seq, "step": 1 + seq // len(kinds)} | stamp | spent) + "\n")
+    write_run_checksums(run)
 
 
 def log_lines(arm: str, seed: int, steps: int) -> Iterator[Record]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from compare_studies import cube
+from report_runs import write_log
 from typer.testing import CliRunner, Result
 
 from gspo_cli.cli import report, runs
@@ -52,8 +53,8 @@ def test_an_archive_gives_the_same_comparison(tmp_path: Path) -> None:
 def test_without_single_updates_the_comparison_is_the_same(tmp_path: Path) -> None:
     study = cube(tmp_path / "a" / "demo")
     log = study / "gspo-s0" / "metrics.jsonl"
-    last = json.loads(log.read_text().splitlines()[-1])
-    log.write_text(log.read_text() + json.dumps(last | {"kind": "update", "mini_batch": 0, "metrics": {}}) + "\n")
+    lines = [json.loads(text) for text in log.read_text().splitlines()]
+    write_log(log, [*lines, lines[-1] | {"kind": "update", "mini_batch": 0, "metrics": {}}])
     there = run(report.app, "compare", study, "--metric", "arithmetic/avg@4", "--json")
     done = run(runs.app, "export", study, "--to", "archive", "--no-updates", "--json")
     archive = json.loads(done.stdout)["path"]

@@ -14,6 +14,8 @@ from compare_studies import change, write_answers, write_run
 from program import Gspo
 from report_runs import canonical, records, write_log
 
+from gspo_cli.runlog.checksums import write_run_checksums
+
 STEPS = 10_000
 
 
@@ -45,6 +47,7 @@ def test_twelve_runs_of_ten_thousand_steps(tmp_path: Path) -> None:
                 {"rollout_s": 0.3, "update_s": 0.5, "probe_s": 0.1, "batch_s": 1.0} if kind == "rollout" else {}
             ) for step in range(1, STEPS + 1) for kind in kinds]  # fmt: skip
             (run / "perf.jsonl").write_text("".join(canonical(t) + "\n" for t in times))
+            write_run_checksums(run)
     program = (
         "import resource, sys; from gspo_cli.cli.report import app\n"
         f"app(['compare', {str(study)!r}, '--metric', 'reward/mean:area@seconds', '--json'], standalone_mode=False)\n"

@@ -5,17 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
+import compare_studies
 import pandas as pd
 import pytest
-from report_runs import canonical, line, records, write_run, write_study
+from compare_studies import end
+from program import Gspo
+from report_runs import canonical, line, records, write_log, write_run, write_study
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.runs import log as load_module
 from gspo_cli.report.runs import reader
-from gspo_cli.report.runs.folders import find_study
+from gspo_cli.report.runs.archive import write_archive
+from gspo_cli.report.runs.curves import load_curves
+from gspo_cli.report.runs.folders import find_study, read_study
 from gspo_cli.report.runs.log import Log, Wanted, load_log, load_perf
+from gspo_cli.runlog.checksums import write_run_checksums
 
 WANTED: Wanted = {"rollout": ["reward/mean"], "step": ["clip/token_frac"], "update": ["clip/token_frac", "lr"]}
 
@@ -255,3 +263,88 @@ def test_perf_lines_are_rows(tmp_path: Path) -> None:
     assert frame["kind"].tolist() == ["rollout", "step"]
     assert frame["seconds"].tolist()[0] == 1.5
     assert math.isnan(frame["seconds"].tolist()[1])
+
+
+DAMAGES: dict[str, Callable[[list[str]], list[str]]] = {
+    "cut": lambda lines: lines[:4] + lines[5:],
+    "altered": lambda lines: [text.replace('"lr":2e-05', '"lr":3e-05') for text in lines],
+    "swapped": lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]],
+    "other form": lambda lines: [*lines[:3], lines[3].replace(',"seq"', ', "seq"'), *lines[4:]],
+}
+
+
+def damage(log: Path, kind: str) -> None:
+    log.write_text("".join(DAMAGES[kind](log.read_text().splitlines(keepends=True))))
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Path:
+    """A study of four runs that have ended and are sealed."""
+    for arm in ("grpo", "gspo"):
+        for seed in (0, 1):
+            run = compare_studies.write_run(tmp_path / "demo", arm, seed, [0.5] * 20)
+            write_log(run / "metrics.jsonl", records(arm, seed, 20))
+            (run / "perf.jsonl").write_text("")
+            write_run_checksums(run)
+    return tmp_path / "demo"
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("sealed", "not those that its run sealed (sha256)"),
+        ("cut", "line 5 does not carry the hash"),
+        ("altered", "line 3 does not carry the hash"),
+        ("swapped", "line 4 does not carry the hash"),
+        ("other form", "line 4 has another form"),
+    ],
+)
+def test_a_damaged_log_of_a_run_that_has_ended_is_refused(ended: Path, gspo_here: Gspo, kind: str, why: str) -> None:
+    run = ended / "gspo-s1"
+    log = run / "metrics.jsonl"
+    damage(log, "altered" if kind == "sealed" else kind)
+    if kind != "sealed":
+        (run / "sealed.json").unlink()
+    for words in (
+        ["report", "compare"],
+        ["report", "plots"],
+        ["runs", "export"],
+        ["runs", "export", "--to", "archive"],
+    ):
+        done = gspo_here(*words[:2], ended, *words[2:])
+        assert done.code == ExitCode.STORAGE, done
+        assert f"{log} was changed after it was written" in done.err and f"gspo runs verify {run}" in done.err
+        assert why in done.err
+    end(run, None)  # its run goes on
+    (run / "sealed.json").unlink(missing_ok=True)
+    load_log(read_study(run).runs[0], WANTED)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [
+        ("perf.jsonl", b'{"kind":"rollout","step":21,"rollout_s":9}\n', "those that its run sealed"),
+        ("events.jsonl", None, "does not begin with what its run sealed"),
+        ("sealed.json", None, "the seal of its run"),
+    ],
+)
+def test_so_are_other_times_events_and_seals(ended: Path, name: str, change: bytes | None, why: str) -> None:
+    path = ended / "gspo-s1" / name
+    path.write_bytes(path.read_bytes() + change if change else path.read_bytes().replace(b"1", b"2", 1))
+    with pytest.raises(GspoError) as caught:
+        load_curves(read_study(ended).runs, {})
+    assert why in caught.value.why
+
+
+@pytest.mark.parametrize("updates", [True, False])
+def test_an_archive_without_updates_is_read_and_an_altered_line_of_one_with_them_is_not(
+    ended: Path, tmp_path: Path, updates: bool
+) -> None:
+    write_archive(ended, tmp_path / "demo.tar.xz", updates)
+    study = find_study(str(tmp_path / "demo.tar.xz"), tmp_path / "other")
+    log = study.runs[3].folder / "metrics.jsonl"
+    for run in study.runs:
+        load_log(run, WANTED)
+    damage(log, "altered")
+    with pytest.raises(GspoError) if updates else nullcontext():
+        load_log(study.runs[3], WANTED)

@@ -34,6 +34,26 @@ def test_plots_prints_the_paths_it_wrote(tmp_path: Path) -> None:
     assert "no figure replay: no algorithm has arms that differ in Routing Replay" in result.stderr
 
 
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", seeds=2, steps=2)
+    names = ["sealed.json", "compare.json", "compare.sources.json", "figures/reward.csv", "figures/reward.svg"]
+    victims = [tmp_path / f"victim-{number}" for number in range(2 * len(names))]
+    (study / "figures").mkdir()
+    for name, one, other in zip(names, victims[::2], victims[1::2], strict=True):
+        (study / name).symlink_to(one)
+        (study / name).with_name(f".tmp-{Path(name).name}").symlink_to(other)
+    for victim in victims:
+        victim.write_text("precious")
+    assert run("plots", str(study)).exit_code == 0
+    run("compare", str(study))  # refuses such small runs, and writes why
+    assert {victim.read_text() for victim in victims} == {"precious"}
+    assert not any((study / name).is_symlink() for name in names)
+    (study / "figures").rename(elsewhere := tmp_path / "elsewhere")
+    (study / "figures").symlink_to(elsewhere)
+    result = run("plots", str(study))
+    assert result.exit_code == 6 and "figures is a symbolic link" in result.stderr
+
+
 def test_plots_json_is_one_object(tmp_path: Path) -> None:
     study = write_study(tmp_path / "demo", arms=("gspo",), seeds=1, steps=2)
     result = run("plots", "demo", "--out", str(tmp_path), "--json")

@@ -23,6 +23,7 @@ from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.log import PARTS, SCORES, Log, load_log
 from gspo_cli.report.runs.pairs import about_run
 from gspo_cli.runlog.checksums import add_checksums
+from gspo_cli.runlog.fs import refuse_link
 
 FIGURES: dict[str, StudyFigure] = {
     "reward": line_figure(
@@ -139,6 +140,7 @@ def _load(study: Study, report: PlotResult) -> list[Log]:
 
 def _draw(study: Study, figures: Iterable[Drawn], report: PlotResult, images: Collection[Image]) -> PlotResult:
     """Each figure; its files or the reason why there is none go into the report."""
+    refuse_link(study.folder / "figures")
     for name, figure, logs, also in figures:
         content = figure.content(logs)
         if not len(content.table):

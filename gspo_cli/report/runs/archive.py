@@ -14,14 +14,12 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.runlog.checksums import sha256_of
+from gspo_cli.runlog.checksums import ORIGIN, refuse_damaged, sha256_of
 from gspo_cli.runlog.folder import read_study_file
 from gspo_cli.runlog.fs import remove_tree, rename, write_atomic, write_text
 from gspo_cli.runlog.strict_json import read_object
 
 SUFFIX = ".tar.xz"
-ORIGIN = "archive.json"
-"""In an unpacked study: the hash of the archive."""
 STUDY_FILES = ("study.json", "tuning.json")
 RUN_FILES = (
     "run.json",
@@ -62,6 +60,8 @@ def write_archive(study: Path, target: Path, updates: bool = True) -> int:
         raise GspoError(f"{target} exists", "an archive never overwrites a file", "remove it, or move it away")
     files = [study / name for name in STUDY_FILES]
     for run in runs:
+        if (log := run / "metrics.jsonl").is_file():
+            refuse_damaged(log)
         files += [run / name for name in RUN_FILES]
         files += sorted(path for name in ANSWERS for path in run.glob(f"eval/*/step-*/{name}"))
     with (

@@ -108,5 +108,6 @@ def training_seconds(path: Path) -> pd.Series[float]:
         table = read_fast(block, TIMES)
         table = read_strict(reader, block) if table is None else table
         frames.append(table.to_pandas().reindex(columns=frames[0].columns))
+    reader.refuse_damaged()
     times = pd.concat(frames).dropna(subset="step").astype({"step": np.int64}).set_index("step").astype(np.float64)
     return times.where(np.isfinite(times)).sum(axis=1, min_count=1).dropna().groupby(level=0).last().cumsum()

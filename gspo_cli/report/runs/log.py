@@ -65,6 +65,7 @@ def load_log(run: StoredRun, wanted: Wanted, counts: bool = True) -> Log:
     if len(repeated):
         row = repeated.iloc[0]
         raise corrupt(str(reader.path), f"step {row['step']} has a second `{row['kind']}` line (seq {row['seq']})")
+    reader.refuse_damaged()
     return Log(run, frame, reader.num_bytes, reader.sha256, reader.torn_bytes)
 
 
@@ -74,7 +75,9 @@ def load_perf(path: Path) -> pd.DataFrame:
     Errors: GspoError (exit code STORAGE) naming file and line of what is not strict JSON.
     """
     reader = LogReader(path)
-    return pd.DataFrame([record for block in reader.blocks() for record in reader.parse(block)])
+    records = [record for block in reader.blocks() for record in reader.parse(block)]
+    reader.refuse_damaged()
+    return pd.DataFrame(records)
 
 
 def _columns(reader: LogReader, block: bytes, wanted: Wanted, counts: bool) -> list[tuple[Columns, Names]]:

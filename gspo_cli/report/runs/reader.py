@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog.checksums import refuse_damaged
 from gspo_cli.runlog.fs import require_regular
 from gspo_cli.runlog.log import MAX_LINE, MAX_STEP
 from gspo_cli.runlog.strict_json import parse_object
@@ -82,6 +83,10 @@ class LogReader:
                 self._begin, self.num_bytes = self.num_bytes, self.num_bytes + whole
                 if block:
                     yield block
+
+    def refuse_damaged(self) -> None:
+        """After the last block: check the log against its run's seal. Errors: GspoError (exit code STORAGE)."""
+        refuse_damaged(self.path, self.sha256)
 
     def parse(self, block: bytes) -> list[dict[str, Any]]:
         """The current block as objects. Errors: GspoError (exit code STORAGE) naming file and line."""

@@ -20,6 +20,7 @@ def describe_signal(run: Path, num_groups: int) -> list[str]:
     """
     reader = LogReader(run / "metrics.jsonl")
     lines = [record for block in reader.blocks() for record in reader.parse(block) if record["kind"] == "rollout"]
+    reader.refuse_damaged()
     return signal_sentences([line["metrics"] for line in lines], num_groups)
 
 
