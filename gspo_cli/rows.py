@@ -1,150 +1,181 @@
-"""Rows of local data files: json, jsonl, parquet, or a folder of them."""
+"""Rows of local data files (json, jsonl, parquet), within limits of size, each with the place where it stands."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import GspoError
+from gspo_cli.runlog.fs import require_regular
+from gspo_cli.runlog.strict_json import unique_keys
 
 SUFFIXES = (".json", ".jsonl", ".parquet")
+MAX_ROW = 1 << 28
+"""Bytes of a row. The tests of one programming problem fill up to a hundred million. An endless line, or a cell that
+was packed into a few kilobytes, would fill the memory."""
+MAX_JSON = 1 << 30
+"""Bytes of a json file, which is read at once."""
 MAX_ROWS_PER_BYTE = 10
 MAX_UNPACKED, BATCH = 16 << 30, 64
 """Bytes that a parquet file may unpack to, and the rows that are unpacked at once: a few kilobytes can hold billions of
 equal rows."""
 
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """One file, read whole."""
-
-    name: str
-    """Without folder and suffix."""
-    sha256: str
-    rows: list[dict[str, Any]]
+Row = dict[str, Any]
+Located = tuple[str, Row]
+"""`FILE, line N` or `FILE, row N`, and the row that stands there."""
 
 
-def read_files(paths: Iterable[Path]) -> list[DataFile]:
-    """All files; those of a folder in the order of their names.
+def data_files(path: Path) -> list[Path]:
+    """The file itself, or those of a folder in the order of their names. Errors: GspoError if there are none."""
+    if not path.is_dir():
+        return [path]
+    inner = (p.relative_to(path) for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
+    files = sorted(path / p for p in inner if not any(part.startswith(".") for part in p.parts))
+    if not files:
+        why = f"none of its files ends in {', '.join(SUFFIXES)}"
+        raise GspoError(f"no data in the folder {path}", why, "check the path")
+    return files
 
-    Errors: GspoError for a file that is missing, unreadable, of another kind, or without rows.
+
+def read_rows(path: Path) -> Iterator[Located]:
+    """The rows of a file, at least one; those of a jsonl or parquet file one after the other, for files of gigabytes.
+
+    A json file holds a list of objects, or one object per line, as many tools write it.
+    Errors: GspoError for a file that is missing, unreadable, of another kind, or beyond the limits.
     """
-    return [_read(file) for path in paths for file in _expand(path)]
-
-
-def stream_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of one path; a jsonl file is read row by row, for files of gigabytes. Errors: as `read_files`."""
-    if path.suffix != ".jsonl" or not path.is_file():
-        yield from (row for file in read_files((path,)) for row in file.rows)
-        return
-    with path.open("rb") as lines:
-        yield from (row for _, row in parse_jsonl(lines, path))
-
-
-def parse_jsonl(lines: Iterable[bytes], path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(`FILE, line N`, row) for each line that is not blank. Errors: GspoError for a line that is not a JSON object."""
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except UnicodeDecodeError as error:
-            raise not_utf8(where, error) from error
-        except (ValueError, RecursionError) as error:
-            raise GspoError(f"{where} is not JSON", str(error), "give one JSON object per line") from error
-        if not isinstance(row, dict):
-            raise GspoError(f"{where} is not an object", "a row has named fields", "give one JSON object per line")
-        yield where, row
-
-
-def _expand(path: Path) -> list[Path]:
-    if path.is_dir():
-        inner = (p.relative_to(path) for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
-        files = sorted(path / p for p in inner if not any(part.startswith(".") for part in p.parts))
-        if not files:
-            raise GspoError(
-                f"no data in the folder {path}", f"none of its files ends in {', '.join(SUFFIXES)}", "check the path"
-            )
-        return files
     if not path.is_file():
-        raise GspoError(f"no data file {path}", "the path names neither a file nor a folder", "check the path")
+        raise GspoError(f"no data file {path}", "the path names no file", "check the path")
     if path.suffix not in SUFFIXES:
         raise GspoError(f"cannot read {path}", f"the suffix must be one of {', '.join(SUFFIXES)}", "convert the file")
-    return [path]
+    if path.suffix == ".parquet":
+        return number_rows(path, _parquet(path))
+    if path.suffix == ".jsonl" or _starts_with_object(path):
+        return read_lines(path)
+    return number_rows(path, _list(path))
 
 
-def _read(path: Path) -> DataFile:
+def read_lines(path: Path) -> Iterator[Located]:
+    """The rows of a jsonl file, whatever its name, without blank lines. Errors: as `read_rows`."""
+    empty = True
     try:
-        content = path.read_bytes()
+        require_regular(path)
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(partial(file.readline, MAX_ROW + 1), b""), start=1):
+                where = f"{path}, line {number}"
+                if len(line) > MAX_ROW:
+                    raise _too_long(where)
+                if not line.strip():
+                    continue
+                row = _parse(where, line)
+                if not isinstance(row, dict):
+                    hint = "give one JSON object per line"
+                    raise GspoError(f"{where} is not an object", "a row has named fields", hint)
+                empty = False
+                yield where, row
     except OSError as error:
         raise _unreadable(path, str(error.strerror or error)) from error
-    if path.suffix == ".jsonl":
-        rows = [row for _, row in parse_jsonl(content.split(b"\n"), path)]
-    else:
-        rows = _json(path, content) if path.suffix == ".json" else _parquet(path, content)
-    if not rows:
-        raise GspoError(f"{path} holds no rows", "there is nothing to evaluate", "give a file with problems")
-    return DataFile(path.stem, hashlib.sha256(content).hexdigest(), rows)
+    if empty:
+        raise _no_rows(path)
 
 
-def _json(path: Path, content: bytes) -> list[dict[str, Any]]:
-    if not content.strip():
-        return []
+def number_rows(source: str | Path, rows: Iterable[Row]) -> Iterator[Located]:
+    """(`SOURCE, row N`, row), from row 1. Errors: GspoError if there are none."""
+    number = 0
+    for number, row in enumerate(rows, start=1):
+        yield f"{source}, row {number}", row
+    if not number:
+        raise _no_rows(source)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file that is read at once. Errors: GspoError for one that is unreadable or too large."""
     try:
-        value = json.loads(content)
-    except UnicodeDecodeError as error:
-        raise not_utf8(str(path), error) from error
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(path, f"it is not JSON: {error}") from error
+        require_regular(path)
+        if (size := path.stat().st_size) > MAX_JSON:
+            raise _unreadable(path, f"it has {size:,} bytes, and a JSON file at most {MAX_JSON:,}")
+        return _parse(str(path), path.read_bytes())
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror or error)) from error
+
+
+def _starts_with_object(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4096).lstrip().startswith(b"{")
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror or error)) from error
+
+
+def _list(path: Path) -> list[Row]:
+    if path.stat().st_size == 0:
+        return []
+    value = read_json(path)
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise _unreadable(path, "it is not a list of objects")
     return value
 
 
-def _parquet(path: Path, content: bytes) -> list[dict[str, Any]]:
+def _parquet(path: Path) -> Iterator[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = []
     try:
-        with pq.ParquetFile(pa.BufferReader(content)) as file:
-            stored, unpacked = file.metadata.num_rows, 0
-            if stored > MAX_ROWS_PER_BYTE * len(content):
-                raise _unreadable(path, f"its {len(content):,} bytes claim to hold {stored:,} rows")
+        with pq.ParquetFile(path) as file:
+            size, metadata, unpacked = path.stat().st_size, file.metadata, 0
+            if metadata.num_rows > MAX_ROWS_PER_BYTE * size:
+                raise _unreadable(path, f"its {size:,} bytes claim to hold {metadata.num_rows:,} rows")
+            for group in map(metadata.row_group, range(metadata.num_row_groups)):
+                if group.total_byte_size > MAX_ROW * group.num_rows:  # on average: known before anything is unpacked
+                    raise _too_long(f"a row of {path}")
             for batch in file.iter_batches(BATCH):
                 unpacked += batch.nbytes
                 if unpacked > MAX_UNPACKED:
                     raise _unreadable(path, f"it unpacks to more than {MAX_UNPACKED >> 30} GiB")
-                rows += batch.to_pylist()
+                if batch.nbytes > MAX_ROW and any(batch.slice(i, 1).nbytes > MAX_ROW for i in range(len(batch))):
+                    raise _too_long(f"a row of {path}")
+                yield from batch.to_pylist()
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise _unreadable(path, f"it is not a complete parquet file: {reason}") from error
-    return rows
 
 
-def not_utf8(where: str, error: UnicodeDecodeError) -> GspoError:
-    """The error for text in another encoding."""
+def _parse(where: str, content: bytes) -> Any:
+    try:
+        return json.loads(content, object_pairs_hook=unique_keys)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(where, error) from error
+    except (ValueError, RecursionError) as error:
+        what = (
+            f"{where} is not JSON"
+            if isinstance(error, json.JSONDecodeError | RecursionError)
+            else f"cannot read {where}"
+        )
+        raise GspoError(what, str(error), "repair it, or write the data anew") from error
+
+
+def _not_utf8(where: str, error: UnicodeDecodeError) -> GspoError:
     wide = error.encoding.upper()[:6]
     if wide in ("UTF-16", "UTF-32"):  # json recognises these by their zeros
-        return GspoError(
-            f"{where} is not UTF-8", f"it is {wide}, as some programs of Windows write text",
-            f"convert the file: iconv -f {wide} -t UTF-8 FILE > NEW",
-        )  # fmt: skip
-    byte = error.object[error.start]
-    return GspoError(
-        f"{where} is not UTF-8",
-        f"byte {error.start + 1} of it is 0x{byte:02x}, as Latin-1 and Windows-1252 write letters with accents",
-        "convert the file: iconv -f LATIN1 -t UTF-8 FILE > NEW",
-    )
+        why, encoding = f"it is {wide}, as some programs of Windows write text", wide
+    else:
+        byte, encoding = error.object[error.start], "LATIN1"
+        why = f"byte {error.start + 1} of it is 0x{byte:02x}, as Latin-1 and Windows-1252 write letters with accents"
+    return GspoError(f"{where} is not UTF-8", why, f"convert the file: iconv -f {encoding} -t UTF-8 FILE > NEW")
 
 
 def _unreadable(path: Path, why: str) -> GspoError:
     return GspoError(f"cannot read {path}", why, "repair the file, or give another one")
+
+
+def _too_long(what: str) -> GspoError:
+    return GspoError(f"{what} is too long", f"a row has at most {MAX_ROW >> 20} MiB", "check what the file holds")
+
+
+def _no_rows(source: str | Path) -> GspoError:
+    return GspoError(f"{source} holds no rows", "there is nothing to read", "give a file with rows")
 
 
 def is_unicode(*values: object) -> bool:
@@ -152,7 +183,20 @@ def is_unicode(*values: object) -> bool:
     return not any("\ud800" <= character <= "\udfff" for value in values for character in str(value))
 
 
-def missing_column(where: str, column: str, row: Iterable[str], needed: Iterable[str], hint: str) -> GspoError:
-    """The error for a row that lacks a column that it needs."""
-    why = f"the columns are {', '.join(row)}; needed are {', '.join(needed)}"
-    return GspoError(f"{where} has no {column!r}", why, hint)
+def require_columns(where: str, row: Row, needed: Iterable[str], hint: str, nulls: bool = False) -> None:
+    """Errors: GspoError for the first of these columns that a row lacks, or without `nulls` has no value in."""
+    for column in needed:
+        if column not in row or (row[column] is None and not nulls):
+            why = f"the columns are {', '.join(row)}; needed are {', '.join(needed)}"
+            raise GspoError(f"{where} has no {column!r}", why, hint)
+
+
+def require_text(where: str, column: str, value: Any, hint: str = "write it as text, or remove the row") -> str:
+    """The value of a column, which must be text. Errors: GspoError for any other, and for half of a surrogate pair."""
+    if not isinstance(value, str):
+        kind = type(value).__name__ + (" of messages or parts" if isinstance(value, list) else "")
+        raise GspoError(f"{where}: {column!r} is not text", f"it is of type {kind}", hint)
+    if not is_unicode(value):
+        why = "it holds half of a surrogate pair"
+        raise GspoError(f"{where}: {column!r} is no text", why, "repair it, or remove the row")
+    return value

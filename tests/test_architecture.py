@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "types": set(), "errors": set(), "seeds": set(), "tables": set(), "task_config": {"tables"},
     "model_config": {"tables"}, "config": {"tables", "model_config", "task_config"},
     "recipe": {"config", "errors", "plugins"},
-    "plugins": {"errors"}, "sanitize": set(), "distributed": {"errors"}, "rows": {"errors"}, "hub": set(),
+    "plugins": {"errors"}, "sanitize": set(), "distributed": {"errors"}, "rows": {"errors", "runlog"}, "hub": set(),
     "doctor": {"errors", "sandbox"},
     "algorithms": {"types", "errors"},
     "rewards": BASE | {"rows", "sandbox"},

@@ -12,7 +12,7 @@ from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.rewards.math.extract import boxes
-from gspo_cli.rows import DataFile, is_unicode
+from gspo_cli.rows import is_unicode, read_rows, require_text
 from gspo_cli.types import Problem
 
 PROBE_S = 5.0
@@ -128,7 +128,7 @@ SCHEMAS = (
 and BytedTsinghua-SIA/AIME-2024; math-ai/aime24. The first that fits is used."""
 
 
-def raw_problems(files: list[DataFile], where: str) -> list[Problem]:
+def raw_problems(files: Sequence[Path]) -> list[Problem]:
     """The problems of all files, in order, with the plain question as the prompt; a row without an id gets its number.
 
     If two files use the same ids (the two halves of a competition), the file's name is put before every id.
@@ -136,10 +136,9 @@ def raw_problems(files: list[DataFile], where: str) -> list[Problem]:
     """
     problems: list[tuple[str, Problem]] = []
     for file in files:
-        rows = [{str(name).lower(): value for name, value in row.items()} for row in file.rows]
-        schema = _find_schema(rows[0], where)
-        for number, row in enumerate(rows):
-            problems.append((file.name, _raw_problem(schema, row, number, f"{where}, row {number + 1}")))
+        rows = [(where, {str(name).lower(): value for name, value in row.items()}) for where, row in read_rows(file)]
+        schema = _find_schema(rows[0][1], str(file))
+        problems += [(file.stem, _raw_problem(schema, row, n, where)) for n, (where, row) in enumerate(rows)]
     files_of_id: dict[str, set[str]] = {}
     for name, problem in problems:
         files_of_id.setdefault(problem.id, set()).add(name)
@@ -166,7 +165,7 @@ def _raw_problem(schema: ColumnSchema, row: LowerRow, number: int, where: str) -
         raise _incomplete(where, "lacks a column of the first row", row) from error
     if isinstance(answer, float):
         answer = int(answer) if answer.is_integer() else answer if math.isfinite(answer) else None
-    if not isinstance(question, str) or not question.strip():
+    if question is None or not require_text(where, "question", question).strip():
         raise _incomplete(where, "has no question", row)
     if not is_unicode(identity, question, answer):
         raise _incomplete(where, "has half of a surrogate pair in it", row)

@@ -22,7 +22,7 @@ from gspo_cli.evals.store import Answer, Mode, Store, open_store
 from gspo_cli.evals.summary import score, summarise
 from gspo_cli.rollout.engine import SampleKey, generate_checked
 from gspo_cli.rollout.prompts import decode, encode
-from gspo_cli.rows import missing_column, read_files
+from gspo_cli.rows import data_files, read_rows, require_columns
 from gspo_cli.runlog.folder import make_writable
 from gspo_cli.seeds import derive_seed
 from gspo_cli.types import Prompt
@@ -281,10 +281,8 @@ def grade_stored(
 def _read_table(path: Path) -> list[Answer]:
     """The answers of a file. Errors: GspoError for other columns or types, or two answers with the same key."""
     answers = []
-    for number, row in enumerate((row for file in read_files((path,)) for row in file.rows), start=1):
-        where = f"{path}, row {number}"
-        if missing := [name for name in NEEDED if row.get(name) is None]:
-            raise missing_column(where, missing[0], row, NEEDED, "rename or add it")
+    for where, row in (located for file in data_files(path) for located in read_rows(file)):
+        require_columns(where, row, NEEDED, "rename or add it")
         try:
             sample = int(row["sample"])
         except (TypeError, ValueError) as error:

@@ -21,7 +21,7 @@ from gspo_cli.rewards.code.grading import SharedTests, Work, grade_all
 from gspo_cli.rewards.math.aime import grade_aime
 from gspo_cli.rewards.math.grade import grade_math, grade_number
 from gspo_cli.rewards.verdict import Verdict
-from gspo_cli.rows import parse_jsonl
+from gspo_cli.rows import read_lines
 from gspo_cli.sandbox.choose import ANY_SANDBOX, SandboxChoice, open_sandbox
 from gspo_cli.sandbox.machine import physical_cores
 
@@ -121,12 +121,8 @@ def read_rows(path: Path, grader: RowGrader) -> list[dict[str, Any]]:
     """
     fields = {"id": (str, int), **grader.fields}
     names = ", ".join(map(repr, fields))
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise GspoError(f"cannot read {path}", error.strerror or str(error), "name a jsonl file") from error
     rows = []
-    for where, row in parse_jsonl(lines, path):
+    for where, row in read_lines(path):
         for name, types in fields.items():
             if name not in row:
                 present = f"it has {', '.join(map(repr, row))}" if row else "it is empty"
@@ -138,6 +134,4 @@ def read_rows(path: Path, grader: RowGrader) -> list[dict[str, Any]]:
             if isinstance(row[name], float) and not math.isfinite(row[name]):
                 raise GspoError(f"{where}: field {name!r} is {row[name]}", "it must be finite", "correct that line")
         rows.append(row)
-    if not rows:
-        raise GspoError(f"{path} holds no rows", "there is nothing to grade", f"give one object per line with {names}")
     return rows

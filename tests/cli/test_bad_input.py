@@ -176,7 +176,7 @@ def test_wrong_data(
 
 def test_json_lines_are_read_whatever_the_ending(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    path.write_text(ROW + '\n{"question": 2, "answer": 4.5}\n')
+    path.write_text(ROW + '\n{"question": "2", "answer": 4.5}\n')
     rows = load_rows(str(path), None, "train", {"prompt": "question", "answer": "answer"})
     assert rows == [{"prompt": "1+1?", "answer": "2"}, {"prompt": "2", "answer": "4.5"}]
 

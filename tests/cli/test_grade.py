@@ -61,7 +61,7 @@ def test_verdicts_do_not_depend_on_the_number_of_threads() -> None:
     [
         ([], "holds no rows"),
         ([GOOD, b"{"], "line 2 is not JSON"),
-        ([GOOD, b"\xff\xfe"], "line 2 is not JSON"),
+        ([GOOD, b"\xff\xfe"], "line 2 is not UTF-8"),
         ([b"[" * 100_000], "line 1 is not JSON"),
         ([GOOD, [1]], "line 2 is not an object"),
         ([GOOD, {"id": 1, "response": "x"}], "has no field 'gold'"),

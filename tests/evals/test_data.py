@@ -106,7 +106,7 @@ def test_no_aime_answer(tmp_path: Path, answer: str) -> None:
     rows = [SCHEMAS["aime_2024"][0] | {"answer": answer}]
     with pytest.raises(GspoError) as caught:
         load("aime24", write(tmp_path / "a.jsonl", rows))
-    assert "60" in caught.value.message or "row 1" in caught.value.message
+    assert "60" in caught.value.message or "line 1" in caught.value.message
 
 
 def test_answers_are_base_ten(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_answers_are_base_ten(tmp_path: Path) -> None:
     [
         ("a.jsonl", b"", ["holds no rows"]),
         ("a.json", b"[]", ["holds no rows"]),
-        ("a.json", b'{"problem": "x"}', ["not a list of objects"]),
+        ("a.json", b'"problem"', ["not a list of objects"]),
         ("a.jsonl", b'{"problem": "x", "answer": "1"}\n{"prob', ["line 2 is not JSON"]),
         ("a.jsonl", b"[1]\n", ["line 1 is not an object"]),
         ("a.jsonl", b'\xff{"a": 1}\n', ["line 1 is not UTF-8"]),
@@ -127,10 +127,10 @@ def test_answers_are_base_ten(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1" + b"\0" * 40 + b"PAR1", ["not a complete parquet file"]),
         ("a.csv", b"problem,answer\n", ["the suffix must be one of"]),
         ("a.jsonl", b'{"text": "x", "label": "1"}\n', ["text, label", "problem + answer", "question + answer"]),
-        ("a.jsonl", b'{"problem": "x", "answer": null}\n', ["row 1 has no answer"]),
-        ("a.jsonl", b'{"problem": "", "answer": "1"}\n', ["row 1 has no question"]),
-        ("a.jsonl", b'{"problem": "x", "answer": "1"}\n{"problem": "y"}\n', ["row 2"]),
-        ("a.jsonl", b'{"problem": "x", "solution": "no box \\\\boxed{1"}\n', ["row 1 has no answer"]),
+        ("a.jsonl", b'{"problem": "x", "answer": null}\n', ["line 1 has no answer"]),
+        ("a.jsonl", b'{"problem": "", "answer": "1"}\n', ["line 1 has no question"]),
+        ("a.jsonl", b'{"problem": "x", "answer": "1"}\n{"problem": "y"}\n', ["line 2"]),
+        ("a.jsonl", b'{"problem": "x", "solution": "no box \\\\boxed{1"}\n', ["line 1 has no answer"]),
     ],
 )
 def test_unreadable_data(tmp_path: Path, name: str, content: bytes, words: list[str]) -> None:

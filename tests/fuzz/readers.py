@@ -26,7 +26,6 @@ from gspo_cli.models.lora import adapter_base
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.plan.architecture import architecture_of
 from gspo_cli.rewards.graders import GRADERS, read_rows
-from gspo_cli.rows import read_files
 from gspo_cli.runlog.import_logs import import_run
 from gspo_cli.tasks.data import load_rows
 
@@ -109,13 +108,13 @@ def small_readers() -> dict[str, Reader]:
     answers = [{"id": 1, "response": "\\boxed{2}", "gold": "2"}]
     return {
         "recipe": Reader("mine.toml", SMOKE.read_bytes(), lambda f: recipe.load(str(f / "mine.toml"))),
-        "problems.jsonl": Reader("p.jsonl", _lines(PROBLEMS), lambda f: raw_problems(read_files([f / "p.jsonl"]), "p")),
+        "problems.jsonl": Reader("p.jsonl", _lines(PROBLEMS), lambda f: raw_problems([f / "p.jsonl"])),
         "problems.json": Reader(
-            "p.json", json.dumps(PROBLEMS).encode(), lambda f: raw_problems(read_files([f / "p.json"]), "p")
+            "p.json", json.dumps(PROBLEMS).encode(), lambda f: raw_problems([f / "p.json"])
         ),
         "problems.parquet": Reader(
             "p.parquet", _parquet(pa.Table.from_pylist(PROBLEMS)),
-            lambda f: raw_problems(read_files([f / "p.parquet"]), "p"),
+            lambda f: raw_problems([f / "p.parquet"]),
         ),
         "answers.jsonl": Reader("a.jsonl", _lines(answers), lambda f: read_rows(f / "a.jsonl", GRADERS["math"])),
         "programs.jsonl": Reader("a.jsonl", _lines(PROGRAMS), lambda f: read_rows(f / "a.jsonl", GRADERS["script"])),

@@ -21,7 +21,7 @@ from gspo_cli.evals.benchmark import DataChoice
 from gspo_cli.evals.benchmarks import livecodebench
 from gspo_cli.evals.benchmarks.elo import MAX_USERS, read_contests, read_ratings
 from gspo_cli.evals.data import raw_problems
-from gspo_cli.rows import read_files
+from gspo_cli.rows import read_rows
 from gspo_cli.runlog.import_logs import import_run
 from gspo_cli.tasks.data import load_rows
 
@@ -92,7 +92,7 @@ def test_a_parquet_file_of_few_bytes_cannot_fill_the_memory(tmp_path: Path) -> N
     size = (tmp_path / "p.parquet").stat().st_size
     assert size * 10 < rows
     with pytest.raises(GspoError, match="claim to hold"):
-        read_files([tmp_path / "p.parquet"])
+        list(read_rows(tmp_path / "p.parquet"))
 
 
 @pytest.mark.parametrize("key", ["question_id", "question_content"])
@@ -102,7 +102,7 @@ def test_a_problem_with_half_a_surrogate_pair_is_refused(tmp_path: Path, key: st
         livecodebench.load(DataChoice((tmp_path / "test.jsonl",)))
     (tmp_path / "p.jsonl").write_text(json.dumps(PROBLEMS[0] | {"problem": "\ud800"}))
     with pytest.raises(GspoError, match="surrogate"):
-        raw_problems(read_files([tmp_path / "p.jsonl"]), "p")
+        raw_problems([tmp_path / "p.jsonl"])
 
 
 def test_training_data_that_is_no_text_is_refused(tmp_path: Path) -> None:

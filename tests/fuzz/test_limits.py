@@ -30,7 +30,6 @@ from gspo_cli.rewards.code.outputs import same_value
 from gspo_cli.rewards.graders import GRADERS, read_rows
 from gspo_cli.rewards.math.grade import grade_math
 from gspo_cli.rollout.vllm.transfer import ServerClient
-from gspo_cli.rows import DataFile
 from gspo_cli.runlog.folder import newest_run
 from gspo_cli.runlog.import_logs import import_run
 from gspo_cli.runlog.strict_json import parse_object, read_object
@@ -228,7 +227,7 @@ def test_a_gold_answer_that_is_no_number_rewards_nobody(tmp_path: Path, gold: fl
     row = {"id": 1, "problem": "p", "answer": gold, "response": "r", "gold": gold}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
     parts_of(lambda: read_rows(tmp_path / "a.jsonl", GRADERS["math"]))
-    parts_of(lambda: raw_problems([DataFile("a", "", [row])], "a"))
+    parts_of(lambda: raw_problems([tmp_path / "a.jsonl"]))
     columns = {"prompt": "problem", "answer": "answer"}
     parts_of(lambda: load_rows(str(tmp_path / "a.jsonl"), None, "train", columns))
 

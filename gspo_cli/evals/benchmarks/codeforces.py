@@ -26,11 +26,11 @@ from gspo_cli.evals.benchmarks.elo import (
     read_contests,
     read_ratings,
 )
-from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems, Row
+from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems
 from gspo_cli.rewards.code.code_tests import BadTests
 from gspo_cli.rewards.code.grading import CHECKED, SharedTests
 from gspo_cli.rewards.code.script import CheckedTests
-from gspo_cli.rows import SUFFIXES, missing_column, read_files
+from gspo_cli.rows import SUFFIXES, Row, read_rows, require_columns, require_text
 from gspo_cli.runlog.checksums import sha256_of
 from gspo_cli.runlog.fs import require_regular
 from gspo_cli.tasks.code import TEMPLATE, code_prompt
@@ -101,11 +101,10 @@ def _problem_files(path: Path) -> list[Path]:
 
 
 def _checked_rows(files: Sequence[Path]) -> Iterator[Row]:
-    for file in read_files(files):
-        for number, row in enumerate(file.rows, start=1):
-            if missing := [name for name in NEEDED if row.get(name) is None]:
-                hint = "give rows in the schema of open-r1/codeforces"
-                raise missing_column(f"{file.name}, row {number}", missing[0], row, NEEDED, hint)
+    for file in files:
+        for where, row in read_rows(file):
+            require_columns(where, row, NEEDED, "give rows in the schema of open-r1/codeforces")
+            require_text(where, "description", row["description"])
             yield row
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.runlog.fs import require_regular
+from gspo_cli.rows import read_json
 
 MAX_ATTEMPTS = 8
 MIN_PARTICIPANTS = 201
@@ -169,7 +168,7 @@ def read_contests(path: Path) -> dict[str, Contest]:
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     contests: dict[str, Contest] = {}
     for file in files:
-        content = _read_json(file)
+        content = read_json(file)
         table = content.get("contests", content) if isinstance(content, dict) else None
         if not isinstance(table, dict):
             raise GspoError(f"{file} holds no contests", "it is not a JSON object", f"the form is {CONTEST_FORM}")
@@ -206,7 +205,7 @@ class Submission:
 
 def read_submissions(path: Path, contests: Mapping[str, Contest]) -> list[Submission]:
     """The entries of a list, plain or under `cases`. Errors: GspoError."""
-    content = _read_json(path)
+    content = read_json(path)
     entries = content.get("cases") if isinstance(content, dict) else content
     if not isinstance(entries, list) or not entries:
         raise _bad_submissions(path, "it holds no list of entries")
@@ -256,7 +255,7 @@ MAX_USERS = 50_000_000
 
 def read_ratings(path: Path) -> RatingTable:
     """A rating table: `{rating: users}` (plain or under `ratings`), or a list of users' ratings. Errors: GspoError."""
-    content = _read_json(path)
+    content = read_json(path)
     table = content.get("ratings", content) if isinstance(content, dict) else content
     try:
         pairs = table.items() if isinstance(table, dict) else [(rating, 1) for rating in table]
@@ -269,12 +268,3 @@ def read_ratings(path: Path) -> RatingTable:
     except (TypeError, ValueError, OverflowError) as error:
         raise GspoError(f"{path} is not a rating table", str(error), "the form is {rating: number of users}") from error
     return RatingTable(ratings, str(content.get("source", path.name)) if isinstance(content, dict) else path.name)
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        require_regular(path)
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        why = str(error).splitlines()[0] or type(error).__name__
-        raise GspoError(f"cannot read {path}", why, "give a JSON file") from error

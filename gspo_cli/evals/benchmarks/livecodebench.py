@@ -16,16 +16,17 @@ from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
-from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems, Row
+from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems
 from gspo_cli.evals.data import HubData, download, fingerprint
 from gspo_cli.rewards.code.code_tests import unpack_tests
 from gspo_cli.rewards.code.grading import SharedTests
-from gspo_cli.rows import SUFFIXES, is_unicode, missing_column, stream_rows
+from gspo_cli.rows import SUFFIXES, Row, read_rows, require_columns, require_text
 from gspo_cli.runlog.checksums import sha256_of
 from gspo_cli.tasks.code import TEMPLATE, code_prompt
 from gspo_cli.types import Problem, Sampling
 
 NEEDED = ("question_id", "question_content", "contest_date", "public_test_cases", "private_test_cases", "metadata")
+HINT = "give rows in the schema of livecodebench/code_generation_lite"
 RELEASES = {f"release_v{k}": ("test.jsonl", *(f"test{i}.jsonl" for i in range(2, k + 1))) for k in range(1, 7)}
 RELEASE, WINDOW = "release_v5", "2024-10-01..2025-02-01"
 FINGERPRINT = "2aa9e3be08fc20ce"
@@ -137,14 +138,12 @@ def _local_files(paths: tuple[Path, ...], names: tuple[str, ...], by_release: bo
 
 def _dated_rows(paths: Iterable[Path]) -> Iterator[tuple[Row, datetime]]:
     for path in paths:
-        for row in stream_rows(path):
-            if missing := [name for name in NEEDED if name not in row]:
-                hint = "give rows in the schema of livecodebench/code_generation_lite"
-                raise missing_column(str(path), missing[0], row, NEEDED, hint)
-            if not is_unicode(row["question_id"], row["question_content"], row.get("starter_code")):
-                what = f"problem {row['question_id']!r} in {path} is no text"
-                raise GspoError(what, "it has half of a surrogate pair in it", "correct or remove that row")
-            yield row, contest_date(row, str(path))
+        for where, row in read_rows(path):
+            require_columns(where, row, NEEDED, HINT, nulls=True)
+            require_text(where, "question_content", row["question_content"])
+            require_text(where, "starter_code", row.get("starter_code") or "")
+            require_text(where, "question_id", str(row["question_id"]))
+            yield row, contest_date(row, where)
 
 
 def contest_date(row: Row, where: str) -> datetime:
@@ -160,7 +159,7 @@ def build_problem(row: Row) -> tuple[Problem, SharedTests]:
     public, private, metadata = (str(row[k] or "") for k in ("public_test_cases", "private_test_cases", "metadata"))
     tests = SharedTests(partial(unpack_tests, public, private, metadata))
     tests.check()
-    prompt = code_prompt(str(row["question_content"]), str(row.get("starter_code") or "").rstrip())
+    prompt = code_prompt(row["question_content"], str(row.get("starter_code") or "").rstrip())
     return Problem(str(row["question_id"]), prompt, ""), tests
 
 

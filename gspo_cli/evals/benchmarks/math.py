@@ -14,7 +14,8 @@ from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, ProblemSet, s
 from gspo_cli.evals.data import HubData, download, fingerprint, raw_problems
 from gspo_cli.rewards.graders import find_grader, grade_rows
 from gspo_cli.rewards.math import grade
-from gspo_cli.rows import read_files
+from gspo_cli.rows import data_files
+from gspo_cli.runlog.checksums import sha256_of
 from gspo_cli.runlog.provenance import installed
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.types import Problem, Sampling
@@ -43,15 +44,15 @@ def load_math(
     if not paths:
         paths, commit = download(data, choice.revision, name)
         where = data.repo
-    files = read_files(paths)
-    rows = [replace(p, answer=_normalised(p, answer, where)) for p in raw_problems(files, where)]
+    files = [file for path in paths for file in data_files(path)]
+    rows = [replace(p, answer=_normalised(p, answer, where)) for p in raw_problems(files)]
     kept = _without_repeats(rows, where)
     num_repeats = len(rows) - len(kept)
     actual = fingerprint(order([p.answer for p in kept]))
     source = {
         "source": where if commit else "local",
         "revision": commit,
-        "files": {f.name: f.sha256 for f in files},
+        "files": {file.stem: sha256_of(file) for file in files},
         "repeats_dropped": num_repeats,
         "fingerprint": actual,
         "fingerprint_expected": expected,

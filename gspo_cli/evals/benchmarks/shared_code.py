@@ -12,11 +12,10 @@ from gspo_cli.rewards.code import grading
 from gspo_cli.rewards.code.code_tests import BadTests
 from gspo_cli.rewards.code.grading import CHECKED, PROGRAM_GRADERS, SharedTests, Work, extract_program, grade_all
 from gspo_cli.rewards.verdict import EXCLUDED, GRADER_ERROR, ProgramVerdict
+from gspo_cli.rows import Row
 from gspo_cli.sandbox.choose import SandboxChoice, open_sandbox
 from gspo_cli.sandbox.machine import calibration_ms, find_interpreter, physical_cores
 from gspo_cli.types import Problem
-
-Row = dict[str, Any]
 
 
 def grader_choice(grader: str, workers: int | None, sandbox: SandboxChoice) -> GraderChoice:

@@ -140,7 +140,7 @@ def test_the_table(gspo_here: Gspo, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("contests", "played", "words"),
     [
-        ("{", PLAYED, "cannot read"),
+        ("{", PLAYED, "is not JSON"),
         ("{}", PLAYED, "no contests"),
         ("[]", PLAYED, "holds no contests"),
         ({"7": {"name": "a", "problems": [], "rows": []}}, PLAYED, "contest 7"),
