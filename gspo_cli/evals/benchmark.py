@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from gspo_cli.errors import GspoError
 from gspo_cli.sandbox.choose import ANY_SANDBOX, SandboxChoice
 from gspo_cli.types import Problem, Sampling
 
@@ -31,6 +32,16 @@ class DataChoice:
     """Standings of the contests that the problems come from."""
     ratings: Path | None = None
     """How many users have which rating, for a percentile."""
+
+
+def refuse_data(name: str, choice: DataChoice) -> None:
+    """Errors: GspoError for a choice of data where there is none."""
+    if choice != DataChoice():
+        raise GspoError(f"{name} takes no data", "its problems are embedded in the program", "leave out what names it")
+
+
+EMBEDDED: dict[str, Any] = {"source": "embedded", "revision": None, "files": {}}
+"""The source of problems that are part of the program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from gspo_cli.errors import GspoError
 from gspo_cli.plugins import is_plugin, load_plugin, users_code
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.tasks.code import Code
+from gspo_cli.tasks.data import fill
 from gspo_cli.tasks.math import Gsm8k, Math
-from gspo_cli.tasks.rewards import ScoreAll, call, call_function, find_function, make_parts, weighted
+from gspo_cli.tasks.rewards import ScoreAll, by_function, call, score_part, weighted
 from gspo_cli.tasks.sentences import Comparisons, Stories, Sums
-from gspo_cli.tasks.template import fill
 from gspo_cli.types import Problem, Score
 
 
@@ -102,9 +102,10 @@ def make_task(config: TaskConfig) -> Task:
         template, problems = config.template, task.problems
         task.problems = lambda split: [replace(p, prompt=fill(template, p.prompt)) for p in problems(split)]  # type: ignore[method-assign]
     if config.reward is not None:
-        score_all: ScoreAll = partial(call_function, find_function(config.reward), config.reward, False)
+        score_all: ScoreAll = by_function(config.reward)
     elif config.rewards:
-        score_all = partial(weighted, make_parts(config, _own_rewards(task)))
+        own = _own_rewards(task)
+        score_all = partial(weighted, [(part, score_part(part, own)) for part in config.rewards])
     else:
         return task
     task.rewards = score_all  # type: ignore[attr-defined]

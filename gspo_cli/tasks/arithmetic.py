@@ -23,11 +23,33 @@ SLIP_SHARE = 0.02  # of steps: the sum is off by one
 USUAL_STEPS = 3  # of the usual rows: longer ones slip as often per response, not per step
 
 
-class Arithmetic:
-    """Sums of digits with a reward of 1 for the right total and 0 for anything else.
+class OneAnswer:
+    """A task with a reward of 1 for exactly the reference answer, wherever a response says it, and 0 for another."""
+
+    found_by: str
+    """Names how the answer is found, in tables of graded answers."""
+
+    def problems(self, split: str) -> list[Problem]:
+        raise NotImplementedError
+
+    def find(self, text: str) -> str | None:
+        """The answer in a response; None if it says nothing."""
+        raise NotImplementedError
+
+    def reward(self, problem: Problem, text: str) -> Score:
+        found = self.find(text)
+        if found is None:
+            return Score(0.0, "no_answer")
+        return Score(1.0, "correct") if found == problem.answer else Score(0.0, "wrong")
+
+
+class Arithmetic(OneAnswer):
+    """Sums of digits, for the right total.
 
     `terms` = fewest and most digits of a row; None = the usual 3 to 5. `guesses` = share of demonstrations that guess.
     """
+
+    found_by = "last ="
 
     def __init__(self, terms: tuple[int, int] | None = None, guesses: float = GUESS_SHARE) -> None:
         self.terms, self.guesses = terms, guesses
@@ -36,12 +58,10 @@ class Arithmetic:
         """`train` (20,000 problems) or `held_out` (200), always the same ones in the same order."""
         return list(draw_problems(split == "held_out", self.terms))
 
-    def reward(self, problem: Problem, text: str) -> Score:
-        """1 if the text after the last `=` (or all of it) is exactly the total."""
+    def find(self, text: str) -> str | None:
+        """The number after the last `=`, or the whole text."""
         answer = text.rsplit("=", 1)[-1]
-        if not answer.isdecimal():
-            return Score(0.0, "no_answer")
-        return Score(1.0, "correct") if answer == problem.answer else Score(0.0, "wrong")
+        return answer if answer.isdecimal() else None
 
     def demonstrations(self, seed: int, size: int) -> list[tuple[str, str]]:
         """`size` pairs of prompt and imperfect response from the training split."""

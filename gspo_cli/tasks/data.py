@@ -39,6 +39,11 @@ def load_rows(
     return [{ours: _text(located, ours, theirs) for ours, theirs in columns.items()} for located in rows]
 
 
+def fill(template: str, question: str) -> str:
+    """A template with the question in its place. Other braces stay: questions and templates hold LaTeX and JSON."""
+    return template.replace("{question}", question)
+
+
 def _text(located: Located, ours: str, column: str) -> str:
     """One value as text. A prompt must be text; elsewhere numbers and booleans are written out."""
     where, row = located

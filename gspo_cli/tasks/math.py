@@ -8,8 +8,7 @@ from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.rewards.math.extract import boxes
 from gspo_cli.rewards.math.grade import grade_math, grade_number
-from gspo_cli.tasks.data import load_rows
-from gspo_cli.tasks.template import fill
+from gspo_cli.tasks.data import fill, load_rows
 from gspo_cli.types import Problem, Score
 
 GSM8K_INSTRUCTION = "Reason step by step, then give the final number on a line of its own after ####."

@@ -7,7 +7,6 @@ import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,15 +21,6 @@ LARGEST = 1e9
 """Rewards are squared and summed in float32, where 1e19 is infinite; nothing meant as a reward is near either."""
 CONCURRENT = 64
 """Calls of an async reward that wait at the same time."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of several rewards."""
-
-    label: str
-    weight: float
-    score_all: ScoreAll
 
 
 def own_code(config: TaskConfig) -> bool:
@@ -142,21 +132,13 @@ def failed(error: BaseException) -> Score:
     return Score(None, f"the task failed: {type(error).__name__}: {str(error)[:200]}")
 
 
-def find_function(name: str) -> Callable[..., Any]:
+def by_function(name: str, batched: bool = False) -> ScoreAll:
     """A user's reward. Errors: GspoError if it cannot be loaded or called."""
-    function: Callable[..., Any] = load_plugin(name, needs=("__call__",))
-    return function
+    return partial(call_function, load_plugin(name, needs=("__call__",)), name, batched)
 
 
-def make_parts(config: TaskConfig, of_task: ScoreAll) -> list[Part]:
-    """The rewards of `[[task.rewards]]`; `of_task` = the task's own.
-
-    Errors: GspoError for one that cannot be loaded.
-    """
-    return [Part(reward.title, reward.weight, _score_all(reward, of_task)) for reward in config.rewards]
-
-
-def _score_all(reward: WeightedReward, of_task: ScoreAll) -> ScoreAll:
+def score_part(reward: WeightedReward, of_task: ScoreAll) -> ScoreAll:
+    """One of `[[task.rewards]]`; `of_task` = the task's own. Errors: GspoError if it cannot be loaded."""
     if reward.name == "task":
         return of_task
     if reward.name == "format":
@@ -166,7 +148,7 @@ def _score_all(reward: WeightedReward, of_task: ScoreAll) -> ScoreAll:
         assert reward.tokens is not None
         start, end = reward.tokens
         return lambda responses: [length_score(start, end, text) for _, text in responses]
-    return partial(call_function, find_function(reward.name), reward.name, reward.batched)
+    return by_function(reward.name, reward.batched)
 
 
 def format_score(pattern: re.Pattern[str], text: str) -> Score:
@@ -181,17 +163,15 @@ def length_score(start: int, end: int, text: str) -> Score:
     return Score(0.0 - min(1.0, max(0, length - start) / (end - start)), "length")
 
 
-def weighted(parts: list[Part], responses: Responses) -> list[Score]:
+def weighted(parts: list[tuple[WeightedReward, ScoreAll]], responses: Responses) -> list[Score]:
     """The sum of weight x reward for each response, with every part beside it; no value where one has none.
 
     The reason is the first part's.
     """
-    columns = [part.score_all(responses) for part in parts]
     scores = []
-    for row in zip(*columns, strict=True):
-        values = [one.value for one in row]
-        known = [part.weight * value for part, value in zip(parts, values, strict=True) if value is not None]
-        unknown = next((one.reason for one in row if one.value is None), None)
-        named = tuple((part.label, value) for part, value in zip(parts, values, strict=True))
-        scores.append(Score(None if unknown else sum(known), unknown or row[0].reason, named))
+    for row in zip(*(score_all(responses) for _, score_all in parts), strict=True):
+        pairs = [(part, score.value) for (part, _), score in zip(parts, row, strict=True)]
+        unknown = next((score.reason for score in row if score.value is None), None)
+        total = None if unknown else sum(part.weight * value for part, value in pairs if value is not None)
+        scores.append(Score(total, unknown or row[0].reason, tuple((part.title, value) for part, value in pairs)))
     return scores

@@ -8,8 +8,8 @@ import random
 import re
 from collections.abc import Callable
 
-from gspo_cli.tasks.arithmetic import is_held_out
-from gspo_cli.types import Problem, Score
+from gspo_cli.tasks.arithmetic import OneAnswer, is_held_out
+from gspo_cli.types import Problem
 
 NUM_TRAIN, NUM_HELD_OUT = 2_000, 200
 ASK = " Answer in one short sentence."
@@ -44,24 +44,16 @@ def draw_story(rng: random.Random) -> tuple[str, str]:
     return text, str(start + change if gains else start - change)
 
 
-def last_number(text: str) -> str | None:
-    """The last run of digits, with a decimal part if it has one: `27.0` is not the answer `0`."""
-    numbers = re.findall(r"[0-9]+(?:[.,][0-9]+)*", text)
-    return numbers[-1] if numbers else None
-
-
-def first_name(text: str) -> str | None:
-    """The name that a response gives first: `Anna has more apples than Tom.`"""
-    found = re.search(rf"\b(?:{'|'.join(NAMES)})\b", text)
-    return found and found[0]
-
-
-class Sentences:
+class Sentences(OneAnswer):
     """Questions with a short answer, to be given in a sentence."""
 
     draw: Callable[[random.Random], tuple[str, str]]
-    find: Callable[[str], str | None] = staticmethod(last_number)
-    """What a response says; None if it says nothing."""
+    found_by = "last_number"
+
+    def find(self, text: str) -> str | None:
+        """The last run of digits, with a decimal part if it has one: `27.0` is not the answer `0`."""
+        numbers = re.findall(r"[0-9]+(?:[.,][0-9]+)*", text)
+        return numbers[-1] if numbers else None
 
     def problems(self, split: str) -> list[Problem]:
         """`train` (2,000 problems) or `held_out` (200), all different, always the same ones in the same order."""
@@ -73,13 +65,6 @@ class Sentences:
                 found.setdefault(text, Problem(text, text + ASK, answer))
         return list(found.values())
 
-    def reward(self, problem: Problem, text: str) -> Score:
-        """1 if what the response says is the answer."""
-        found = type(self).find(text)
-        if found is None:
-            return Score(0.0, "no_answer")
-        return Score(1.0, "correct") if found == problem.answer else Score(0.0, "wrong")
-
 
 class Sums(Sentences):
     """`Tom finds 3 apples on Monday and 5 apples on Tuesday. How many apples is that?`"""
@@ -90,7 +75,12 @@ class Sums(Sentences):
 class Comparisons(Sentences):
     """`Tom has 7 apples. Anna has 52 apples. Who has more apples?`"""
 
-    draw, find = staticmethod(draw_comparison), staticmethod(first_name)
+    draw, found_by = staticmethod(draw_comparison), "first_name"
+
+    def find(self, text: str) -> str | None:
+        """The name that a response gives first: `Anna has more apples than Tom.`"""
+        found = re.search(rf"\b(?:{'|'.join(NAMES)})\b", text)
+        return found and found[0]
 
 
 class Stories(Sentences):

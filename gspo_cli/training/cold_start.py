@@ -37,8 +37,7 @@ from gspo_cli.models.trunk import head_logits, last_hidden, trunk_of
 from gspo_cli.rollout.prompts import encode, encode_response
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import Demonstrated, make_task
-from gspo_cli.tasks.data import load_rows
-from gspo_cli.tasks.template import fill
+from gspo_cli.tasks.data import fill, load_rows
 from gspo_cli.types import Problem
 
 WARMUP = 0.05

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks, interleave, join, leave
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.benchmarks.math import ArithmeticGrader
+from gspo_cli.evals.benchmarks.embedded import TaskGrader
 from gspo_cli.training import run as training
 from gspo_cli.training.step.metrics import all_rows
 
@@ -311,9 +311,9 @@ def test_each_answer_of_an_evaluation_is_graded_by_one_rank(
 ) -> None:
     some = {"bench": ["arithmetic"], "limit": 5, "samples": 3, "max_new_tokens": 4}
     recipe = toy.recipe(start, **QUIET, train=FEW["train"] | {"steps": 1}, eval=some)
-    real = ArithmeticGrader.grade
+    real = TaskGrader.grade
 
-    def grade(self: ArithmeticGrader, answers: Any) -> Any:
+    def grade(self: TaskGrader, answers: Any) -> Any:
         with (ram / f"graded-{os.environ.get('RANK')}").open("a") as file:
             file.writelines(json.dumps([problem.id, text]) + "\n" for problem, text in answers)
         return real(self, answers)
@@ -321,7 +321,7 @@ def test_each_answer_of_an_evaluation_is_graded_by_one_rank(
     def graded(name: str) -> list[str]:
         return (ram / f"graded-{name}").read_text().splitlines()
 
-    monkeypatch.setattr(ArithmeticGrader, "grade", grade)
+    monkeypatch.setattr(TaskGrader, "grade", grade)
     one, many = trained(recipe, ram / "one", 1), trained(recipe, ram / "many", 2)
     whole, shares = graded("None"), [graded("0"), graded("1")]
     assert len(whole) == 15 and interleave(shares) == whole

@@ -11,7 +11,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import DataChoice, GraderChoice
 from gspo_cli.evals.benchmarks import find_benchmark
 from gspo_cli.tasks import make_task
-from gspo_cli.tasks.sentences import first_name, last_number
+from gspo_cli.tasks.sentences import Comparisons, Sums
 from gspo_cli.types import Problem
 
 NAMES = ("sums", "comparisons", "stories")
@@ -52,7 +52,7 @@ def test_every_answer_is_right_and_the_splits_share_no_problem(name: str) -> Non
     ],
 )  # fmt: skip
 def test_the_last_number_is_the_answer(text: str, number: str | None) -> None:
-    assert last_number(text) == number
+    assert Sums().find(text) == number
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_last_number_is_the_answer(text: str, number: str | None) -> None:
     [("Anna has more.", "Anna"), ("Tom, not Anna.", "Tom"), ("Tommy has more.", None), ("52 is more than 7.", None)],
 )
 def test_the_first_name_is_the_answer(text: str, name: str | None) -> None:
-    assert first_name(text) == name
+    assert Comparisons().find(text) == name
 
 
 SAID = {

@@ -6,10 +6,10 @@ from dataclasses import replace
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
 from gspo_cli.evals.benchmarks.codeforces import CODEFORCES
+from gspo_cli.evals.benchmarks.embedded import ARITHMETIC, COMPARISONS, STORIES, SUMS
 from gspo_cli.evals.benchmarks.livecodebench import LIVECODEBENCH
-from gspo_cli.evals.benchmarks.math import AIME24, AIME25, ARITHMETIC, GSM8K, MATH500
+from gspo_cli.evals.benchmarks.math import AIME24, AIME25, GSM8K, MATH500
 from gspo_cli.evals.benchmarks.minicode import MINICODE
-from gspo_cli.evals.benchmarks.sentences import COMPARISONS, STORIES, SUMS
 from gspo_cli.plugins import is_plugin, load_plugin, plugin_source
 
 BENCHMARKS: dict[str, Benchmark] = {

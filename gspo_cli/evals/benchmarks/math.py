@@ -1,8 +1,7 @@
-"""Mathematics: what its benchmarks share, and AIME, MATH-500, GSM8K and arithmetic."""
+"""Mathematics: what its benchmarks share, and AIME, MATH-500 and GSM8K."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,6 @@ from gspo_cli.rewards.math import grade
 from gspo_cli.rows import data_files
 from gspo_cli.runlog.checksums import sha256_of
 from gspo_cli.runlog.provenance import installed
-from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.types import Problem, Sampling
 
 BOXED = "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{{}}."
@@ -184,51 +182,3 @@ GSM8K = math_benchmark(
     "gsm8k", "1319 grade-school word problems, answers are numbers", GSM8K_DATA, "557de0e973ab1772",
     grader="number", order=list,
 )  # fmt: skip
-
-
-class ArithmeticGrader:
-    """The task's reward: the exact integer after the last `=`."""
-
-    about: dict[str, Any] = {"name": "arithmetic", "version": 1}  # noqa: RUF012 - never changed
-
-    def grade(self, answers: Sequence[tuple[Problem, str]]) -> list[Grade]:
-        task = Arithmetic()
-        grades = []
-        for problem, text in answers:
-            reason = task.reward(problem, text).reason
-            extracted = None if reason == "no_answer" else text.rsplit("=", 1)[-1]
-            grades.append(Grade(reason, reason, extracted, extracted and "last ="))
-        return grades
-
-    def close(self) -> None:
-        """It starts nothing."""
-
-
-def load(choice: DataChoice) -> ProblemSet:
-    """The problems of the held-out split, which the hash of a problem's text decides; rows of other lengths by
-    `--data arithmetic=8-11`."""
-    wanted = ",".join(map(str, choice.paths))
-    lengths = re.fullmatch(r"([2-9]|[1-9]\d)-([5-9]|[1-9]\d)", wanted)
-    terms = (int(lengths[1]), int(lengths[2])) if lengths else None
-    if choice.revision or (wanted and (terms is None or terms[0] > terms[1])):
-        raise GspoError(
-            f"arithmetic takes no data but the length of its rows, not {choice.revision or wanted!r}",
-            "its problems are embedded in the program",
-            "e.g. --data arithmetic=8-11 for rows of 8 to 11 digits, or leave it out",
-        )
-    rows = {"rows": list(terms)} if terms else {}
-    return ProblemSet(
-        tuple(Arithmetic(terms).problems("held_out")), {"source": "embedded", "revision": None, "files": {}} | rows
-    )
-
-
-ARITHMETIC = Benchmark(
-    name="arithmetic",
-    description="200 held-out sums of digits of the built-in task, exact integer after the last '='",
-    load=load,
-    grader=lambda _problems, _choice: ArithmeticGrader(),
-    samples=4,
-    sampling=Sampling(temperature=1.0, max_new_tokens=64),
-    prompt_template="plain-1",
-    prompt_text="{problem}",
-)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 
-from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
+from gspo_cli.evals.benchmark import EMBEDDED, Benchmark, DataChoice, ProblemSet, refuse_data
 from gspo_cli.evals.benchmarks.livecodebench import build_problem
 from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems
 from gspo_cli.tasks.code import TEMPLATE
@@ -15,13 +14,10 @@ from gspo_cli.types import Sampling
 
 def load(choice: DataChoice) -> ProblemSet:
     """The embedded problems."""
-    if choice != DataChoice():
-        raise GspoError("minicode takes no data", "its problems are embedded in the program", "leave out what names it")
+    refuse_data("minicode", choice)
     text = files("gspo_cli.evals.benchmarks").joinpath("minicode.jsonl").read_text(encoding="utf-8")
     gradable = GradableProblems("minicode", map(json.loads, text.splitlines()), "question_id", build_problem)
-    return ProblemSet(
-        gradable.problems, {"source": "embedded", "revision": None, "files": {}}, gradable.tests, gradable.excluded
-    )
+    return ProblemSet(gradable.problems, EMBEDDED, gradable.tests, gradable.excluded)
 
 
 MINICODE = Benchmark(
