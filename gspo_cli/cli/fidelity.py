@@ -55,7 +55,7 @@ def fidelity(
     from gspo_cli.report.figures.style import requested_images
 
     if pool:
-        from gspo_cli.instruments.fidelity.merge import merge_fidelity
+        from gspo_cli.instruments.fidelity.report import merge_fidelity
 
         return _show(merge_fidelity(pool, out, requested_images(format_, paper)), json_)
     from gspo_cli.recipe import load, refuse_twice, use_model

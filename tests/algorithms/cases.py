@@ -10,7 +10,6 @@ import math
 from functools import cache
 from random import Random
 
-from hypothesis import strategies as st
 from oracle_batch import Batch, Grid
 
 RUBBISH = (math.nan, math.inf, -math.inf, 1e6, -1e6, 0.0)
@@ -78,8 +77,3 @@ def random_weights(rng: Random, batch: Batch, per_token: bool) -> Grid | list[fl
 def seeded_batches(num: int = 300, token_advantages: bool = False, extreme: bool = True) -> list[Batch]:
     """The same batches on every run; read them only."""
     return [random_batch(Random(seed), token_advantages, extreme) for seed in range(num)]
-
-
-def batches(token_advantages: bool = False) -> st.SearchStrategy[Batch]:
-    """Batches that hypothesis draws and shrinks."""
-    return st.randoms(use_true_random=False).map(lambda rng: random_batch(rng, token_advantages))

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import batches, random_weights, seeded_batches
-from hypothesis import given, settings
+from cases import random_weights, seeded_batches
 from oracle import ORACLES
 from oracle_batch import Answer, Batch
 from torch import Tensor
@@ -166,13 +165,6 @@ def test_correction_weights(name: str, per_token: bool) -> None:
     for batch in seeded_batches(100):
         weighted = dataclasses.replace(batch, weights=random_weights(rng, batch, per_token))
         check(name, weighted, ALGORITHMS[name].Params())
-
-
-@algorithm
-@settings(max_examples=30, deadline=None, database=None)
-@given(batch=batches())
-def test_drawn_cases(name: str, batch: Batch) -> None:
-    check(name, batch, ALGORITHMS[name].Params())
 
 
 @pytest.mark.parametrize("name", list(ORACLES))

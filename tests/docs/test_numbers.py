@@ -81,12 +81,6 @@ def test_numbers_that_name_their_source_stand_there(page: Path) -> None:
     assert not [fault for tie in ties for fault in wrong(ROOT / tie["file"], tie["what"], tie["block"])]
 
 
-def test_the_map_and_the_fidelity_are_tied() -> None:
-    tied = {tie["file"] for page in PAGES for tie in TIED.finditer(page.read_text(encoding="utf-8"))}
-    when = RESULTS.relative_to(ROOT).as_posix() + "/when/"
-    assert {when + "map/map.csv", when + "figures/fidelity.csv", when + "prediction/prediction.json"} <= tied
-
-
 def test_a_number_of_another_row_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("m,arm,effect,low\n1,x,0.554,-2\n1,y,3,4\n2,x,1.25,-3\n")
     table = "| m | effect | y |\n|---|---|---|\n| 1 | +0.55 [-2.0, 9] | {} |\n"

@@ -64,12 +64,6 @@ def test_the_index_names_every_page() -> None:
     assert sorted(target for _, target in listed) == sorted(p.name for p in DOCS if p != index)
 
 
-def test_the_readme_is_short_and_leads_to_the_index() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(readme.splitlines()) < 160
-    assert "(docs/README.md)" in readme
-
-
 def test_the_glossary_is_the_schema() -> None:
     assert {name.split("/")[0] for name in METRICS} <= set(TITLES)
     how = "python -c 'from gspo_cli.runlog.schema import page; print(page(), end=\"\")' > docs/metrics.md"

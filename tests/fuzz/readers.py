@@ -20,7 +20,7 @@ from gspo_cli.evals.benchmarks import livecodebench
 from gspo_cli.evals.benchmarks.elo import read_contests, read_ratings, read_submissions
 from gspo_cli.evals.data import raw_problems
 from gspo_cli.evals.targets import find_targets
-from gspo_cli.instruments.batch.data import COLUMNS, METADATA, read_batch
+from gspo_cli.instruments.batch.data import METADATA, read_batch
 from gspo_cli.models.load import load_policy
 from gspo_cli.models.lora import adapter_base
 from gspo_cli.models.tiny import build_tiny
@@ -72,8 +72,7 @@ CODE = {
 }  # fmt: skip
 ROLLOUT = pa.Table.from_pylist(
     [{"step": 1, "problem_id": "p", "sample": i, "prompt_ids": [1, 2], "token_ids": [3], "log_probs": [-0.5],
-      "finish": "stop", "reward": 1.0} for i in (0, 1)],
-    schema=COLUMNS,
+      "finish": "stop", "reward": 1.0} for i in (0, 1)]
 ).replace_schema_metadata({f"gspo.{name}": "1.0" for name in METADATA})  # fmt: skip
 
 

@@ -13,11 +13,7 @@ from batch_files import SAMPLES, Stored, measured, with_scores
 
 from gspo_cli.instruments.batch.measure import BatchMeasurements
 from gspo_cli.instruments.batch.report import FIGURES, draw_all
-
-
-@pytest.fixture(scope="module")
-def off_policy(stored: Stored) -> BatchMeasurements:
-    return measured(stored, stored.file, against=True)
+from gspo_cli.report.figures.style import requested_images
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +89,14 @@ def test_lengths_are_the_tables_buckets(off_policy: BatchMeasurements, drawn: Pa
 
 def test_a_batch_without_ratios_and_advantages_is_drawn_too(stored: Stored, tmp_path: Path) -> None:
     file = stored.rewrite(tmp_path, with_scores(stored.batch, [1.0] * SAMPLES))
-    draw_all(measured(stored, file), [], tmp_path / "figures")
+    draw_all(measured(stored, file), [], tmp_path / "figures", requested_images("svg", None))
     assert (tmp_path / "figures" / "batch-weights.csv").read_text() == '"algorithm","series","x","y"\n'
     table = pd.read_csv(tmp_path / "figures" / "batch-ratios.csv")
     assert table.loc[table["n"] > 0, "low"].le(0).all() and table.loc[table["n"] > 0, "high"].ge(0).all()
     assert "every ratio is 1" in json.loads((tmp_path / "figures" / "batch-ratios.json").read_text())["notes"][-1]
 
 
-def test_on_policy_all_weights_are_1(stored: Stored) -> None:
-    found = FIGURES["batch-weights"].table(measured(stored, stored.file))
+def test_on_policy_all_weights_are_1(on_policy: BatchMeasurements) -> None:
+    found = FIGURES["batch-weights"].table(on_policy)
     assert len(found) > 4
     np.testing.assert_allclose(found["y"], 1, rtol=1e-9)

@@ -74,19 +74,19 @@ def with_reward(value: float) -> Change:
 BAD_ROWS: dict[str, tuple[Change, str]] = {
     "no groups": (lambda batch: replace(batch, groups=()), "has no groups"),
     "a group of one": (with_group_of(1), "has one sample"),
-    "an empty response": (on_sample(token_ids=(), log_probs=()), "has an empty response"),
-    "an empty prompt": (with_prompt(()), "has an empty prompt"),
-    "no log_probs": (on_sample(log_probs=None), "has no log_probs"),
-    "too few log_probs": (on_sample(log_probs=lambda p: p[:-1]), "log_probs"),
-    "too many log_probs": (on_sample(log_probs=lambda p: (*p, -1.0)), "log_probs"),
-    "nan": (on_sample(log_probs=lambda p: (math.nan, *p[1:])), "log_probs that are none"),
-    "a probability above 1": (on_sample(log_probs=lambda p: (0.5, *p[1:])), "log_probs that are none"),
+    "an empty response": (on_sample(token_ids=(), log_probs=()), "token_ids: Tuple should have at least 1 item"),
+    "an empty prompt": (with_prompt(()), "prompt_ids: Tuple should have at least 1 item"),
+    "no log_probs": (on_sample(log_probs=None), "log_probs: Input should be a valid tuple"),
+    "too few log_probs": (on_sample(log_probs=lambda p: p[:-1]), "log_probs for"),
+    "too many log_probs": (on_sample(log_probs=lambda p: (*p, -1.0)), "log_probs for"),
+    "nan": (on_sample(log_probs=lambda p: (math.nan, *p[1:])), "log_probs.0: Input should be a finite number"),
+    "a probability above 1": (on_sample(log_probs=lambda p: (0.5, *p[1:])), "log_probs.0: Input should be less than"),
     "a token too high": (on_sample(token_ids=lambda t: (99, *t[1:])), "holds token id 99"),
     "a negative token": (on_sample(token_ids=lambda t: (-1, *t[1:])), "holds token id -1"),
     "a prompt token too high": (with_prompt((7, 1000)), "holds token id 1000"),
     "a sample twice": (on_sample(index=0), "holds a sample twice"),
-    "an infinite reward": (with_reward(math.inf), "has the reward inf"),
-    "a reward of nan": (with_reward(math.nan), "has the reward nan"),
+    "an infinite reward": (with_reward(math.inf), "reward: Input should be a finite number"),
+    "a reward of nan": (with_reward(math.nan), "reward: Input should be a finite number"),
 }
 
 
@@ -110,38 +110,39 @@ def test_a_folder_with_two_batches(gspo_here: Gspo, stored: Stored, tmp_path: Pa
     assert "2 rollout batches" in error and f"name one: {tmp_path / 'step_000001.parquet'}" in error
 
 
-@pytest.mark.parametrize("content", [b"", b"not parquet", b"PAR1" + bytes(64) + b"PAR1"])
-def test_no_parquet(gspo_here: Gspo, stored: Stored, tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x.parquet").write_bytes(content)
+@pytest.mark.parametrize("keep", [slice(0), slice(1, 99), slice(0, -999)])
+def test_what_is_no_whole_parquet_file(gspo_here: Gspo, stored: Stored, tmp_path: Path, keep: slice) -> None:
+    (tmp_path / "x.parquet").write_bytes(stored.file.read_bytes()[keep])
     assert "cannot read" in refused(gspo_here, tmp_path / "x.parquet", "--model", stored.start)
 
 
-def test_a_truncated_file(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
-    content = stored.file.read_bytes()
-    (tmp_path / "x.parquet").write_bytes(content[: len(content) // 2])
-    assert "cannot read" in refused(gspo_here, tmp_path / "x.parquet", "--model", stored.start)
+def with_column(name: str, first: object, last: object) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        values = pa.array([first] * (len(table) - 1) + [last])
+        return table.set_column(table.schema.get_field_index(name), name, values)
+
+    return change
 
 
-def test_other_columns(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
-    table = pq.read_table(stored.file)
-    pq.write_table(table.drop_columns(["log_probs", "reward"]), tmp_path / "a.parquet")
-    assert "columns log_probs, reward" in refused(gspo_here, tmp_path / "a.parquet", "--model", stored.start)
-    pq.write_table(table.replace_schema_metadata({"gspo.temperature": "1"}), tmp_path / "c.parquet")
-    assert "does not name the weights" in refused(gspo_here, tmp_path / "c.parquet", "--model", stored.start)
-    pq.write_table(table.replace_schema_metadata({"gspo.other": "1"}), tmp_path / "b.parquet")
-    error = refused(gspo_here, tmp_path / "b.parquet", "--model", stored.start)
-    assert "lacks gspo.model_sha256, gspo.tokenizer_sha256" in error
-    texts = pa.array(["a"] * len(table))
-    index = table.schema.get_field_index("token_ids")
-    pq.write_table(table.set_column(index, "token_ids", texts), tmp_path / "c.parquet")
-    assert "columns of other types" in refused(gspo_here, tmp_path / "c.parquet", "--model", stored.start)
+BAD_TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
+    "columns missing": (lambda table: table.drop_columns(["log_probs", "reward"]), "log_probs: Field required"),
+    "texts for tokens": (with_column("token_ids", "a", "a"), "token_ids: Input should be a valid tuple"),
+    "two batches": (with_column("step", 1, 2), "mixes 2 rollout batches"),
+    "weights not named": (
+        lambda table: table.replace_schema_metadata({"gspo.temperature": "1"}), "does not name the weights",
+    ),
+    "another program's": (
+        lambda table: table.replace_schema_metadata({"gspo.other": "1"}),
+        "lacks gspo.model_sha256, gspo.tokenizer_sha256",
+    ),
+}  # fmt: skip
 
 
-def test_two_batches_in_a_file(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
-    table = pq.read_table(stored.file)
-    steps = pa.array([1] * (len(table) - 1) + [2], pa.int64())
-    pq.write_table(table.set_column(0, "step", steps), tmp_path / "x.parquet")
-    assert "mixes 2 rollout batches" in refused(gspo_here, tmp_path / "x.parquet", "--model", stored.start)
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_tables_that_are_no_batch(gspo_here: Gspo, stored: Stored, tmp_path: Path, name: str) -> None:
+    change, message = BAD_TABLES[name]
+    pq.write_table(change(pq.read_table(stored.file)), tmp_path / "x.parquet")
+    assert message in refused(gspo_here, tmp_path / "x.parquet", "--model", stored.start)
 
 
 @pytest.mark.parametrize("temperature", ["0.0", "-1", "nan", "warm"])

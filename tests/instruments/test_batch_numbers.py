@@ -21,6 +21,7 @@ from gspo_cli.instruments.batch.data import read_batch
 from gspo_cli.instruments.batch.gradients import SKETCH, Sketch, noise
 from gspo_cli.instruments.batch.lengths import LengthBucket, RatioSpread, slope
 from gspo_cli.instruments.batch.losses import kish
+from gspo_cli.instruments.batch.measure import BatchMeasurements
 from gspo_cli.instruments.batch.policy import forward, load_sampling_policy
 from gspo_cli.instruments.batch.report import notes, summary
 from gspo_cli.models.load import load_policy, weights_hash
@@ -35,13 +36,13 @@ TOKEN_MEANS = [
 
 
 @pytest.fixture(scope="module")
-def off_policy(stored: Stored) -> dict[str, Any]:
-    return summary(measured(stored, stored.file, against=True))
+def off(off_policy: BatchMeasurements) -> dict[str, Any]:
+    return summary(off_policy)
 
 
 @pytest.fixture(scope="module")
-def on_policy(stored: Stored) -> dict[str, Any]:
-    return summary(measured(stored, stored.file))
+def on(on_policy: BatchMeasurements) -> dict[str, Any]:
+    return summary(on_policy)
 
 
 @pytest.fixture(scope="module")
@@ -79,53 +80,53 @@ def oracle(stored: Stored) -> dict[str, tuple[float, torch.Tensor]]:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_objective_and_gradient_are_those_of_autograd(
-    off_policy: dict[str, Any], oracle: dict[str, tuple[float, torch.Tensor]], name: str
+    off: dict[str, Any], oracle: dict[str, tuple[float, torch.Tensor]], name: str
 ) -> None:
-    numbers, (objective, gradient) = off_policy["algorithms"][name], oracle[name]
+    numbers, (objective, gradient) = off["algorithms"][name], oracle[name]
     assert numbers["objective"] == pytest.approx(objective, rel=1e-5, abs=1e-6)
     assert numbers["gradient_norm"] == pytest.approx(float(gradient.norm()), rel=1e-4)
     for other, (_, theirs) in oracle.items():
         cosine = float(gradient @ theirs / (gradient.norm() * theirs.norm()))
-        assert off_policy["cosine"][name][other] == pytest.approx(cosine, abs=1e-4)
+        assert off["cosine"][name][other] == pytest.approx(cosine, abs=1e-4)
 
 
-def test_the_two_policies_differ_enough_for_the_clips_to_act(off_policy: dict[str, Any]) -> None:
-    clips = {n: a["metrics"].get("clip/token_frac") for n, a in off_policy["algorithms"].items()}
+def test_the_two_policies_differ_enough_for_the_clips_to_act(off: dict[str, Any]) -> None:
+    clips = {n: a["metrics"].get("clip/token_frac") for n, a in off["algorithms"].items()}
     clipping = {name: hasattr(algorithm.Params(), "clip") for name, algorithm in ALGORITHMS.items()}
     assert {n: value is not None and 0 < value < 1 for n, value in clips.items()} == clipping
     assert {n: value is not None for n, value in clips.items()} == clipping
-    assert off_policy["cosine"]["grpo"]["gspo"] < 0.9
+    assert off["cosine"]["grpo"]["gspo"] < 0.9
 
 
-def test_a_cosine_is_symmetric_and_1_with_itself(off_policy: dict[str, Any]) -> None:
-    for name, row in off_policy["cosine"].items():
+def test_a_cosine_is_symmetric_and_1_with_itself(off: dict[str, Any]) -> None:
+    for name, row in off["cosine"].items():
         assert row[name] == pytest.approx(1, abs=1e-12)
-        assert all(off_policy["cosine"][other][name] == pytest.approx(value, abs=1e-12) for other, value in row.items())
-    assert off_policy["cosine"]["gspo"]["gspo_token"] == pytest.approx(1, abs=1e-9)
+        assert all(off["cosine"][other][name] == pytest.approx(value, abs=1e-12) for other, value in row.items())
+    assert off["cosine"]["gspo"]["gspo_token"] == pytest.approx(1, abs=1e-9)
 
 
-def test_on_policy_all_token_means_share_reinforces_gradient(on_policy: dict[str, Any]) -> None:
-    reinforce = on_policy["algorithms"]["reinforce"]
+def test_on_policy_all_token_means_share_reinforces_gradient(on: dict[str, Any]) -> None:
+    reinforce = on["algorithms"]["reinforce"]
     for name in TOKEN_MEANS:
-        numbers = on_policy["algorithms"][name]
-        assert on_policy["cosine"][name]["reinforce"] == pytest.approx(1, abs=1e-9)
+        numbers = on["algorithms"][name]
+        assert on["cosine"][name]["reinforce"] == pytest.approx(1, abs=1e-9)
         for key in ("gradient_norm", "gradient_variance", "effective_tokens", "weight_abs_mean"):
             assert numbers[key] == pytest.approx(reinforce[key], rel=1e-6)
-    assert on_policy["cosine"]["dapo"]["reinforce"] < 0.9999
+    assert on["cosine"]["dapo"]["reinforce"] < 0.9999
 
 
-def test_on_policy_no_ratio_moves_and_nothing_clips(on_policy: dict[str, Any]) -> None:
-    assert on_policy["ratios"]["token_log_std"] == on_policy["ratios"]["seq_log_std"] == 0
-    assert on_policy["ratios"]["slope"] is None
-    assert on_policy["against"] is None
-    for numbers in (on_policy["algorithms"][name] for name in ALGORITHMS if not ALGORITHMS[name].WHOLE_GROUPS):
+def test_on_policy_no_ratio_moves_and_nothing_clips(on: dict[str, Any]) -> None:
+    assert on["ratios"]["token_log_std"] == on["ratios"]["seq_log_std"] == 0
+    assert on["ratios"]["slope"] is None
+    assert on["against"] is None
+    for numbers in (on["algorithms"][name] for name in ALGORITHMS if not ALGORITHMS[name].WHOLE_GROUPS):
         found = {k: v for k, v in numbers["metrics"].items() if k.startswith("clip/") or k == "ratio/outside_frac"}
         assert all(value == 0 for value in found.values())
-    assert on_policy["algorithms"]["sapo"]["metrics"]["gate/mean"] == 1
+    assert on["algorithms"]["sapo"]["metrics"]["gate/mean"] == 1
 
 
 @pytest.mark.parametrize("name", ["grpo", "gspo", "luspo", "minirl", "sapo"])
-def test_the_training_loop_gets_the_same_numbers(stored: Stored, off_policy: dict[str, Any], name: str) -> None:
+def test_the_training_loop_gets_the_same_numbers(stored: Stored, off: dict[str, Any], name: str) -> None:
     algorithm, model = ALGORITHMS[name], stored.later_model
     params = algorithm.Params()
     advantages_B = algorithm.advantage(*rewards_and_groups(stored.batch), params)
@@ -138,18 +139,18 @@ def test_the_training_loop_gets_the_same_numbers(stored: Stored, off_policy: dic
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     learner = Learner(model, optimizer, algorithm, params, AlgoConfig(name=name), TEMPERATURE, grad_clip=1e9)
     logged = update(learner, mini_batch, lr=0.0, first=False).result().values
-    numbers = off_policy["algorithms"][name]
+    numbers = off["algorithms"][name]
     assert -numbers["objective"] == pytest.approx(logged["loss"], rel=1e-5, abs=1e-6)
     assert numbers["gradient_norm"] == pytest.approx(logged["grad/norm"], rel=1e-4)
     for metric, value in numbers["metrics"].items():
         assert value == pytest.approx(logged[metric], rel=1e-4, abs=1e-6), metric
     for metric in ("token_log_std", "seq_log_std", "within_seq_log_var"):
-        assert off_policy["ratios"][metric] == pytest.approx(logged[f"ratio/{metric}"], rel=1e-4)
+        assert off["ratios"][metric] == pytest.approx(logged[f"ratio/{metric}"], rel=1e-4)
 
 
-def test_lengths_cover_the_batch_in_octaves(stored: Stored, off_policy: dict[str, Any]) -> None:
+def test_lengths_cover_the_batch_in_octaves(stored: Stored, off: dict[str, Any]) -> None:
     lengths = [len(s.token_ids) for g in stored.batch.groups for s in g.samples]
-    parts = off_policy["lengths"]
+    parts = off["lengths"]
     assert [(p["low"], p["high"]) for p in parts] == [(1, 1), (2, 3), (4, 7), (8, 15), (16, 31)]
     for part in parts:
         inside = [n for n in lengths if part["low"] <= n <= part["high"]]
@@ -158,10 +159,10 @@ def test_lengths_cover_the_batch_in_octaves(stored: Stored, off_policy: dict[str
     for name in ALGORITHMS:
         shares = [part["algorithms"][name]["weight_share"] for part in parts]
         assert sum(shares) == pytest.approx(1, abs=1e-12)
-        clipped = off_policy["algorithms"][name]["metrics"].get("clip/token_frac")
+        clipped = off["algorithms"][name]["metrics"].get("clip/token_frac")
         if clipped is not None:
             parts_clipped = [p["algorithms"][name]["clip_token_frac"] * p["spread"]["tokens"] for p in parts]
-            assert sum(parts_clipped) == pytest.approx(clipped * off_policy["tokens"], rel=1e-9)
+            assert sum(parts_clipped) == pytest.approx(clipped * off["tokens"], rel=1e-9)
 
 
 def test_the_slope_of_independent_tokens_is_minus_a_half() -> None:
@@ -209,15 +210,15 @@ def test_a_sketch_keeps_inner_products() -> None:
     generator = torch.Generator().manual_seed(2)
     x, noise_ = (torch.randn(300_000, generator=generator) for _ in range(2))
     y = 0.6 * x + 0.8 * noise_
-    sketch = Sketch(300_000, torch.device("cpu"))
+    sketch = Sketch(torch.nn.Linear(300_000, 1, bias=False))
     sx, sy = sketch.of((x[:1000], x[1000:])), sketch.of((y,))
     size = float(x.norm() * y.norm())
     assert float(sx @ sy) / size == pytest.approx(float(x @ y) / size, abs=4 / math.sqrt(SKETCH))
-    small = Sketch(100, torch.device("cpu"))
+    small = Sketch(torch.nn.Linear(100, 1, bias=False))
     assert float(small.of((x[:100],)) @ small.of((y[:100],))) == pytest.approx(float(x[:100] @ y[:100]), rel=1e-5)
 
 
-def test_the_noise_of_a_batch_is_that_of_its_group_gradients(stored: Stored) -> None:
+def test_the_noise_of_a_batch_is_that_of_its_group_gradients(stored: Stored, off_policy: BatchMeasurements) -> None:
     """REINFORCE has weights that do not depend on ratios: its group gradients are easy to write down."""
     parameters, parts = list(stored.later_model.parameters()), []
     advantages = iter(group_advantage(*rewards_and_groups(stored.batch)).tolist())
@@ -230,7 +231,7 @@ def test_the_noise_of_a_batch_is_that_of_its_group_gradients(stored: Stored) -> 
         parts.append(torch.cat([g.flatten() for g in gradient]).double())
     gradients_GP = torch.stack(parts)
     assert gradients_GP.shape[1] < SKETCH  # so the sketch is exact
-    found = measured(stored, stored.file, against=True)
+    found = off_policy
     index = list(ALGORITHMS).index("reinforce")
     sketch_GK = found.gradients.sketch_AGK[index]
     torch.testing.assert_close(sketch_GK @ sketch_GK.T, gradients_GP @ gradients_GP.T, rtol=1e-3, atol=1e-3)
@@ -279,13 +280,13 @@ def test_the_notes_say_what_a_reader_must_know(stored: Stored, tmp_path: Path) -
         assert text in found
 
 
-def test_mixed_rows_keep_their_groups(stored: Stored, off_policy: dict[str, Any], tmp_path: Path) -> None:
+def test_mixed_rows_keep_their_groups(stored: Stored, off: dict[str, Any], tmp_path: Path) -> None:
     table = pq.read_table(stored.file)
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(1)).tolist()
     pq.write_table(table.take(order), tmp_path / "mixed.parquet")
     found = summary(measured(stored, tmp_path / "mixed.parquet", against=True))
     for name in ALGORITHMS:
-        ours, theirs = off_policy["algorithms"][name], found["algorithms"][name]
+        ours, theirs = off["algorithms"][name], found["algorithms"][name]
         assert ours["gradient_norm"] == pytest.approx(theirs["gradient_norm"], rel=1e-5)
         assert ours["gradient_variance"] == pytest.approx(theirs["gradient_variance"], rel=0.2)  # other draws
 
@@ -298,17 +299,17 @@ def test_a_policy_that_sampled_in_bfloat16_is_known(stored: Stored, tmp_path: Pa
     assert policy.sha256 == weights_hash(model)
 
 
-def test_gspo_token_is_gspo_on_the_batch(off_policy: dict[str, Any], on_policy: dict[str, Any]) -> None:
-    for found in (off_policy, on_policy):
+def test_gspo_token_is_gspo_on_the_batch(off: dict[str, Any], on: dict[str, Any]) -> None:
+    for found in (off, on):
         form = found["token_form"]
         assert form["masks_equal"] and max(form["loss"], form["gradient"]) <= 1e-12
-    assert off_policy["algorithms"]["gspo"]["metrics"]["clip/token_frac"] > 0
-    assert on_policy["length_noise"] is None  # every ratio is 1, so there is nothing to tell apart
+    assert off["algorithms"]["gspo"]["metrics"]["clip/token_frac"] > 0
+    assert on["length_noise"] is None  # every ratio is 1, so there is nothing to tell apart
 
 
-def test_noise_by_length_is_that_of_each_responses_gradient(stored: Stored, off_policy: dict[str, Any]) -> None:
-    found = measured(stored, stored.file, against=True)
-    by_length = off_policy["length_noise"]
+def test_noise_by_length_is_that_of_each_responses_gradient(off_policy: BatchMeasurements, off: dict[str, Any]) -> None:
+    found = off_policy
+    by_length = off["length_noise"]
     assert len(by_length["lengths"]) >= 2 and sum(by_length["responses"]) <= GROUPS * SAMPLES
     octave = int(by_length["lengths"][-1]).bit_length() - 1
     rows = [

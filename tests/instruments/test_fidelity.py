@@ -224,7 +224,7 @@ def test_table_pools_seeds_with_paired_gaps() -> None:
 
     def one(arm: str, seed: int, cosine: float) -> Cell:
         known = Fidelity(cosine, (cosine, cosine), 1.0, 1.0, 1.0, 1.0)
-        return Cell(arm, 1, 0.0, seed, known, 0.9, 1.0, True, 1.0, None)
+        return Cell(arm, 1, 0.0, seed, known, 0.9, 1.0, 1.0, None)
 
     cells = [one("grpo", 0, 0.4), one("gspo", 0, 0.5), one("grpo", 1, 0.5), one("gspo", 1, 0.7)]
     found = table(cells, {"grpo": "grpo", "gspo": "gspo"}, "grpo")

@@ -14,9 +14,8 @@ from gspo_cli.errors import GspoError
 from gspo_cli.instruments.fidelity.estimates import Fidelity
 from gspo_cli.instruments.fidelity.figure import draw
 from gspo_cli.instruments.fidelity.measure import Cell
-from gspo_cli.instruments.fidelity.merge import merge_fidelity
 from gspo_cli.instruments.fidelity.pool import table
-from gspo_cli.instruments.fidelity.report import records
+from gspo_cli.instruments.fidelity.report import merge_fidelity, records
 from gspo_cli.report.figures.style import requested_images
 
 ARMS = {"grpo": "grpo", "gspo": "gspo"}
@@ -29,7 +28,7 @@ def cells(seed: int) -> list[Cell]:
         cosine, *others = draws.uniform(0.2, 0.9, 8)
         found = Fidelity(cosine, (cosine - 0.1, cosine + 0.1), *others[:4])
         clipped = None if arm == "grpo" and noise else others[4]
-        return Cell(arm, updates, noise, seed, found, others[5], others[6], True, 0.5, clipped)
+        return Cell(arm, updates, noise, seed, found, others[5], others[6], 0.5, clipped)
 
     return [cell(arm, updates, noise) for updates in (1, 4) for noise in (0.0, 0.3) for arm in ARMS]
 

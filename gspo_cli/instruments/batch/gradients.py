@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,25 +33,34 @@ def gradients(model: PreTrainedModel, batch: StoredBatch, weight_ABT: Tensor) ->
     A group whose weights are all 0 has gradient 0 and is not passed through the model.
     Not covered: models of which one gradient per algorithm does not fit in memory.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    lengths = [len(r.token_ids) for r in batch.responses]
-    totals = [torch.zeros(len(weight_ABT), *p.shape, device=p.device) for p in parameters]
-    sketch = Sketch(sum(p.numel() for p in parameters), model.device)
-    sketch_AGK = torch.zeros(len(weight_ABT), batch.num_groups, SKETCH, dtype=torch.float64)
-    for group in range(batch.num_groups):
-        for rows in chunks(batch, batch.of_group(group)):
+    totals = [torch.zeros(len(weight_ABT), *p.shape, device=p.device) for p in trained(model)]
+    sketch = Sketch(model)
+    sketch_AGK = torch.zeros(len(weight_ABT), len(batch.groups), SKETCH, dtype=torch.float64)
+    for group, members in enumerate(batch.groups):
+        for rows in chunks(batch, members):
             if not weight_ABT[:, rows].any():
                 continue
-            log_probs_N = forward(model, batch, rows)
-            for a, weight_BT in enumerate(weight_ABT):
-                weight_N = torch.cat([weight_BT[i, : lengths[i]] for i in rows]).to(log_probs_N)
-                parts = torch.autograd.grad(
-                    log_probs_N, parameters, weight_N, retain_graph=True, materialize_grads=True
-                )  # fmt: skip
+            for a, parts in enumerate(weighted_scores(model, batch, rows, weight_ABT)):
                 for total, part in zip(totals, parts, strict=True):
                     total[a] += part
                 sketch_AGK[a, group] += sketch.of(parts)
     return Gradients(_products(totals), sketch_AGK)
+
+
+def weighted_scores(
+    model: PreTrainedModel, batch: StoredBatch, rows: list[int], weight_ABT: Tensor
+) -> Iterator[tuple[Tensor, ...]]:
+    """sum_it weight_it grad l_it over these rows for every algorithm's weights, one tensor a parameter, from one
+    forward pass."""
+    log_probs_N, parameters = forward(model, batch, rows), trained(model)
+    for weight_BT in weight_ABT:
+        weight_N = torch.cat([weight_BT[i, : len(batch.responses[i].token_ids)] for i in rows]).to(log_probs_N)
+        yield torch.autograd.grad(log_probs_N, parameters, weight_N, retain_graph=True, materialize_grads=True)
+
+
+def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters that have a gradient."""
+    return [p for p in model.parameters() if p.requires_grad]
 
 
 def _products(totals: list[Tensor]) -> Tensor:
@@ -70,12 +80,13 @@ class Sketch:
     than that.
     """
 
-    def __init__(self, num_parameters: int, device: torch.device) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
+        parameters = trained(model)
         generator = torch.Generator().manual_seed(derive_seed(0, "sketch"))
-        bits = torch.randint(0, 2, (num_parameters,), generator=generator, dtype=torch.int8)
-        self.signs = (2 * bits - 1).to(device)
+        bits = torch.randint(0, 2, (sum(p.numel() for p in parameters),), generator=generator, dtype=torch.int8)
+        self.signs = (2 * bits - 1).to(parameters[0].device)
 
-    def of(self, parts: tuple[Tensor, ...]) -> Tensor:
+    def of(self, parts: Iterable[Tensor]) -> Tensor:
         """The sketch of a gradient given as one tensor a parameter: float64 [K] on the CPU."""
         signed = torch.cat([part.flatten() for part in parts]).float() * self.signs
         folds = torch.nn.functional.pad(signed, (0, -len(signed) % SKETCH)).view(-1, SKETCH)

@@ -13,9 +13,9 @@ from torch import Tensor
 from gspo_cli.algorithms.metrics import within_variance
 from gspo_cli.algorithms.ops import saturate
 from gspo_cli.instruments.batch.data import StoredBatch
-from gspo_cli.instruments.batch.gradients import Sketch
+from gspo_cli.instruments.batch.gradients import Sketch, weighted_scores
 from gspo_cli.instruments.batch.losses import Loss, TokenScores, weight_quantiles
-from gspo_cli.instruments.batch.policy import Policy, forward
+from gspo_cli.instruments.batch.policy import Policy
 from gspo_cli.stats.pareto import pareto_k
 
 MIN_RESPONSES = 5
@@ -170,25 +170,17 @@ def length_noise(policy: Policy, batch: StoredBatch, losses: Mapping[str, Loss])
     buckets = [rows for octave in octaves_B.unique() if
                len(rows := ((octaves_B == octave) & counted_B).nonzero()[:, 0]) >= MIN_RESPONSES]  # fmt: skip
     found: dict[str, list[float]] = {name: [] for name in COMPARED}
+    sketch = Sketch(policy.model)
+    weight_ABT = torch.stack([losses[name].weight_BT for name in COMPARED])
     for rows in buckets:
-        for name, sketch_RK in _sketches(policy, batch, losses, rows.tolist()).items():
+        # each response alone: a backward pass costs what the whole forward pass held
+        sketches_RA = [
+            [sketch.of(parts) for parts in weighted_scores(policy.model, batch, [row], weight_ABT)]
+            for row in rows.tolist()
+        ]
+        for name, sketches_R in zip(COMPARED, zip(*sketches_RA, strict=True), strict=True):
+            sketch_RK = torch.stack(sketches_R)
             found[name].append(float((sketch_RK - sketch_RK.mean(0)).square().sum() / (len(rows) - 1)))
     sizes, lengths = [len(rows) for rows in buckets], [float(lengths_B[rows].double().mean()) for rows in buckets]
     slopes = {name: log_slope(list(zip(lengths, found[name], sizes, strict=True))) for name in COMPARED}
     return LengthNoise(lengths, sizes, found, slopes)
-
-
-def _sketches(
-    policy: Policy, batch: StoredBatch, losses: Mapping[str, Loss], rows: list[int]
-) -> dict[str, Tensor]:  # fmt: skip
-    """Each response's gradient by algorithm: [R, K]."""
-    parameters = [p for p in policy.model.parameters() if p.requires_grad]
-    sketch = Sketch(sum(p.numel() for p in parameters), policy.model.device)
-    found: dict[str, list[Tensor]] = {name: [] for name in COMPARED}
-    for row in rows:  # alone: a backward pass costs what the whole forward pass held
-        log_probs_N = forward(policy.model, batch, [row])
-        for name in COMPARED:
-            weight_N = losses[name].weight_BT[row, : len(log_probs_N)].to(log_probs_N)
-            parts = torch.autograd.grad(log_probs_N, parameters, weight_N, retain_graph=True, materialize_grads=True)
-            found[name].append(sketch.of(parts))
-    return {name: torch.stack(rows_K) for name, rows_K in found.items()}

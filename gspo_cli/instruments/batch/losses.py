@@ -69,7 +69,7 @@ def losses(batch: StoredBatch, scores: TokenScores) -> dict[str, Loss]:
     `ppo` has no critic here and takes the group advantage; `dr_grpo` takes the batch's generation limit.
     """
     rewards_B = torch.from_numpy(np.array([r.reward for r in batch.responses], dtype=np.float64))  # None is nan
-    groups_B = torch.tensor([r.group for r in batch.responses])
+    groups_B = torch.arange(len(batch.groups)).repeat_interleave(torch.tensor([len(rows) for rows in batch.groups]))
     mask_BT = scores.mask_BT & ~rewards_B.isnan()[:, None]  # as in training, an unscored response is in no mean
     found = {}
     for name, algorithm in ALGORITHMS.items():
@@ -80,7 +80,7 @@ def losses(batch: StoredBatch, scores: TokenScores) -> dict[str, Loss]:
         ).double()
         inputs = LossInputs(scores.now_BT, scores.old_BT, advantages_B, mask_BT, groups_B, scores.sampler_BT)
         output = algorithm.loss(inputs, params)
-        shares = [algorithm.denominator(mask_BT[groups_B == g], params) for g in range(batch.num_groups)]
+        shares = [algorithm.denominator(mask_BT[rows], params) for rows in batch.groups]
         on_policy = replace(inputs, old_log_probs_BT=scores.now_BT, sampler_log_probs_BT=scores.now_BT)
         at_one = algorithm.loss(on_policy, params)
         found[name] = Loss(output, advantages_B, torch.stack(shares).double(), at_one.gradient_weight_BT)

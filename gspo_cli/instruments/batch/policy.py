@@ -106,7 +106,7 @@ def forward(model: PreTrainedModel, batch: StoredBatch, rows: list[int]) -> Tens
 @torch.no_grad()
 def log_probs(policy: Policy, batch: StoredBatch) -> Tensor:
     """log pi(y_t) at the stored temperature of every response token, float64 on the CPU: [B, T], 0 after the end."""
-    passes = (rows for group in range(batch.num_groups) for rows in chunks(batch, batch.of_group(group)))
+    passes = (rows for group in batch.groups for rows in chunks(batch, group))
     return _rows(batch, torch.cat([forward(policy.model, batch, rows).cpu().double() for rows in passes]))
 
 

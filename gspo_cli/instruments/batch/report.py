@@ -58,8 +58,8 @@ def notes(measured: BatchMeasurements) -> list[str]:
     if len(scored) < len(batch.responses):
         lines.append(f"{len(batch.responses) - len(scored)} responses are unscored and left out of every mean.")
     advantages_B = measured.losses["reinforce"].advantages_B
-    if flat := sum(not advantages_B[batch.of_group(group)].any() for group in range(batch.num_groups)):
-        lines.append(f"{flat} of {batch.num_groups} groups have equal rewards: advantage 0, counted in means.")
+    if flat := sum(not advantages_B[rows].any() for rows in batch.groups):
+        lines.append(f"{flat} of {len(batch.groups)} groups have equal rewards: advantage 0, counted in means.")
     lines.append(
         "|w| = |dJ/dl| of tokens with an advantage over its mean; cv = its spread within a response; n_eff = "
         "(sum |w|)^2 / sum w^2; noise = variance of the gradient over its squared norm; noise scale = groups at which "
@@ -68,7 +68,7 @@ def notes(measured: BatchMeasurements) -> list[str]:
     lines.append(
         f"Gradient noise: {DRAWS} bootstrap draws of whole groups, gradients of groups as random sketches of {SKETCH} "
         "numbers; norms and cosines are exact."
-        + (f" No noise scale below {MIN_GROUPS} groups." if batch.num_groups < MIN_GROUPS else "")
+        + (f" No noise scale below {MIN_GROUPS} groups." if len(batch.groups) < MIN_GROUPS else "")
     )
     return lines
 
@@ -99,7 +99,7 @@ def about(measured: BatchMeasurements) -> str:
         else f"ratios of policy {measured.later.sha256[:12]}"
     )
     return (
-        f"{len(batch.responses)} responses in {batch.num_groups} groups, {measured.spread.tokens} tokens, sampled by "
+        f"{len(batch.responses)} responses in {len(batch.groups)} groups, {measured.spread.tokens} tokens, sampled by "
         f"policy {batch.model_sha256[:12]}; {where}."
     )
 
@@ -110,7 +110,7 @@ def _side_file(measured: BatchMeasurements, name: str, lines: list[str]) -> dict
     return {
         "figure": name,
         "gspo": __version__,
-        "batch": {"file": batch.path.name, "sha256": batch.sha256, "groups": batch.num_groups},
+        "batch": {"file": batch.path.name, "sha256": batch.sha256, "groups": len(batch.groups)},
         "model_sha256": measured.sampling.sha256,
         "against_sha256": measured.later.sha256 if measured.later else None,
         "tokenizer_sha256": batch.tokenizer_sha256,
@@ -263,7 +263,7 @@ def summary(measured: BatchMeasurements) -> dict[str, Any]:
         "model_sha256": measured.sampling.sha256,
         "against": measured.later.name if measured.later else None,
         "against_sha256": measured.later.sha256 if measured.later else None,
-        "groups": batch.num_groups,
+        "groups": len(batch.groups),
         "responses": len(batch.responses),
         "tokens": measured.spread.tokens,
         "temperature": batch.temperature,

@@ -102,10 +102,11 @@ def notes(measured: BatchMeasurements) -> list[str]:
     ]
     row = chosen(measured)
     if row is not None:
-        response = measured.batch.responses[row]
-        place = measured.batch.of_group(response.group).index(row)
+        batch = measured.batch
+        group, rows = next((group, rows) for group, rows in enumerate(batch.groups, start=1) if row in rows)
         lines.append(
-            f"Response {place + 1} of group {response.group + 1} in the file's order, {len(response.token_ids)} tokens:"
+            f"Response {rows.index(row) + 1} of group {group} in the file's order, "
+            f"{len(batch.responses[row].token_ids)} tokens:"
             " the largest variance of log w within a response, among responses with an advantage."
         )
     return lines

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gspo_cli.algorithms.metrics import weight_metrics
-from gspo_cli.instruments.batch.gradients import Sketch
+from gspo_cli.instruments.batch.gradients import Sketch, trained
 from gspo_cli.models.admission import paths_of
 from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.replay import natural_routes, record_to_replay, routed
@@ -71,9 +71,8 @@ class Compressor:
     """Keeps gradients of small models whole and those of larger ones as sketches, which keep inner products."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        num = sum(p.numel() for p in self.parameters)
-        self.sketch = Sketch(num, self.parameters[0].device) if num > EXACT else None
+        self.parameters = trained(model)
+        self.sketch = Sketch(model) if sum(p.numel() for p in self.parameters) > EXACT else None
 
     def zero(self) -> Tensor:
         """The gradient of nothing."""
@@ -82,7 +81,7 @@ class Compressor:
     def of(self, parts: Sequence[Tensor]) -> Tensor:
         """A gradient given as one tensor a parameter."""
         if self.sketch is not None:
-            return self.sketch.of(tuple(parts)).float()
+            return self.sketch.of(parts).float()
         return torch.cat([part.flatten() for part in parts]).float().cpu()
 
 

@@ -51,8 +51,6 @@ class Cell:
     """Cosine of a fresh on-policy batch of the same size to the same reference."""
     on_policy_variance: float | None
     """Variance of a fresh on-policy batch's gradient, over |mu|^2."""
-    resolved: bool
-    """Whether the reference tells the gradient from noise."""
     effective: float | None
     clipped: float | None
 
@@ -93,7 +91,7 @@ def measure_seed(
                 cells.append(
                     Cell(
                         arm.name, updates, sigma, seed, measured, known.ceiling,
-                        known.variance / known.squared_norm if known.resolved else None, known.resolved,
+                        known.variance / known.squared_norm if known.resolved else None,
                         _mean([m.effective for m in mine]), _mean([m.clipped for m in mine]),
                     )
                 )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -19,41 +18,56 @@ TABLE = [
 ]  # fmt: skip
 """One row a cell and seed, and one without `seed` that holds the means over seeds. `low` to `high` are 95 % intervals
 of Student's t; `gap` is the cosine minus the baseline's in the same cell and seed; `n` = what intervals are over."""
-NUMBERS = ("cosine", "ceiling", "gap", "projection", "direction", "variance", "on_policy_variance", "snr", "effective",
-           "clipped")  # fmt: skip
+INTERVALS = {"cosine": "", "gap": "gap_", "projection": "projection_"}
+"""Column -> the prefix of its interval's ends."""
+MEASURED = [*INTERVALS, "ceiling", "direction", "variance", "on_policy_variance", "snr", "effective", "clipped"]
 """Columns that are measured for each seed."""
 
 
 def table(cells: Sequence[Cell], algorithms: dict[str, str], baseline: str | None) -> pd.DataFrame:
     """Columns `TABLE`. `algorithms` = arm -> algorithm, in order; `baseline` = the arm that gaps are taken from."""
-    order = {arm: i for i, arm in enumerate(algorithms)}
-    keys = sorted({(c.updates, c.noise, order[c.arm]) for c in cells})
-    names = list(algorithms)
+    order = list(algorithms)
+    baselines = {(c.updates, c.noise, c.seed): c.fidelity for c in cells if c.arm == baseline}
     rows = []
-    for updates, noise, index in keys:
-        arm = names[index]
-        mine = {c.seed: c for c in cells if (c.arm, c.updates, c.noise) == (arm, updates, noise)}
-        theirs = {c.seed: c for c in cells if (c.arm, c.updates, c.noise) == (baseline, updates, noise)}
-        theirs = {} if arm == baseline else theirs
-        about = {"arm": arm, "algorithm": algorithms[arm], "updates": updates, "noise": noise}
-        rows += [
-            about | {"seed": seed, "n": len(cell.fidelity.cosines)} | _one(cell, theirs.get(seed))
-            for seed, cell in mine.items()
-        ]
-        rows.append(about | _pooled(list(mine.values()), [theirs[s] for s in mine if s in theirs]))
-    return pd.DataFrame(rows, columns=TABLE).astype({"seed": "Int64", "n": "Int64"})
+    for cell in sorted(cells, key=lambda c: (c.updates, c.noise, order.index(c.arm))):
+        mine = cell.fidelity
+        theirs = None if cell.arm == baseline else baselines.get((cell.updates, cell.noise, cell.seed))
+        gaps = [] if theirs is None else [a - b for a, b in zip(mine.cosines, theirs.cosines, strict=False)]
+        gap = None
+        if theirs is not None and mine.cosine is not None and theirs.cosine is not None:
+            gap = mine.cosine - theirs.cosine
+        rows.append(
+            {
+                "arm": cell.arm, "algorithm": algorithms[cell.arm], "updates": cell.updates, "noise": cell.noise,
+                "seed": cell.seed, "n": len(mine.cosines), "cosine": mine.cosine, "ceiling": cell.ceiling,
+                "gap": gap, "projection": mine.projection,
+                "direction": mine.direction, "variance": mine.variance, "on_policy_variance": cell.on_policy_variance,
+                "snr": mine.snr, "effective": cell.effective, "clipped": cell.clipped,
+                "batches": {"cosine": mine.cosines, "gap": gaps},
+            }
+        )  # fmt: skip
+    return pool(rows)
 
 
-def table_of_rows(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """The same from the rows of single seeds, two or more; their gaps are kept."""
+def pool(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Columns `TABLE`, from the rows of single seeds, whose gaps are kept.
+
+    With one seed, intervals are over its `batches`, where they are given, and see no other updates and references.
+    """
     cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         cells.setdefault((row["updates"], row["noise"], row["arm"]), []).append(row)
     found: list[dict[str, Any]] = []
     for mine in cells.values():
-        about = {key: mine[0][key] for key in ("arm", "algorithm", "updates", "noise")}
-        found += sorted(mine, key=lambda row: row["seed"])
-        found.append(about | _over_seeds([{name: row[name] for name in NUMBERS} for row in mine]))
+        first, num = mine[0], len(mine)
+        many = {name: [row[name] for row in mine] for name in INTERVALS}
+        if num == 1 and "batches" in first:
+            num, many = first["n"], first["batches"]
+        mean = {key: first[key] for key in ("arm", "algorithm", "updates", "noise")} | {"n": num}
+        mean |= {name: _mean([row[name] for row in mine]) for name in MEASURED}
+        for name, prefix in INTERVALS.items():
+            mean[f"{prefix}low"], mean[f"{prefix}high"] = _interval(many.get(name, ()), num)
+        found += [*mine, mean]
     return pd.DataFrame(found, columns=TABLE).astype({"seed": "Int64", "n": "Int64"})
 
 
@@ -62,51 +76,13 @@ def pooled(found: pd.DataFrame) -> pd.DataFrame:
     return found[found["seed"].isna()].reset_index(drop=True)
 
 
-def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """95 % by Student's t; None below two values. Equal values have the interval of no width."""
-    if len(values) < 2:
+def _interval(values: Sequence[float | None], num: int) -> tuple[float | None, float | None]:
+    """95 % by Student's t over `num` values; None below two, or if one is missing. Equal values have no width."""
+    known = [v for v in values if v is not None]
+    if len(known) < 2 or len(known) != num:
         return None, None
-    array = np.array(values)
-    return (values[0], values[0]) if is_flat(array) else paired_t(array).ci_t
-
-
-def _one(cell: Cell, baseline: Cell | None) -> dict[str, float | None]:
-    known = cell.fidelity
-    gap = None
-    if baseline is not None and known.cosine is not None and baseline.fidelity.cosine is not None:
-        gap = known.cosine - baseline.fidelity.cosine
-    return {
-        "cosine": known.cosine, "ceiling": cell.ceiling, "gap": gap, "projection": known.projection,
-        "direction": known.direction, "variance": known.variance, "on_policy_variance": cell.on_policy_variance,
-        "snr": known.snr, "effective": cell.effective, "clipped": cell.clipped,
-    }  # fmt: skip
-
-
-def _pooled(cells: list[Cell], baselines: list[Cell]) -> dict[str, float | int | None]:
-    """Means over seeds; with one seed, intervals over its batches, which see neither other updates nor references."""
-    rows = [_one(c, b) for c, b in zip_longest(cells, baselines) if c is not None]
-    if len(cells) > 1:
-        return _over_seeds(rows)
-    mine, theirs = cells[0].fidelity.cosines, baselines[0].fidelity.cosines if baselines else ()
-    many: dict[str, list[float | None]] = {
-        "": list(mine), "gap_": [a - b for a, b in zip(mine, theirs, strict=False)], "projection_": [],
-    }  # fmt: skip
-    return rows[0] | _intervals(many, len(mine))
-
-
-def _over_seeds(rows: list[dict[str, float | None]]) -> dict[str, float | int | None]:
-    out: dict[str, float | int | None] = {name: _mean([row[name] for row in rows]) for name in NUMBERS}
-    many = {f"{name}_".removeprefix("cosine_"): [row[name] for row in rows] for name in ("cosine", "gap", "projection")}
-    return out | _intervals(many, len(rows))
-
-
-def _intervals(many: dict[str, list[float | None]], num: int) -> dict[str, float | int | None]:
-    """The ends of each interval; None where a value is missing."""
-    out: dict[str, float | int | None] = {"n": num}
-    for name, values in many.items():
-        known = [v for v in values if v is not None]
-        out[f"{name}low"], out[f"{name}high"] = interval(known) if len(known) == num else (None, None)
-    return out
+    array = np.array(known)
+    return (known[0], known[0]) if is_flat(array) else paired_t(array).ci_t
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

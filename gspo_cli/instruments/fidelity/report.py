@@ -18,13 +18,14 @@ from gspo_cli.errors import GspoError
 from gspo_cli.instruments.fidelity.figure import TITLE, draw
 from gspo_cli.instruments.fidelity.gradients import EXACT, Arm
 from gspo_cli.instruments.fidelity.measure import Cell, Plan, measure_seed
-from gspo_cli.instruments.fidelity.pool import pooled, table
+from gspo_cli.instruments.fidelity.pool import pool, pooled, table
 from gspo_cli.report.figures.save import save
 from gspo_cli.report.figures.style import USUAL, Image
 from gspo_cli.report.runs.synthetic import synthetic_settings
 from gspo_cli.rollout.collect import PromptStream, collect
 from gspo_cli.runlog.folder import make_writable
 from gspo_cli.runlog.fs import write_text
+from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.seeds import derive_seed
 from gspo_cli.training.setup import Setup, load_setup, make_learner
 from gspo_cli.training.state.run_config import config_hash
@@ -33,6 +34,9 @@ from gspo_cli.types import RolloutBatch, Sampling
 
 FILE = "fidelity"
 """Name of the figure, its csv and its side file."""
+ROWS = f"{FILE}-rows.json"
+SAME = ("gspo", "model_sha256", "recipe", "updates_by", "batches", "reference", "responses", "baseline")
+"""What must be equal in all files, besides the arms, updates and noises of their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +149,7 @@ def report_fidelity(
         "reference": request.plan.reference, "responses": recipe.rollout.prompts * recipe.rollout.samples,
         "notes": remarks,
     }  # fmt: skip
-    files = save(out, FILE, TITLE, found, side, partial(draw, found, remarks), images).paths
-    result = side | {"baseline": baseline, "rows": records(found), "notes": remarks}
-    write_rows(out, result)
-    return result | {"files": [str(path) for path in files]}
+    return write(out, found, side, baseline, images)
 
 
 def _seed(
@@ -162,9 +163,55 @@ def _seed(
     return measure_seed(arms, updater, learner, source, plan, progress)
 
 
-def write_rows(out: Path, result: dict[str, Any]) -> None:
-    """The file from which measurements can be pooled and drawn again."""
-    write_text(out / f"{FILE}-rows.json", json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n")
+def write(
+    out: Path, found: pd.DataFrame, side: dict[str, Any], baseline: str | None, images: Collection[Image]
+) -> dict[str, Any]:
+    """Csv, side file and figure, and `ROWS`, from which measurements can be pooled; returns what that holds."""
+    saved = save(out, FILE, TITLE, found, side, partial(draw, found, side["notes"]), images).paths
+    result = side | {"baseline": baseline, "rows": records(found)}
+    write_text(out / ROWS, json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    return result | {"files": [str(path) for path in saved]}
+
+
+def merge_fidelity(files: Sequence[Path], out: Path, images: Collection[Image] = USUAL) -> dict[str, Any]:
+    """Several measurements of the same request, with different seeds, as one, without a model: from files that
+    `report_fidelity` wrote (or their folders), csv, figure and rows as it writes them.
+
+    Errors: GspoError for files of different requests or with a seed in common; nothing is written then.
+    """
+    paths = [file / ROWS if file.is_dir() else file for file in files]
+    found = [read_object(path) for path in paths]
+    first = found[0]
+    for path, other in zip(paths, found, strict=True):
+        if not isinstance(other.get("rows"), list) or any(key not in other for key in SAME):
+            raise GspoError(f"{path} is no measurement", "it is not what `gspo report fidelity` writes", ROWS)
+        different = [f"they differ in {key}: {first[key]} and {other[key]}" for key in SAME if other[key] != first[key]]
+        if _cells(other) != _cells(first):
+            different.append("they have other arms, updates or noises")
+        if different:
+            raise GspoError(
+                f"{paths[0]} and {path} cannot be pooled",
+                different[0],
+                "pool measurements that differ in their seeds alone",
+            )
+    seeds = [seed for one in found for seed in one["seeds"]]
+    if len(set(seeds)) < len(seeds):
+        raise GspoError(
+            "a seed is in two files", f"their seeds are {', '.join(map(str, seeds))}", "name each measurement once"
+        )
+    rows = [row for one in found for row in one["rows"] if row["seed"] is not None]
+    pooled_seeds = pool(sorted(rows, key=lambda row: row["seed"]))
+    remarks = [text for text in first["notes"] if not text.startswith(("Intervals:", "A larger"))]
+    remarks.append(
+        f"Intervals: 95 %, Student's t over {len(seeds)} seeds, each with its own updates, batches and reference; "
+        f"pooled from {len(found)} measurements."
+    )
+    side = {key: first[key] for key in first if key not in ("rows", "baseline")}
+    return write(out, pooled_seeds, side | {"seeds": sorted(seeds), "notes": remarks}, first["baseline"], images)
+
+
+def _cells(found: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return list(dict.fromkeys((row["updates"], row["noise"], row["arm"]) for row in found["rows"]))
 
 
 def records(found: pd.DataFrame) -> list[dict[str, Any]]:
