@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "types": set(), "errors": set(), "seeds": set(), "tables": set(), "task_config": {"tables"},
     "model_config": {"tables"}, "config": {"tables", "model_config", "task_config"},
     "recipe": {"config", "errors", "plugins"},
-    "plugins": {"errors"}, "sanitize": set(), "distributed": {"errors"}, "rows": {"errors", "runlog"}, "hub": set(),
+    "plugins": {"errors"}, "events": {"errors"}, "sanitize": set(), "distributed": {"errors"},
+    "rows": {"errors", "runlog"}, "hub": set(),
     "doctor": {"errors", "sandbox"},
     "algorithms": {"types", "errors"},
     "rewards": BASE | {"rows", "sandbox"},
@@ -41,19 +42,19 @@ MAY_IMPORT = {
     "models": BASE | {"distributed", "hub"},
     "runlog": BASE | {"distributed"},
     "moe": BASE,
-    "rollout": BASE | {"models", "moe", "plugins", "tasks", "runlog", "distributed"},
+    "rollout": BASE | {"events", "models", "moe", "plugins", "tasks", "runlog", "distributed"},
     "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog", "distributed", "rows"}
     | {"tasks", "plugins", "stats"},  # a benchmark names a task, or is the user's own
     "training": BASE | {"algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "distributed"}
-    | {"evals", "stats"},  # evaluates on its way; fits the tail of its ratios
-    "launch": {"errors", "distributed"},
+    | {"evals", "events", "stats"},  # evaluates on its way; fits the tail of its ratios
+    "launch": {"errors", "events", "distributed"},
     "authoring": BASE | {"algorithms", "evals", "plugins", "report", "rollout", "runlog", "tasks", "training"},
     "stats": set(),
     "report": BASE | {"runlog", "sanitize", "stats"},
     "instruments": BASE | {"algorithms", "models", "moe", "report", "rollout", "runlog", "stats", "training"},
     "exporters": {"errors", "runlog"},
     "plan": BASE | {"hub"},  # nothing that could load a weight
-    "cli": {"distributed", "errors", "sanitize"},
+    "cli": {"distributed", "errors", "events", "sanitize"},
     "__init__": {"report"}, "__main__": {"cli"},
 }  # fmt: skip
 """Within the package, besides itself; what a function imports counts too, except in `cli`."""
@@ -61,7 +62,7 @@ MAY_IMPORT = {
 THIRD_PARTY = {
     "types": set(), "errors": set(), "seeds": set(), "tables": {"pydantic"},
     "task_config": {"pydantic"}, "model_config": {"pydantic"}, "config": {"pydantic"}, "recipe": {"pydantic"},
-    "plugins": set(),
+    "plugins": set(), "events": set(),
     "distributed": {"torch"}, "sanitize": set(), "doctor": {"huggingface_hub", "packaging"}, "rows": {"pyarrow"},
     "hub": {"huggingface_hub", "datasets"},
     "algorithms": {"torch"},

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,10 +20,7 @@ from typing import Any
 
 from gspo_cli.distributed import LAUNCHED_AT, RESTART_REASON, Ranks, join, leave
 from gspo_cli.errors import ExitCode, GspoError
-
-Event = dict[str, Any]
-"""One of `started`, `phase` (with `sampling`), `step` with its values, `warnings`, and `stopping` (asked to save and
-end); or the last one, `ended` with the exit code, and with `error`, the three parts of what went wrong or None."""
+from gspo_cli.events import Event, RunEmit, WorkerEnded, WorkerIs, from_line
 
 
 def same_package(target: str) -> tuple[str, ...]:
@@ -36,6 +33,8 @@ def same_package(target: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-c", f"import sys; from {module} import {name}; sys.exit({name}())")
 
 
+Codes = dict[str, int | None]
+"""Run -> its exit code; None if its worker was lost."""
 WORKER = same_package("gspo_cli.training.worker:main")
 
 
@@ -48,18 +47,16 @@ class TrainingJob:
     """What `gspo_cli.training.worker` reads: plain JSON."""
 
 
-def run_jobs(
-    jobs: list[TrainingJob], at_once: int, on_event: Callable[[str, Event], None], program: tuple[str, ...] = WORKER
-) -> dict[str, int]:
+def run_jobs(jobs: list[TrainingJob], at_once: int, emit: RunEmit, program: tuple[str, ...] = WORKER) -> Codes:
     """Train all jobs in order, `at_once` at a time, and return each run's exit code.
 
-    `on_event` is called from several threads with a run's name and its worker's events. A run that a training guard
+    `emit` is called from several threads with a run's name and its worker's events. A run that a training guard
     stops counts as a result. After any other failure no further run starts, and the running ones finish first.
     The first signal that asks this process to end makes the workers save and end, a second one kills them.
     Errors: GspoError of the first run that failed.
     """
     running = set[subprocess.Popen[str]]()
-    waiting, codes, errors = iter(list(jobs)), dict[str, int](), list[GspoError]()
+    waiting, codes, errors = iter(list(jobs)), Codes(), list[GspoError]()
     names = set[str]()  # of the running ones
     devices, lock, stop = visible_gpus(), threading.Lock(), threading.Event()
 
@@ -73,15 +70,13 @@ def run_jobs(
         while (job := take()) is not None:
             names.add(job.name)
             for event in run_worker(job, environment, program, running):
-                if "ended" not in event:
-                    on_event(job.name, event)
-                    continue
-                names.discard(job.name)
-                codes[job.name] = event["ended"]
-                if event["ended"] not in (ExitCode.OK, ExitCode.GUARD):
-                    errors.append(ended_error(event))
-                    stop.set()
-                on_event(job.name, ended_summary(event))
+                if isinstance(event, WorkerEnded):
+                    names.discard(job.name)
+                    codes[job.name] = event.code
+                    if event.failed:
+                        errors.append(event.error())
+                        stop.set()
+                emit(job.name, event)
 
     # wait(), not Thread.join(): an exception in join() marks a living thread as ended, so the next join() returns early
     with ThreadPoolExecutor(at_once) as pool, _signals_raise():
@@ -93,7 +88,7 @@ def run_jobs(
             for process in list(running):
                 process.terminate()
             for name in sorted(names):
-                on_event(name, {"stopping": True})
+                emit(name, WorkerIs("stopping"))
             try:
                 wait(slots)
             except (KeyboardInterrupt, SystemExit):
@@ -139,8 +134,8 @@ def run_worker(
 
     If closed early, it asks the worker to save and end, and waits; the worker also ends if this process dies.
     """
-    yield {"started": True}
-    error: list[str] | None = None
+    yield WorkerIs("training")
+    own: WorkerEnded | None = None
     pipe = subprocess.PIPE
     with (
         tempfile.TemporaryFile() as output,
@@ -156,9 +151,11 @@ def run_worker(
                 process.stdin.write(json.dumps(job.request) + "\n")
                 process.stdin.close()
             for line in process.stdout:
-                event = json.loads(line)
-                error = event.get("error", error)
-                yield event
+                event = from_line(line)
+                if isinstance(event, WorkerEnded):
+                    own = event
+                else:
+                    yield event
         except BaseException:
             process.terminate()
             process.wait()
@@ -168,28 +165,16 @@ def run_worker(
         code = process.wait()
         output.seek(max(0, output.seek(0, 2) - 2000))
         tail = output.read().decode(errors="replace").strip()
-    yield {"ended": code, "error": None if code == ExitCode.OK else _failure(job.name, code, error, tail)}
-
-
-def _failure(name: str, code: int, error: list[str] | None, output: str) -> list[str]:
-    """Why a worker failed: its own error if it sent one, else the last line it printed."""
-    if error is not None:
-        return [f"{name}: {error[0]}", *error[1:]]
-    last = output.splitlines()[-1] if output else "nothing"
-    memory = " (as the kernel sends when memory runs out)" if code == -signal.SIGKILL else ""
-    how = f"signal {-code}{memory}" if code < 0 else f"exit code {code}"
-    return [f"run {name} died", f"{how}; its last output was: {last}", "train it alone on this machine to see more"]
-
-
-def ended_error(ended: Event) -> GspoError:
-    """An `ended` event as the error that it carries."""
-    code, (message, why, hint) = ended["ended"], ended["error"]
-    return GspoError(message, why, hint, ExitCode(code) if code in list(ExitCode) else ExitCode.UNEXPECTED)
-
-
-def ended_summary(ended: Event) -> Event:
-    """An `ended` event for a view, with a one-line reason."""
-    return {"ended": ended["ended"], "reason": ended["error"][0] if ended["error"] else ""}
+    if code == ExitCode.OK:
+        yield WorkerEnded(code)
+    elif own is not None:
+        yield WorkerEnded(code, f"{job.name}: {own.message}", own.why, own.hint)
+    else:
+        last = tail.splitlines()[-1] if tail else "nothing"
+        memory = " (as the kernel sends when memory runs out)" if code == -signal.SIGKILL else ""
+        how = f"signal {-code}{memory}" if code < 0 else f"exit code {code}"
+        why = f"{how}; its last output was: {last}"
+        yield WorkerEnded(code, f"run {job.name} died", why, "train it alone on this machine to see more")
 
 
 def threads_per_run(runs_at_once: int, wanted: int | None) -> int:

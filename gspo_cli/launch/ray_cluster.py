@@ -12,12 +12,13 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.launch.local import Event, TrainingJob, ended_error, ended_summary, run_worker
+from gspo_cli.events import Event, RunEmit, Warned, WorkerEnded, WorkerIs, from_line, to_line
+from gspo_cli.launch.local import Codes, TrainingJob, run_worker
 
 RETRIES = 3
 """How often a run is restarted, each time from its newest checkpoint."""
@@ -42,21 +43,21 @@ class Cluster(Protocol):
     def next_event(self, placed: Mapping[Any, TrainingJob]) -> tuple[Any, Event]:
         """Wait for the next event of any of these handles.
 
-        The last event of each is `ended`; its exit code is None if the worker was lost and the code is unknown.
+        The last event of each is `WorkerEnded`; its exit code is None if the worker was lost and the code is unknown.
         """
 
     def cancel(self, handle: Any) -> None:
-        """Stop a job, which saves first if it has started; its `ended` event still comes."""
+        """Stop a job, which saves first if it has started; its last event still comes."""
 
 
-def run_on_cluster(jobs: list[TrainingJob], cluster: Cluster, on_event: Callable[[str, Event], None]) -> dict[str, int]:
+def run_on_cluster(jobs: list[TrainingJob], cluster: Cluster, emit: RunEmit) -> Codes:
     """Train all jobs, as many at once as the cluster has room for, and return each run's exit code.
 
-    `on_event` is called with a run's name and its events, and `waiting` before a restart. A run that a training guard
-    stops counts as a result. After any other failure no further run starts, and the running ones finish first.
+    `emit` is called with a run's name and its events. A run that a training guard stops counts as a result. After any
+    other failure no further run starts, and the running ones finish first.
     Errors: GspoError of the first run that failed, or that was lost more than `RETRIES` times.
     """
-    scheduler = _Scheduler(cluster, on_event)
+    scheduler = _Scheduler(cluster, emit)
     for job in jobs:
         scheduler.submit(job)
     try:
@@ -77,12 +78,12 @@ def run_on_cluster(jobs: list[TrainingJob], cluster: Cluster, on_event: Callable
 class _Scheduler:
     """The jobs on a cluster and their results."""
 
-    def __init__(self, cluster: Cluster, on_event: Callable[[str, Event], None]) -> None:
-        self.cluster, self.on_event = cluster, on_event
+    def __init__(self, cluster: Cluster, emit: RunEmit) -> None:
+        self.cluster, self.emit = cluster, emit
         self.placed: dict[Any, TrainingJob] = {}
         self.started: set[Any] = set()
         self.restarts: Counter[str] = Counter()
-        self.codes: dict[str, int] = {}
+        self.codes: Codes = {}
         self.errors: list[GspoError] = []
         self.stopping = False
 
@@ -93,30 +94,28 @@ class _Scheduler:
         handle, event = self.cluster.next_event(self.placed)
         job = self.placed[handle]
         self.started.add(handle)
-        if "ended" not in event:
-            return self.on_event(job.name, event)
+        if not isinstance(event, WorkerEnded):
+            return self.emit(job.name, event)
         del self.placed[handle]
-        if should_restart(event["ended"]) and not self.stopping and self.restarts[job.name] < RETRIES:
+        if should_restart(event.code) and not self.stopping and self.restarts[job.name] < RETRIES:
             return self.restart(job, event)
         self.end(job, event)
 
-    def restart(self, job: TrainingJob, ended: Event) -> None:
+    def restart(self, job: TrainingJob, ended: WorkerEnded) -> None:
         self.restarts[job.name] += 1
-        message, why, _ = ended["error"]
-        warning = f"{message} ({why}); restart {self.restarts[job.name]} of {RETRIES}"
-        self.on_event(job.name, {"warnings": [warning]})
-        self.on_event(job.name, {"waiting": True})
+        warning = f"{ended.message} ({ended.why}); restart {self.restarts[job.name]} of {RETRIES}"
+        self.emit(job.name, Warned(warning))
+        self.emit(job.name, WorkerIs("waiting"))
         self.submit(replace(job, request=job.request | {"go_on": True}))
 
-    def end(self, job: TrainingJob, event: Event) -> None:
-        code = ExitCode.UNEXPECTED if event["ended"] is None else event["ended"]
-        self.codes[job.name] = code
-        if code not in (ExitCode.OK, ExitCode.GUARD) and not self.stopping:
-            self.errors.append(ended_error(event))
+    def end(self, job: TrainingJob, ended: WorkerEnded) -> None:
+        self.codes[job.name] = ended.code
+        if ended.failed and not self.stopping:
+            self.errors.append(ended.error())
             self.stopping = True
             for handle in self.placed.keys() - self.started:
                 self.cluster.cancel(handle)
-        self.on_event(job.name, ended_summary(event | {"ended": code}))
+        self.emit(job.name, ended)
 
 
 def should_restart(code: int | None) -> bool:
@@ -142,7 +141,7 @@ class RayCluster:
         (stream,), _ = self.ray.wait(list(placed), num_returns=1)
         name = placed[stream].name
         try:
-            return stream, json.loads(self.ray.get(next(stream)))
+            return stream, from_line(self.ray.get(next(stream)))
         except StopIteration:  # a signal arrived between the last event and its delivery
             return stream, _interrupted(name)
         except self.ray.exceptions.RayError as error:
@@ -162,25 +161,25 @@ def train_on_node(text: str, gpus: int) -> Iterator[str]:
     job = json.loads(text)
     hidden = {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
     for event in run_worker(TrainingJob(job["name"], job["request"]), os.environ | hidden):
-        yield json.dumps(event)
+        yield to_line(event)
 
 
-def ended_event(name: str, error: Exception, exceptions: Any) -> Event:
-    """The `ended` event for a task that could not send its own; `exceptions` is `ray.exceptions`."""
+def ended_event(name: str, error: Exception, exceptions: Any) -> WorkerEnded:
+    """The last event for a task that could not send its own; `exceptions` is `ray.exceptions`."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if isinstance(error, exceptions.TaskCancelledError):
         return _interrupted(name)
     if isinstance(error, exceptions.RayTaskError | exceptions.RuntimeEnvSetupError):
         hint = "every node needs the same Python and the same gspo with the extra ray (docs/clusters.md)"
-        return {"ended": int(ExitCode.UNEXPECTED), "error": [f"cannot start a process for {name}", lines[-1], hint]}
+        return WorkerEnded(ExitCode.UNEXPECTED, f"cannot start a process for {name}", lines[-1], hint)
     why = lines[0].partition(". ")[0]
-    return {"ended": None, "error": [f"run {name} lost its worker", why, "see the cluster's own logs"]}
+    return WorkerEnded(None, f"run {name} lost its worker", why, "see the cluster's own logs")
 
 
-def _interrupted(name: str) -> Event:
-    """The `ended` event for a task that was stopped with the study."""
+def _interrupted(name: str) -> WorkerEnded:
+    """The last event for a task that was stopped with the study."""
     hint = "continue with gspo train --resume STUDY --launcher ray"
-    return {"ended": int(ExitCode.SIGINT), "error": [f"run {name} was interrupted", "so was the study", hint]}
+    return WorkerEnded(ExitCode.SIGINT, f"run {name} was interrupted", "so was the study", hint)
 
 
 def connect(gpus: int | None, threads: int) -> RayCluster:

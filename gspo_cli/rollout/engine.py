@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.events import SamplingProgress
 from gspo_cli.plugins import is_plugin, load_plugin
 from gspo_cli.types import Prompt, Sample, Sampling
 
@@ -47,18 +48,6 @@ class SyncReport:
     tensors: int
     absdiff_max: float
     absdiff_mean: float
-
-
-class SamplingProgress(NamedTuple):
-    """How far an engine is with one request."""
-
-    done: int
-    """Responses that have ended."""
-    wanted: int
-    tokens: int
-    """Drawn so far, over all responses."""
-    share: float
-    """From 0 to 1: how much is done if no other response ended before the length limit; so never too much."""
 
 
 Progress = Callable[[SamplingProgress], None]

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ import torch
 
 from gspo_cli.config import GuardConfig, Recipe
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.events import Emit, Warned
 from gspo_cli.runlog.collapse import RewardHistory, batch_reward, collapse_window
 from gspo_cli.runlog.diagnosis import CUT_WARNING, RAISE_LENGTH, cut_off, no_update_warning
 from gspo_cli.runlog.log import RunLog
@@ -125,27 +126,27 @@ def is_spike(before: deque[float], norm: float, z: float) -> bool:
 class SignalWatch:
     """Warns of batches without an update, and once of truncated responses, with the cause and the key to change."""
 
-    def __init__(self, recipe: Recipe, warn: Callable[[str], None]) -> None:
+    def __init__(self, recipe: Recipe, emit: Emit) -> None:
         rollout = recipe.rollout
-        self.responses, self.limit, self.warn = rollout.prompts * rollout.samples, rollout.max_new_tokens, warn
+        self.responses, self.limit, self.emit = rollout.prompts * rollout.samples, rollout.max_new_tokens, emit
         self.warned = False
 
     def observe(self, step: int, values: Mapping[str, float | None]) -> None:
         """Takes in one rollout batch."""
         if values.get("update/applied") == 0:
-            self.warn(no_update_warning(step, values, self.responses, self.limit))
+            self.emit(Warned(no_update_warning(step, values, self.responses, self.limit)))
         elif not self.warned and (cut := cut_off(values, self.responses, self.limit)):
             self.warned = True
-            self.warn(f"{cut} in rollout batch {step}; {RAISE_LENGTH}, or expect a reward that does not move")
+            self.emit(Warned(f"{cut} in rollout batch {step}; {RAISE_LENGTH}, or expect a reward that does not move"))
 
 
 class CollapseWatch:
     """Watches for a collapsed reward and for signs of one. Each finding is logged as an event and shown, once."""
 
-    def __init__(self, recipe: Recipe, log: RunLog, warn: Callable[[str], None]) -> None:
+    def __init__(self, recipe: Recipe, log: RunLog, emit: Emit) -> None:
         self.stop, self.batch_size = recipe.train.stop_on_collapse, (recipe.rollout.prompts, recipe.rollout.samples)
         self.history = RewardHistory(collapse_window(recipe.train.steps), recipe.report.collapse)
-        self.log, self.warn = log, warn
+        self.log, self.emit = log, emit
         self.first: dict[str, float] = {}
         self.reported: set[str] = set()
         if (log.folder / "metrics.jsonl").exists():
@@ -198,4 +199,7 @@ class CollapseWatch:
         if key not in self.reported:
             self.reported.add(key)
             self.log.event(event, **details)
-            self.warn(text)
+            self.emit(Warned(text))
+
+
+Watch = SignalWatch | CollapseWatch

@@ -12,10 +12,14 @@ from math import exp
 from torch import Tensor
 
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.evals.command import measure_all
+from gspo_cli.evals.settings import Subject
+from gspo_cli.events import BatchDone, BatchSampled, PreflightDone, Warned
 from gspo_cli.models.admission import paths_of
 from gspo_cli.training.guards import enough_memory
 from gspo_cli.training.record import record_batch
 from gspo_cli.training.rollout_queue import sample_batches
+from gspo_cli.training.run_folder import store_if_due
 from gspo_cli.training.session import Interruption, Session
 from gspo_cli.training.state.checkpoints import Checkpoints
 from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
@@ -77,7 +81,8 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     session.engine.rest()
     for fresh in sampled:
         session.guards.before_updates(fresh)
-        session.hooks.store(fresh)  # now, while the model is the one that sampled it
+        store_if_due(session, fresh)  # now, while the model is the one that sampled it
+        session.emit(BatchSampled(fresh))
     batch = session.rollout_queue.popleft()
 
     # Advantages, once for the whole rollout batch: its mini-batches share them, and share one old policy
@@ -114,7 +119,9 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     watch_clip_range(session, step, values)
     if step == CLIP_RANGE_BATCHES:
         advise_clip_range(session, update_lines, values["length/mean"] or 0.0)
-    session.hooks.on_step(step, values)
+    session.emit(BatchDone(step, values))
+    for watch in session.watches:
+        watch.observe(step, values)
     return values
 
 
@@ -147,7 +154,8 @@ def evaluate_if_due(session: Session, step: int) -> None:
     if not due or not recipe.eval.bench:
         return
     with session.clock("evaluate_s"), session.signals.abandonable(), enough_memory("evaluating", SAMPLE_LESS):
-        metrics = session.hooks.evaluate()
+        subject = Subject(session.engine, session.learner.model, session.tokenizer, recipe.name, recipe.task)
+        metrics = measure_all(session.benchmarks, recipe.eval, subject, recipe.seed, session.learner.ranks)
     session.log.line("eval", step, metrics)
     session.log.flush()
 
@@ -162,7 +170,10 @@ def check_first_batch(
         mini_batches = make_mini_batches(batch, advantages_B, every_row, learner.model.device)
     report = preflight(learner, batch, mini_batches, session.engine.info.stop_ids)
     session.log.event("preflight", values=report.values, warnings=report.warnings)
-    session.hooks.on_preflight(report.values, report.warnings)
+    if report.values:
+        session.emit(PreflightDone(report.values))
+    for warning in report.warnings:
+        session.emit(Warned(warning))
     return report.metrics
 
 
@@ -181,8 +192,10 @@ def watch_clip_range(session: Session, step: int, values: dict[str, float | None
     if step == CLIP_RANGE_BATCHES and clips and not session.left_clip_range:
         largest = session.max_ratio_deviation
         session.log.event("clip_band_never_reached", widest=largest)
-        session.hooks.on_preflight(
-            {}, [f"the clip range was never reached in {step} rollout batches: |ratio - 1| stayed below {largest:.2g}"]
+        session.emit(
+            Warned(
+                f"the clip range was never reached in {step} rollout batches: |ratio - 1| stayed below {largest:.2g}"
+            )
         )
 
 
@@ -194,7 +207,7 @@ def advise_clip_range(session: Session, update_lines: list[StepMetrics], length:
         return
     session.log.event("clip_range", **as_event(advice, length))
     if warning := advice.sentence(length):
-        session.hooks.on_preflight({}, [warning])
+        session.emit(Warned(warning))
 
 
 def stop_if_not_replayed(update_lines: list[StepMetrics], step: int) -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gspo_cli.config import Recipe, RolloutConfig
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.events import Emit, Noted
 from gspo_cli.models.admission import paths_of, row_limit
 from gspo_cli.models.device import determinism
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
@@ -30,7 +31,7 @@ from gspo_cli.runlog.folder import empty_run_folder
 from gspo_cli.runlog.log import RunLog, check_log, move_later_rollouts, truncate_log
 from gspo_cli.runlog.provenance import code_diff, provenance
 from gspo_cli.tasks import make_task, read_problems
-from gspo_cli.training.session import CODES
+from gspo_cli.training.session import CODES, Session
 from gspo_cli.training.setup import Setup
 from gspo_cli.training.state.checkpoint_folder import MANIFEST
 from gspo_cli.training.state.resume import ResumePoint
@@ -73,7 +74,7 @@ def create_folder(
     return log
 
 
-def reopen_folder(point: ResumePoint, argv: list[str], note: Callable[[str], None], hashes: dict[str, str]) -> RunLog:
+def reopen_folder(point: ResumePoint, argv: list[str], emit: Emit, hashes: dict[str, str]) -> RunLog:
     """The log of a resumed run, cut at the checkpoint.
 
     Errors: GspoError (exit code 2) when start model, tokenizer or data are not the run's; nothing is cut then.
@@ -104,7 +105,7 @@ def reopen_folder(point: ResumePoint, argv: list[str], note: Callable[[str], Non
     if differ:
         log.event("resume_inexact", differ=differ)
     for key in differ:
-        note(f"warning: {key} differs from the run's: the result may differ from an uninterrupted run's")
+        emit(Noted(f"warning: {key} differs from the run's: the result may differ from an uninterrupted run's"))
     return log
 
 
@@ -155,17 +156,19 @@ def sampling_metadata(recipe: Recipe) -> dict[str, str]:
     return {"temperature": str(rollout.temperature), "max_new_tokens": str(rollout.max_new_tokens)}
 
 
-def store_if_due(batch: RolloutBatch, setup: Setup, recipe: Recipe, log: RunLog) -> None:
+def store_if_due(session: Session, batch: RolloutBatch) -> None:
     """Stores a scored batch as `rollout.store` and `rollout.keep_newest` want it; every rank must call this.
 
     A batch that the next one replaces has no hash of its model: on large weights it would take longer than the batch.
     """
-    config = recipe.rollout
+    recipe, config = session.run.recipe, session.run.recipe.rollout
     stays = is_kept(batch.step, config)
     if stays or config.keep_newest:
-        metadata = rollout_metadata(setup.model, setup.tokenizer, recipe) if stays else sampling_metadata(recipe)
-        if log.writes:
-            store_rollout(batch, metadata, config, log)
+        metadata = sampling_metadata(recipe)
+        if stays:
+            metadata = rollout_metadata(session.learner.model, session.tokenizer, recipe)
+        if session.log.writes:
+            store_rollout(batch, metadata, config, session.log)
 
 
 def is_kept(step: int, config: RolloutConfig) -> bool:

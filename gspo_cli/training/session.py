@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -15,14 +15,16 @@ from transformers import PreTrainedTokenizerBase
 
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode
+from gspo_cli.evals.command import BenchmarkSet
+from gspo_cli.events import Emit, PhaseBegun, SignalReceived, ignore
 from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.tasks import Task
-from gspo_cli.training.guards import Guards
+from gspo_cli.training.guards import Guards, Watch
 from gspo_cli.training.step.update import Learner
 from gspo_cli.training.study.arms import Run
-from gspo_cli.types import RolloutBatch, StepMetrics
+from gspo_cli.types import RolloutBatch
 
 CODES = {signal.SIGHUP: ExitCode.SIGHUP, signal.SIGINT: ExitCode.SIGINT, signal.SIGTERM: ExitCode.SIGTERM}
 
@@ -39,10 +41,9 @@ class Signals:
     where no Python handler would run. A signal that was ignored before (`nohup`) stays ignored.
     """
 
-    def __init__(self, ranks: Ranks = SINGLE_PROCESS) -> None:
-        self.ranks = ranks
+    def __init__(self, ranks: Ranks = SINGLE_PROCESS, emit: Emit = ignore) -> None:
+        self.ranks, self.emit = ranks, emit
         self.received: signal.Signals | None = None
-        self.on_receive: Callable[[], None] = lambda: None
         self._may_abandon = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -60,7 +61,7 @@ class Signals:
         self.received = signal.Signals(number)
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
-        self.on_receive()
+        self.emit(SignalReceived())
         if self._may_abandon:
             raise Interruption
 
@@ -89,14 +90,13 @@ class Signals:
 class Stopwatch:
     """Adds up the time spent in each phase of a rollout batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, emit: Emit = ignore) -> None:
+        self.emit = emit
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._open: list[str] = []
         self.last_reset = time.perf_counter()
         self.phase = "start"
         """The phase that began last, for readers of a run in progress."""
-        self.on_phase: Callable[[str], None] = lambda _: None
-        """Called when the phase changes."""
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -114,7 +114,7 @@ class Stopwatch:
 
     def _enter(self, phase: str) -> None:
         self.phase = phase.removesuffix("_s")
-        self.on_phase(self.phase)
+        self.emit(PhaseBegun(self.phase))
 
     def reset(self) -> dict[str, float]:
         """The phases since the last reset, and `batch_s`, the whole time since then."""
@@ -123,19 +123,6 @@ class Stopwatch:
         self.seconds.clear()
         self.last_reset = now
         return times
-
-
-@dataclass
-class Hooks:
-    """What happens around the loop without belonging to it."""
-
-    evaluate: Callable[[], StepMetrics]
-    store: Callable[[RolloutBatch], None]
-    """Called with each scored batch before it is trained on, to store and show it."""
-    on_step: Callable[[int, dict[str, float | None]], None]
-    """Called after each rollout batch with its metrics and times, for display."""
-    on_preflight: Callable[[dict[str, float], list[str]], None]
-    """Called once with the preflight's measurements and warnings."""
 
 
 @dataclass
@@ -149,7 +136,10 @@ class Session:
     task: Task
     stream: PromptStream
     log: RunLog
-    hooks: Hooks
+    emit: Emit = ignore
+    """Takes the run's events, for whoever shows it."""
+    benchmarks: BenchmarkSet = field(default_factory=list)
+    watches: tuple[Watch, ...] = ()
     signals: Signals = field(default_factory=Signals)
     guards: Guards = field(default_factory=Guards)
     clock: Stopwatch = field(default_factory=Stopwatch)

@@ -1,6 +1,6 @@
 """Train one run of a study in its own process: `python -m gspo_cli.training.worker`.
 
-Reads one JSON line from stdin (what to train) and writes JSON lines to stdout (what happens), and nothing else there.
+Reads one JSON line from stdin (what to train) and writes its events to stdout as lines, and nothing else there.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.events import LOCAL, SamplingProgress, WorkerEnded, to_line
 
 if TYPE_CHECKING:
-    from gspo_cli.rollout.engine import SamplingProgress
-    from gspo_cli.training.run import View
+    from gspo_cli.events import Emit, Event
 
 WAIT_S = 30.0
 """Longest wait for the process of an earlier attempt to release the run."""
 ACTIVITY_S = 1.0
-"""Least time between two events of a sampling that goes on."""
+"""Least time between two reports of a sampling that goes on."""
 
 
 def main() -> int:
@@ -30,13 +30,13 @@ def main() -> int:
     from gspo_cli.rollout.vllm.worker.child import die_with_parent
 
     die_with_parent(os.getppid())
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    emit = sender(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)  # whatever libraries print goes to stderr
     request = json.loads(sys.stdin.readline())
     try:
-        return _train(request, events)
+        return _train(request, emit)
     except GspoError as error:
-        _emit(events, error=[error.message, error.why, error.hint])
+        emit(WorkerEnded(int(error.code), error.message, error.why, error.hint))
         return int(error.code)
     except KeyboardInterrupt:
         return 130
@@ -56,10 +56,25 @@ def check_package(request: dict[str, Any]) -> None:
         )
 
 
-def _train(request: dict[str, Any], events: TextIO) -> int:
+def sender(stream: TextIO) -> Emit:
+    """A sink that sends a run's events; of a sampling that goes on, one a second."""
+    sent = 0.0
+
+    def emit(event: Event) -> None:
+        nonlocal sent
+        if isinstance(event, LOCAL) or (isinstance(event, SamplingProgress) and time.monotonic() - sent < ACTIVITY_S):
+            return
+        sent = time.monotonic()
+        stream.write(to_line(event))
+        stream.flush()
+
+    return emit
+
+
+def _train(request: dict[str, Any], emit: Emit) -> int:
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.remote_code import allow_code
-    from gspo_cli.training.run import View, execute
+    from gspo_cli.training.run import execute
     from gspo_cli.training.study.arms import plan_runs
     from gspo_cli.training.study.plans import StudyPlan
 
@@ -71,39 +86,10 @@ def _train(request: dict[str, Any], events: TextIO) -> int:
     plan = StudyPlan.from_table(request["plan"])
     (run,) = (run for run in plan_runs(plan.recipe, plan.arms, [request["seed"]]) if run.arm == request["arm"])
     prepare_torch(plan.recipe.model.threads, plan.recipe.model.float32_matmul)
-    activity = Activity(events)
-    view = View(
-        lambda step, values: _emit(events, step=step, values=values),
-        lambda _, warnings: _emit(events, warnings=warnings),
-        lambda text: _emit(events, note=text),
-        on_phase=activity.phase,
-        on_sampling=activity.sampling,
-    )
-    if not request.get("go_on") or not _resume(study / run.name, start, request, view):
+    if not request.get("go_on") or not _resume(study / run.name, start, request, emit):
         changes, allowed = request.get("changes", {}), request.get("allowed", [])
-        execute(run, start, study, plan, request["argv"], view, overrides=changes, allowed=allowed)
+        execute(run, start, study, plan, request["argv"], emit, overrides=changes, allowed=allowed)
     return int(ExitCode.OK)
-
-
-class Activity:
-    """What the run does now, as events; of a sampling that goes on, one a second."""
-
-    def __init__(self, events: TextIO) -> None:
-        self.events, self.now, self.sent = events, "", 0.0
-
-    def phase(self, name: str) -> None:
-        """The run has begun this phase."""
-        self.now = name
-        self._send(name)
-
-    def sampling(self, progress: SamplingProgress) -> None:
-        """The engine is so far."""
-        if time.monotonic() - self.sent >= ACTIVITY_S:
-            self._send(self.now, sampling=list(progress))
-
-    def _send(self, name: str, **more: Any) -> None:
-        self.sent = time.monotonic()
-        _emit(self.events, phase=name, **more)
 
 
 def _enter(folder: Path, study: Path, start: Path) -> None:
@@ -125,7 +111,7 @@ def _enter(folder: Path, study: Path, start: Path) -> None:
         )
 
 
-def _resume(run: Path, start: Path, request: dict[str, Any], view: View) -> bool:
+def _resume(run: Path, start: Path, request: dict[str, Any], emit: Emit) -> bool:
     """Resumes a run from its newest checkpoint; False if there is nothing to resume."""
     from gspo_cli.training.run import resume
     from gspo_cli.training.state.resume import finish, has_begun, is_complete
@@ -137,7 +123,7 @@ def _resume(run: Path, start: Path, request: dict[str, Any], view: View) -> bool
     if is_complete(run) and not overrides:
         finish(run)
     else:
-        resume(run, lambda _: start, overrides, request.get("allowed", []), request["argv"], view)
+        resume(run, lambda _: start, overrides, request.get("allowed", []), request["argv"], emit)
     return True
 
 
@@ -157,11 +143,6 @@ def _wait_for(run: Path) -> None:
             if error.code != ExitCode.USER_ERROR or time.monotonic() > until:
                 raise
         time.sleep(0.5)
-
-
-def _emit(events: TextIO, **event: Any) -> None:
-    events.write(json.dumps(event) + "\n")
-    events.flush()
 
 
 if __name__ == "__main__":

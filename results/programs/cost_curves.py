@@ -55,10 +55,10 @@ def prepare(settings: dict[str, int], folder: Path) -> Callable[[], None]:
     from gspo_cli.runlog.log import RunLog
     from gspo_cli.tasks.arithmetic import Arithmetic
     from gspo_cli.training.loop import train_batch
-    from gspo_cli.training.session import Hooks, Session
+    from gspo_cli.training.session import Session
     from gspo_cli.training.setup import make_learner
     from gspo_cli.training.study.arms import plan_runs
-    from gspo_cli.types import Problem, Score, StepMetrics
+    from gspo_cli.types import Problem, Score
 
     class Task:
         """Rewards that differ within nearly every group, so that every response is trained on."""
@@ -73,7 +73,12 @@ def prepare(settings: dict[str, int], folder: Path) -> Callable[[], None]:
     tiny = TinyModel(hidden=settings["width"], layers=2, experts=settings["experts"])
     for part in build_tiny(tiny, seed=0):
         part.save_pretrained(folder / "model")
-    rollout = {"prompts": PROMPTS, "samples": settings["samples"], "max_new_tokens": settings["length"]}
+    rollout = {
+        "prompts": PROMPTS,
+        "samples": settings["samples"],
+        "max_new_tokens": settings["length"],
+        "keep_newest": False,
+    }
     recipe = Recipe.model_validate(
         {
             "name": "benchmark",
@@ -86,10 +91,9 @@ def prepare(settings: dict[str, int], folder: Path) -> Callable[[], None]:
     (run,) = plan_runs(recipe, ["gspo"], [0])
     model, tokenizer = load_policy(run.recipe.model, folder / "model")
     engine = TransformersEngine(model, frozenset(), 1.0, 600.0)
-    hooks = Hooks(evaluate=StepMetrics, store=lambda _: None, on_step=lambda *_: None, on_preflight=lambda *_: None)
     task = Task()
     stream = PromptStream(task.problems("train"), PROMPTS, 0)
-    session = Session(run, make_learner(run, model), engine, tokenizer, task, stream, RunLog(folder, ""), hooks)
+    session = Session(run, make_learner(run, model), engine, tokenizer, task, stream, RunLog(folder, ""))
     step = 0
 
     def batch() -> None:

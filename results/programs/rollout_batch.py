@@ -24,7 +24,12 @@ def recipe(args: argparse.Namespace) -> Any:
             "name": "benchmark",
             "seed": args.seed,
             "model": {"path": str(args.model), "threads": args.threads},
-            "rollout": {"prompts": args.prompts, "samples": args.samples, "max_new_tokens": args.max_new_tokens},
+            "rollout": {
+                "prompts": args.prompts,
+                "samples": args.samples,
+                "max_new_tokens": args.max_new_tokens,
+                "keep_newest": False,
+            },
             "train": {"steps": args.warmup + args.batches, "minibatches": args.minibatches, "lr": args.lr, "warmup": 0},
             "algo": {"name": "gspo"},
         }
@@ -37,16 +42,17 @@ def main() -> None:
     isolate(args.threads)
     import torch
 
+    from gspo_cli.events import BatchDone, Event
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.load import load_policy, stop_ids
     from gspo_cli.rollout.builtin.engine import TransformersEngine
     from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.runlog.log import RunLog
     from gspo_cli.training.loop import train_batch
-    from gspo_cli.training.session import Hooks, Session
+    from gspo_cli.training.session import Session
     from gspo_cli.training.setup import make_learner
     from gspo_cli.training.study.arms import plan_runs
-    from gspo_cli.types import Problem, Score, StepMetrics
+    from gspo_cli.types import Problem, Score
 
     rows = read_prompts(args)
     problems = [Problem(f"{i}", row["prompt"], row["answer"]) for i, row in enumerate(rows)]
@@ -71,8 +77,10 @@ def main() -> None:
     learner = make_learner(run, model)
     batches: list[Batch] = []
 
-    def on_step(_step: int, shown: dict[str, float | None]) -> None:
-        value = {k: v or 0.0 for k, v in shown.items()}
+    def keep(event: Event) -> None:
+        if not isinstance(event, BatchDone):
+            return
+        value = {k: v or 0.0 for k, v in event.values.items()}
         batch: Batch = defaultdict(float)
         batch["batch"], batch["generate"] = value["batch_s"], value["rollout_s"]
         batch["old_log_probs"], batch["train"] = value["old_policy_s"], value["update_s"]
@@ -83,10 +91,9 @@ def main() -> None:
         batches.append(batch)
 
     with tempfile.TemporaryDirectory() as folder:
-        hooks = Hooks(evaluate=StepMetrics, store=lambda _batch: None, on_step=on_step, on_preflight=lambda *_: None)
         log = RunLog(Path(folder), "")
         session = Session(
-            run, learner, engine, tokenizer, Task(), InOrder(problems, args.prompts, args.seed), log, hooks
+            run, learner, engine, tokenizer, Task(), InOrder(problems, args.prompts, args.seed), log, keep
         )
         for step in range(1, args.warmup + args.batches + 1):
             train_batch(session, step)

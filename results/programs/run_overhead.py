@@ -73,7 +73,7 @@ def run_quickstart(folder: Path, steps: int) -> tuple[list[Seconds], dict[str, f
     from gspo_cli.runlog.log import RunLog
     from gspo_cli.training import loop
     from gspo_cli.training.cold_start import start_model
-    from gspo_cli.training.run import View, execute
+    from gspo_cli.training.run import execute
     from gspo_cli.training.step import update
     from gspo_cli.training.study.arms import plan_runs
     from gspo_cli.training.study.plans import StudyPlan
@@ -91,13 +91,13 @@ def run_quickstart(folder: Path, steps: int) -> tuple[list[Seconds], dict[str, f
         timers.wrap(RunLog, name)
     for name in INSIDE:
         timers.wrap(update, name)
-    timers.wrap(TrainView, "step")
+    timers.wrap(TrainView, "_show_batch")
     (run,) = plan_runs(loaded, ["gspo"], [0])
     begin = {clock: read() for clock, read in CLOCKS.items()}
     with TrainView(steps, 1) as view:
         view.start_run(run.name)
         plan = StudyPlan(loaded, ["gspo"], [0], "")
-        execute(run, start, folder, plan, sys.argv, View(view.step, view.preflight, lambda _: None))
+        execute(run, start, folder, plan, sys.argv, view)
     return timers.batches, {clock: read() - begin[clock] for clock, read in CLOCKS.items()}
 
 
@@ -119,7 +119,7 @@ def parts(seconds: dict[str, float]) -> dict[str, float]:
         "overhead": seconds["train_batch"] - bare - probe,
         "of it record_batch": seconds["record_batch"],
         "of that the log": sum(seconds.get(name, 0.0) for name in ("line", "flush", "event")),
-        "of it the view": seconds["step"],
+        "of it the view": seconds["_show_batch"],
         "probe": probe,
         "metrics in updates": sum(seconds[name] for name in INSIDE),
     }

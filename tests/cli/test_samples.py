@@ -14,6 +14,7 @@ from gspo_cli.cli import console
 from gspo_cli.cli.views import training
 from gspo_cli.cli.views.samples import SHOWN, pick
 from gspo_cli.cli.views.training import TrainView
+from gspo_cli.events import BatchSampled
 from gspo_cli.rollout.store import read_rollout
 
 SETS = ["--set", "eval.bench=[]", "--set", "rollout.store=0", "--set", "rollout.samples=8"]
@@ -83,7 +84,7 @@ def test_a_terminal_with_room_shows_the_best_and_the_worst_response(
     monkeypatch.setattr(console.err, "_height", 40)
     monkeypatch.setattr(console.err, "_width", 100)
     view = TrainView(2, 1)
-    view.batch(batch)
+    view(BatchSampled(batch))
     with console.err.capture() as screen:
         console.err.print(view._screen())
     assert "responses of rollout batch 1" in screen.get()

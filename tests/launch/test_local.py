@@ -6,30 +6,31 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
 
 import pytest
 
 from gspo_cli.cli.views.training import StudyView
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.launch.local import TrainingJob, gpus_of_slot, run_jobs, threads_per_run
+from gspo_cli.events import BatchDone, Event, PhaseBegun, WorkerEnded, WorkerIs
+from gspo_cli.launch.local import Codes, TrainingJob, gpus_of_slot, run_jobs, threads_per_run
 
 CHILD = """
 import json, sys, time
+from gspo_cli.events import BatchDone, WorkerEnded, to_line
 asked = json.loads(sys.stdin.readline())
 for step in range(1, asked.get("steps", 2) + 1):
-    print(json.dumps({"step": step, "values": {"reward/mean": 0.5}}), flush=True)
+    print(to_line(BatchDone(step, {"reward/mean": 0.5})), end="", flush=True)
     time.sleep(asked.get("sleep", 0))
 if "error" in asked:
-    print(json.dumps({"error": [asked["error"], "why", "do"]}), flush=True)
+    print(to_line(WorkerEnded(asked["code"], asked["error"], "why", "do")), end="", flush=True)
 print("noise", file=sys.stderr)
 sys.exit(asked.get("code", 0))
 """
 PROGRAM = (sys.executable, "-c", CHILD)
 
 
-def trained(jobs: list[TrainingJob], at_once: int) -> tuple[dict[str, int], list[tuple[str, dict[str, Any]]]]:
-    events: list[tuple[str, dict[str, Any]]] = []
+def trained(jobs: list[TrainingJob], at_once: int) -> tuple[Codes, list[tuple[str, Event]]]:
+    events: list[tuple[str, Event]] = []
     return run_jobs(jobs, at_once, lambda name, event: events.append((name, event)), PROGRAM), events
 
 
@@ -37,11 +38,10 @@ def test_runs_at_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     codes, events = trained([TrainingJob(f"r{i}", {"sleep": 0.2}) for i in range(4)], 2)
     assert codes == dict.fromkeys(codes, 0) and sorted(codes) == ["r0", "r1", "r2", "r3"]
-    order = [(name, next(iter(event))) for name, event in events]
-    begun = [name for name, what in order if what == "started"]
+    begun = [name for name, event in events if event == WorkerIs("training")]
     assert set(begun[:2]) == {"r0", "r1"} and set(begun[2:]) == {"r2", "r3"}
-    first_end = next(i for i, (_, what) in enumerate(order) if what == "ended")
-    assert len({name for name, _ in order[:first_end]}) == 2  # the second had begun before the first ended
+    first_end = next(i for i, (_, event) in enumerate(events) if isinstance(event, WorkerEnded))
+    assert len({name for name, _ in events[:first_end]}) == 2  # the second had begun before the first ended
 
 
 def test_a_run_that_a_guard_stops_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_a_run_that_a_guard_stops_is_a_result(monkeypatch: pytest.MonkeyPatch) -
     ]
     codes, events = trained(jobs, 1)
     assert codes == {"a": 4, "b": 0, "c": 0}
-    assert next(e for n, e in events if n == "a" and "ended" in e)["reason"] == "a: the loss is not finite"
+    assert ("a", WorkerEnded(4, "a: the loss is not finite", "why", "do")) in events
 
 
 def test_another_failure_ends_the_study_after_what_is_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_another_failure_ends_the_study_after_what_is_in_progress(monkeypatch: p
     jobs = [TrainingJob(name, request) for name, request in requests.items()]
     start = time.monotonic()
     with pytest.raises(GspoError, match="full: no space") as failed:
-        run_jobs(jobs, 2, lambda name, event: seen.append(name) if "ended" in event else None, PROGRAM)
+        run_jobs(jobs, 2, lambda name, event: seen.append(name) if isinstance(event, WorkerEnded) else None, PROGRAM)
     assert failed.value.code == ExitCode.STORAGE and set(seen) == {"full", "long"}
     assert time.monotonic() - start > 0.9
     with pytest.raises(GspoError, match="run dead died") as dead:
@@ -85,14 +85,14 @@ def test_the_table_shows_every_run_and_the_time_left(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gspo_cli.cli.views.training.time.monotonic", lambda: now[0])
     view = StudyView(["a", "b", "c"], steps=10)
     assert view.left() is None
-    view.event("a", {"started": True})
+    view("a", WorkerIs("training"))
     now[0] = 50.0
-    view.event("a", {"step": 5, "values": {"reward/mean": 0.25}})
+    view("a", BatchDone(5, {"reward/mean": 0.25}))
     assert view.left() == 250.0  # ten seconds a step, 25 to go
-    view.event("b", {"ended": 4, "reason": "not finite"})
+    view("b", WorkerEnded(4, "not finite"))
     assert view.left() == 150.0  # a run that was stopped needs no time
-    view.event("a", {"stopping": True})
-    view.event("a", {"phase": "save"})  # what it still says changes nothing
+    view("a", WorkerIs("stopping"))
+    view("a", PhaseBegun("save"))  # what it still says changes nothing
     assert view.table().columns[1]._cells[0] == "stopping: saving"
     view.state["a"] = ("training", "")
     table = view.table()
@@ -114,13 +114,14 @@ run_jobs([TrainingJob(n, {"slow": n == "a"}) for n in "ab"], 2, show, (sys.execu
 """
 SAVES = """
 import json, os, signal, sys, time
+from gspo_cli.events import Noted, to_line
 slow = json.loads(sys.stdin.readline())["slow"]
 def save(*_):
     time.sleep(slow)
-    print(json.dumps({"saved": True}), flush=True)
+    print(to_line(Noted("saved")), end="", flush=True)
     sys.exit(143)
 signal.signal(signal.SIGTERM, save)
-print(json.dumps({"pid": os.getpid()}), flush=True)
+print(to_line(Noted("pid")), end="", flush=True)
 time.sleep(60)
 """
 IGNORES = SAVES.replace("sys.exit(143)", "pass") + "time.sleep(60)\n"
@@ -137,7 +138,9 @@ def test_a_signal_to_the_parent_alone_makes_every_worker_save(number: int, code:
         assert parent.wait(timeout=20) == code
     assert rest.count("saved") == 2, (lines, rest)
     order = rest.splitlines()
-    assert order.index("a {'stopping': True}") < order.index("a {'saved': True}")  # said before the slow one has saved
+    assert order.index("a WorkerIs(state='stopping')") < order.index(
+        "a Noted(text='saved')"
+    )  # said before the slow one has saved
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,8 @@ from typing import Any
 import pytest
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.launch.local import Event, TrainingJob
+from gspo_cli.events import BatchDone, Event, Warned, WorkerEnded, WorkerIs, from_line
+from gspo_cli.launch.local import Codes, TrainingJob
 from gspo_cli.launch.ray_cluster import (
     RETRIES,
     RayCluster,
@@ -22,14 +22,14 @@ from gspo_cli.launch.ray_cluster import (
     should_restart,
 )
 
-WORDS = ["what", "why", "do"]
-DONE: Event = {"ended": 0, "error": None}
-LOST: Event = {"ended": None, "error": ["run a lost its worker", "it died", "look"]}
+DONE = WorkerEnded(0)
+LOST = WorkerEnded(None, "run a lost its worker", "it died", "look")
+STEP = BatchDone(1, {})
 
 
 def ended(code: int) -> Event:
     """A run that ended with a code other than 0."""
-    return {"ended": code, "error": WORDS}
+    return WorkerEnded(code, "what", "why", "do")
 
 
 class Played:
@@ -45,7 +45,7 @@ class Played:
     def submit(self, job: TrainingJob) -> int:
         self.submitted.append((job.name, job.request.get("go_on", False)))
         handle = len(self.submitted)
-        self.left[handle] = [{"started": True}, *self.tries[job.name].pop(0)]
+        self.left[handle] = [WorkerIs("training"), *self.tries[job.name].pop(0)]
         return handle
 
     def next_event(self, placed: Mapping[int, TrainingJob]) -> tuple[int, Event]:
@@ -61,7 +61,7 @@ class Played:
         self.cancelled.append(self.submitted[handle - 1][0])
 
 
-def trained(cluster: Played, *names: str) -> tuple[dict[str, int], list[tuple[str, Event]]]:
+def trained(cluster: Played, *names: str) -> tuple[Codes, list[tuple[str, Event]]]:
     """Codes and events of jobs with these names."""
     events: list[tuple[str, Event]] = []
     jobs = [TrainingJob(name, {}) for name in names]
@@ -69,13 +69,12 @@ def trained(cluster: Played, *names: str) -> tuple[dict[str, int], list[tuple[st
 
 
 def test_a_lost_run_is_restarted_where_it_was() -> None:
-    step = {"step": 1, "values": {}}
-    cluster = Played(2, a=[[step, LOST], [step, ended(-9)], [ended(143)], [DONE]], b=[[DONE]])
+    cluster = Played(2, a=[[STEP, LOST], [STEP, ended(-9)], [ended(143)], [DONE]], b=[[DONE]])
     codes, events = trained(cluster, "a", "b")
     assert codes == {"a": 0, "b": 0}
     assert [go_on for name, go_on in cluster.submitted if name == "a"] == [False, True, True, True]
-    assert [name for name, event in events if "waiting" in event] == ["a"] * 3
-    (first, *_) = [event["warnings"][0] for name, event in events if "warnings" in event]
+    assert [name for name, event in events if event == WorkerIs("waiting")] == ["a"] * 3
+    (first, *_) = [event.text for name, event in events if isinstance(event, Warned)]
     assert first == "run a lost its worker (it died); restart 1 of 3"
 
 
@@ -91,19 +90,18 @@ def test_what_a_run_says_itself_stands() -> None:
     assert [int(code) for code in says] == [0, 1, 2, 3, 4, 5, 6]
     assert all(map(should_restart, (None, -9, -6, 129, 130, 143)))
     codes, events = trained(Played(1, a=[[ended(ExitCode.GUARD)]], b=[[DONE]]), "a", "b")
-    assert codes == {"a": 4, "b": 0} and ("a", {"ended": 4, "reason": "what"}) in events
+    assert codes == {"a": 4, "b": 0} and ("a", ended(ExitCode.GUARD)) in events
 
 
 def test_another_failure_ends_the_study_after_what_is_in_progress() -> None:
-    step = {"step": 1, "values": {}}
-    cluster = Played(2, full=[[ended(6)]], long=[[step, step, step, DONE]], never=[[DONE]])
+    cluster = Played(2, full=[[ended(6)]], long=[[STEP, STEP, STEP, DONE]], never=[[DONE]])
     events: list[tuple[str, Event]] = []
     with pytest.raises(GspoError, match="what") as failed:
         jobs = [TrainingJob(n, {}) for n in ("long", "full", "never")]
         run_on_cluster(jobs, cluster, lambda n, e: events.append((n, e)))
     assert failed.value.code == ExitCode.STORAGE and cluster.cancelled == ["never"]
-    assert [name for name, event in events if "ended" in event] == ["full", "never", "long"]
-    assert ("long", {"ended": 0, "reason": ""}) in events
+    assert [name for name, event in events if isinstance(event, WorkerEnded)] == ["full", "never", "long"]
+    assert ("long", DONE) in events
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -156,11 +154,11 @@ def test_how_a_task_ended_that_could_not_say_it() -> None:
             """The worker could not be made."""
 
     cancelled = ended_event("a", Kinds.TaskCancelledError(""), Kinds)
-    assert cancelled["ended"] == ExitCode.SIGINT
+    assert cancelled.code == ExitCode.SIGINT
     raised = ended_event("a", Kinds.RayTaskError("Traceback\nModuleNotFoundError: gspo_cli"), Kinds)
-    assert raised["ended"] == ExitCode.UNEXPECTED and raised["error"][1] == "ModuleNotFoundError: gspo_cli"
+    assert raised.code == ExitCode.UNEXPECTED and raised.why == "ModuleNotFoundError: gspo_cli"
     lost = ended_event("a", Exception("The node died. Node ID: 6b48\nmore"), Kinds)
-    assert lost["ended"] is None and lost["error"][:2] == ["run a lost its worker", "The node died"]
+    assert lost == WorkerEnded(None, "run a lost its worker", "The node died", "see the cluster's own logs")
 
 
 def test_a_stream_whose_last_event_was_missed_counts_as_interrupted() -> None:
@@ -178,8 +176,8 @@ def test_a_stream_whose_last_event_was_missed_counts_as_interrupted() -> None:
         def wait(streams: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
             return streams[:num_returns], []
 
-        get = staticmethod(json.loads)
+        get = staticmethod(from_line)
 
     stream: Iterator[str] = iter(())
     found, event = RayCluster(Played, 0, 1).next_event({stream: TrainingJob("a", {})})
-    assert found is stream and event["ended"] == ExitCode.SIGINT and "a was interrupted" in event["error"][0]
+    assert found is stream and event == WorkerEnded(ExitCode.SIGINT, "run a was interrupted", event.why, event.hint)

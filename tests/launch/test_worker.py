@@ -14,6 +14,7 @@ import pytest
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.events import Noted, WorkerEnded, WorkerIs
 from gspo_cli.launch.local import TrainingJob, run_worker
 from gspo_cli.runlog.lock import locked
 from gspo_cli.training import worker
@@ -27,9 +28,10 @@ print(child.pid, flush=True)
 child.wait()
 """
 SAVES = """
-import json, signal, sys, time
+import signal, sys, time
+from gspo_cli.events import Noted, to_line
 signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1], "w").write("saved"), sys.exit(143)))
-print(json.dumps({"step": 1}), flush=True)
+print(to_line(Noted("begun")), end="", flush=True)
 time.sleep(100)
 """
 
@@ -81,7 +83,7 @@ def wait_for_the_end(pid: int) -> None:
 
 def test_a_stream_that_is_closed_early_has_the_run_saved(tmp_path: Path) -> None:
     stream = run_worker(TrainingJob("a", {}), dict(os.environ), (sys.executable, "-c", SAVES, str(tmp_path / "saved")))
-    assert [next(stream), next(stream)] == [{"started": True}, {"step": 1}]
+    assert [next(stream), next(stream)] == [WorkerIs("training"), Noted("begun")]
     stream.close()
     assert (tmp_path / "saved").read_text() == "saved"
 
@@ -89,7 +91,8 @@ def test_a_stream_that_is_closed_early_has_the_run_saved(tmp_path: Path) -> None
 def test_a_run_that_a_signal_ended_names_it() -> None:
     program = (sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
     *_, end = run_worker(TrainingJob("a", {}), dict(os.environ), program)
-    assert end["ended"] == -9 and end["error"][0] == "run a died" and end["error"][1].startswith("signal 9")
+    assert isinstance(end, WorkerEnded) and (end.code, end.message) == (-9, "run a died")
+    assert end.why.startswith("signal 9")
 
 
 def test_plans_of_several_commands_at_once_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

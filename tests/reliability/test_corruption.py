@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from gspo_cli.config import CheckpointConfig
 from gspo_cli.errors import GspoError
+from gspo_cli.events import Event, Noted
 from gspo_cli.training.state import checkpoint_folder
 from gspo_cli.training.state.checkpoint_folder import Damaged, describe, verify
 
@@ -108,14 +109,12 @@ def test_other_damage_is_refused(newest: Path, damage: Callable[[Path], None]) -
 def test_the_older_one_is_used_and_that_is_said(whole: Path, start: Path, ram: Path) -> None:
     run = Path(shutil.copytree(whole, ram / "study" / whole.name))
     longer(run / "checkpoints" / "step-000002")
-    said = []
+    said: list[Event] = []
     recipe = toy.recipe(start, algo={"name": "ppo"})
     from gspo_cli.training import run as training
 
-    view = toy.View()
-    training.resume(run, lambda _: start, {}, [], [], view)
-    said = view.said
-    assert any("step-000002 was refused: state.json has" in line for line in said)
+    training.resume(run, lambda _: start, {}, [], [], said.append)
+    assert any(isinstance(e, Noted) and "step-000002 was refused: state.json has" in e.text for e in said)
     (event,) = toy.events(run, "checkpoint_rejected")
     assert event["checkpoint"] == "step-000002" and "state.json" in event["reason"]
     assert toy.events(run, "start")[-1]["resumed_from"] == 1

@@ -20,6 +20,7 @@ import torch
 
 from gspo_cli.config import Recipe, TinyModel
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.events import ignore
 from gspo_cli.models.device import prepare_torch
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.runlog import fs, lock, provenance
@@ -95,14 +96,6 @@ def recipe(start: Path, **tables: dict[str, Any]) -> Recipe:
     return Recipe.model_validate(table)
 
 
-class View(training.View):
-    """Shows nothing; keeps what was said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        super().__init__(lambda *_: None, lambda *_: None, self.said.append)
-
-
 def train(
     recipe: Recipe, study: Path, changes: dict[str, Any] | None = None, allowed: tuple[str, ...] = (),
     ranks: Ranks = SINGLE_PROCESS,
@@ -115,11 +108,11 @@ def train(
     start, folder = Path(str(recipe.model.path)), study / run.name
     begun, complete = ranks.broadcast(lambda: [has_begun(folder), is_complete(folder)])
     if not begun:
-        return training.execute(run, start, study, StudyPlan(recipe, [arm], [recipe.seed], ""), [], View(), ranks)
+        return training.execute(run, start, study, StudyPlan(recipe, [arm], [recipe.seed], ""), [], ignore, ranks)
     if complete and not changes:
         finish(folder)
         return folder
-    return training.resume(folder, lambda _: start, changes or {}, list(allowed), [], View(), ranks)
+    return training.resume(folder, lambda _: start, changes or {}, list(allowed), [], ignore, ranks)
 
 
 def in_memory() -> Iterator[Path]:

@@ -13,9 +13,10 @@ from transformers import PreTrainedModel
 from gspo_cli.cli.views import activity
 from gspo_cli.cli.views.activity import Activity, Drawing, batch_times
 from gspo_cli.cli.views.evaluation import EvalView
+from gspo_cli.events import SamplingProgress
 from gspo_cli.rollout.builtin import engine as builtin
 from gspo_cli.rollout.builtin.engine import TransformersEngine
-from gspo_cli.rollout.engine import SampleKey, SamplingProgress
+from gspo_cli.rollout.engine import SampleKey
 from gspo_cli.rollout.vllm.host import ProcessHost
 from gspo_cli.types import Prompt, Sampling
 
@@ -32,7 +33,7 @@ def test_the_built_in_engine_reports_every_token(
     engine = TransformersEngine(tiny_moe, frozenset({1}), budget, 600.0, progress=seen.append)
     samples = engine.generate(PROMPTS, Sampling(1.0, 12), SEEDS)
     tokens = sum(len(sample.token_ids) for sample in samples)
-    assert seen[-1] == (8, 8, tokens, 1.0)
+    assert seen[-1] == SamplingProgress(8, 8, tokens, 1.0)
     assert [p.tokens for p in seen] == sorted({p.tokens for p in seen}) and len(seen) >= 12
     assert all(a.share <= b.share and a.done <= b.done for a, b in itertools.pairwise(seen))
     assert any(sample.finish == "length" for sample in samples)
@@ -52,7 +53,7 @@ def test_a_host_reports_before_it_answers() -> None:
     finally:
         host.close()
     counts = [len(sample[3]) for sample in answer["samples"]]
-    assert seen == [(1, 2, counts[0], 0.5), (2, 2, sum(counts), 1.0)]
+    assert seen == [SamplingProgress(1, 2, counts[0], 0.5), SamplingProgress(2, 2, sum(counts), 1.0)]
 
 
 def test_the_time_left_follows_from_the_share(monkeypatch: pytest.MonkeyPatch) -> None:

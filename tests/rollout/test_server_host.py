@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 
 from gspo_cli.config import RolloutConfig, VllmConfig
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.events import SamplingProgress
 from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.rollout.builtin.sampler import sample
-from gspo_cli.rollout.engine import Engine, SampleKey, SamplingProgress, generate_checked
+from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.vllm import transfer
 from gspo_cli.types import Prompt, Sampling

@@ -85,7 +85,7 @@ def test_a_run_warns_once_of_cut_responses_and_each_time_of_a_batch_without_upda
     recipe = Recipe.model_validate(
         {"name": "r", "model": {"path": "m"}, "rollout": {"prompts": 4, "samples": 4, "max_new_tokens": 96}}
     )
-    watch = SignalWatch(recipe, said.append)
+    watch = SignalWatch(recipe, lambda event: said.append(event.text))
     for step in (1, 2):
         watch.observe(step, {"update/applied": 1.0, "length/truncated_frac": 0.5})
     assert len(said) == 1 and "8 of 16" in said[0] and "rollout.max_new_tokens" in said[0]

@@ -102,7 +102,7 @@ def advised(name: str) -> str | None:
     said: list[str] = []
     session = Session(*[cast(Any, None)] * 8)
     session.run = Run(name, filled, algorithm, params)
-    session.hooks = cast(Any, SimpleNamespace(on_preflight=lambda _v, warnings: said.extend(warnings)))
+    session.emit = lambda event: said.append(event.text)
     session.log = cast(Any, SimpleNamespace(event=lambda *_, **__: None))
     advise_clip_range(session, [StepMetrics(values), StepMetrics(values)], 25.0)
     return said[0] if said else None

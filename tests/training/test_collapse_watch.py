@@ -18,7 +18,9 @@ from gspo_cli.types import StepMetrics
 def watch(folder: Path, stop: bool = False, steps: int = 20) -> tuple[CollapseWatch, list[str]]:
     sets = [f"train.steps={steps}", f"train.stop_on_collapse={str(stop).lower()}"]
     said: list[str] = []
-    return CollapseWatch(recipe.load("quickstart", {}, sets), RunLog(folder, "0"), said.append), said
+    return CollapseWatch(
+        recipe.load("quickstart", {}, sets), RunLog(folder, "0"), lambda event: said.append(event.text)
+    ), said
 
 
 def events(folder: Path) -> list[dict[str, Any]]:

@@ -20,12 +20,12 @@ from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.training import loop
 from gspo_cli.training.loop import train_batch
-from gspo_cli.training.session import Hooks, Session
+from gspo_cli.training.session import Session
 from gspo_cli.training.setup import make_learner
 from gspo_cli.training.step.metrics import Accumulator
 from gspo_cli.training.step.update import Learner
 from gspo_cli.training.study.arms import plan_runs
-from gspo_cli.types import MiniBatch, Problem, Score, StepMetrics
+from gspo_cli.types import MiniBatch, Problem, Score
 
 PROBLEMS = [Problem(str(i), f"{i}+{i}=", str(2 * i)) for i in range(8)]
 
@@ -46,18 +46,17 @@ def session(model: PreTrainedModel, folder: Path, algo: str) -> Session:
         {
             "name": "loop",
             "model": {"tiny": {"hidden": 16, "layers": 2, "experts": 6, "top_k": 2}},
-            "rollout": {"prompts": 8, "samples": 4, "max_new_tokens": 6},
+            "rollout": {"prompts": 8, "samples": 4, "max_new_tokens": 6, "keep_newest": False},
             "train": {"steps": 1, "minibatches": 4, "micro_batch_tokens": 40, "lr": 0.02, "warmup": 0},
             "algo": {"name": algo},
         }
     )
     (run,) = plan_runs(recipe, [algo], [0])
     policy = copy.deepcopy(model)
-    hooks = Hooks(evaluate=StepMetrics, store=lambda _: None, on_step=lambda *_: None, on_preflight=lambda *_: None)
     engine = TransformersEngine(policy, (1,), 1.0, 600.0)
     stream = PromptStream(PROBLEMS, 8, 0)
     return Session(
-        run, make_learner(run, policy), engine, character_tokenizer(), LengthTask(), stream, RunLog(folder, ""), hooks
+        run, make_learner(run, policy), engine, character_tokenizer(), LengthTask(), stream, RunLog(folder, "")
     )
 
 

@@ -1,7 +1,6 @@
 """The checks before the first update: each fault is named, and a sound batch is not."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.cli.views.training import TrainView
 from gspo_cli.config import AlgoConfig, Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.events import Event, PreflightDone, Warned
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.training import loop
 from gspo_cli.training.loop import CLIP_RANGE_BATCHES, watch_clip_range
@@ -54,13 +54,13 @@ def check(
     return preflight(who, batch, parts, STOP)
 
 
-def session_of(name: str, told: Callable[[dict[str, float], list[str]], None], events: list[str]) -> Session:
-    """A session of which this run, what a preflight tells and the names of the events are all there is."""
+def session_of(name: str, said: list[Event], logged: list[str]) -> Session:
+    """A session of which this run, its events and the names of those in the log are all there is."""
     recipe, algorithm, params = resolve_arm(Recipe.model_validate({"name": "t", "model": {"tiny": {}}}), name)
     session = Session(*[cast(Any, None)] * 8)
     session.run = loop.Run(name, recipe, algorithm, params)
-    session.hooks = cast(Any, type("H", (), {"on_preflight": staticmethod(told)}))
-    session.log = cast(Any, type("L", (), {"event": staticmethod(lambda event, **_: events.append(event))}))
+    session.emit = said.append
+    session.log = cast(Any, type("L", (), {"event": staticmethod(lambda event, **_: logged.append(event))}))
     return session
 
 
@@ -94,14 +94,14 @@ def test_mini_batches_without_a_row_are_skipped(tiny_moe: PreTrainedModel) -> No
 def test_a_batch_without_signal_is_checked_with_all_its_rows(tiny_moe: PreTrainedModel) -> None:
     batch, _ = sound()
     advantages = torch.zeros(sum(len(g.samples) for g in batch.groups), dtype=torch.float64)
-    reports: list[dict[str, float]] = []
-    session = session_of("gspo", lambda values, _: reports.append(values), [])
+    said: list[Event] = []
+    session = session_of("gspo", said, [])
     session.learner = learner(tiny_moe, "gspo")
     session.engine = cast(Any, type("E", (), {"info": type("I", (), {"stop_ids": STOP})}))
     parts = make_mini_batches(batch, advantages, Batching(2, 10_000), CPU)
     assert not any(part.micro_batches for part in parts)
     loop.check_first_batch(session, batch, advantages, parts)
-    assert reports[0]["self_floor"] == 0.0
+    assert isinstance(said[0], PreflightDone) and said[0].values["self_floor"] == 0.0
 
 
 def test_a_floor_near_the_band_is_named(tiny_moe: PreTrainedModel) -> None:
@@ -122,14 +122,14 @@ def test_what_was_measured_is_printed_beside_the_band(
 ) -> None:
     view = TrainView(steps=1, num_runs=1)
     view.start_run("gspo-s0")
-    view.preflight(check(tiny_moe, shift=1e-3).values, [])
+    view(PreflightDone(check(tiny_moe, shift=1e-3).values))
     said = " ".join(capsys.readouterr().err.split())
     # GSPO's nearer edge is 3e-4
     assert "differ by 0.001 nats per response, 3.3 times the clip range's edge" in said
     assert said.endswith("and 0.001 per token: more than float32 rounds; see the warnings")
-    view.preflight(check(tiny_moe, shift=1e-6).values, [])
+    view(PreflightDone(check(tiny_moe, shift=1e-6).values))
     assert "rounding, as it should be" in " ".join(capsys.readouterr().err.split())
-    view.preflight({}, ["one"])
+    view(Warned("one"))
     assert capsys.readouterr().err == "warning: one\n"
 
 
@@ -161,21 +161,21 @@ def test_one_mini_batch_can_clip_nothing(tiny_moe: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize(("outside", "warned"), [(0.0, True), (0.1, False)])
 def test_a_band_that_is_never_reached_is_named_once(outside: float, warned: bool) -> None:
-    said: list[str] = []
+    said: list[Event] = []
     events: list[str] = []
-    session = session_of("gspo", lambda _, warnings: said.extend(warnings), events)
+    session = session_of("gspo", said, events)
     for step in range(1, CLIP_RANGE_BATCHES + 5):
         watch_clip_range(session, step, {"ratio/outside_frac": outside, "ratio/seq_min": 0.99, "ratio/seq_max": 1.02})
     assert (len(said), events) == ((1, ["clip_band_never_reached"]) if warned else (0, []))
-    assert not warned or "0.02" in said[0]
+    assert not warned or "0.02" in said[0].text
 
 
 @pytest.mark.parametrize("name", ["grpo", "gmpo"])
 def test_a_clip_of_tokens_is_held_against_the_ratios_of_tokens(name: str) -> None:
     """|log w| of at most 0.1 is a ratio of 1.105."""
-    said: list[str] = []
-    session = session_of(name, lambda _, warnings: said.extend(warnings), [])
+    said: list[Event] = []
+    session = session_of(name, said, [])
     values = {"ratio/outside_frac": 0.0, "ratio/seq_min": 0.99, "ratio/seq_max": 1.02, "ratio/token_log_absmax": 0.1}
     for step in range(1, CLIP_RANGE_BATCHES + 1):
         watch_clip_range(session, step, values)
-    assert len(said) == 1 and "stayed below 0.11" in said[0]
+    assert len(said) == 1 and "stayed below 0.11" in said[0].text

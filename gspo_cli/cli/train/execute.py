@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gspo_cli.distributed import Ranks
     from gspo_cli.launch.local import TrainingJob
     from gspo_cli.launch.ray_cluster import RayCluster
-    from gspo_cli.training.run import View
     from gspo_cli.training.study.arms import Run
     from gspo_cli.training.study.plans import StudyPlan
 
@@ -38,7 +37,7 @@ def train_one_by_one(
             view.start_run(run.name)
             try:
                 with report_run_folder(study / run.name):
-                    execute(run, starts[run.recipe.seed], study, plan, sys.argv, run_view(view), ranks)
+                    execute(run, starts[run.recipe.seed], study, plan, sys.argv, view, ranks)
             except GspoError as error:
                 if error.code != ExitCode.GUARD or len(runs) == 1:
                     raise
@@ -47,13 +46,6 @@ def train_one_by_one(
                 continue
             report_run(view, study / run.name, run.arm, run.recipe.seed, as_json and ranks.is_main)
     return stopped
-
-
-def run_view(view: TrainView) -> View:
-    """The live view as a run sees it."""
-    from gspo_cli.training.run import View
-
-    return View(view.step, view.preflight, console.note, view.batch, view.phase, view.sampling, view.signalled)
 
 
 def train_at_once(
@@ -104,9 +96,9 @@ def train_jobs(
     try:
         with StudyView([job.name for job in jobs], steps) as view:
             if cluster is None:
-                codes = local.run_jobs(jobs, at_once, view.event)
+                codes = local.run_jobs(jobs, at_once, view)
             else:
-                codes = ray_cluster.run_on_cluster(jobs, cluster, view.event)
+                codes = ray_cluster.run_on_cluster(jobs, cluster, view)
     except (KeyboardInterrupt, SystemExit):
         how = f"--jobs {at_once}" if cluster is None else "--launcher ray"
         console.note(f"the running runs were saved; to resume: gspo train --resume {path} {how}")

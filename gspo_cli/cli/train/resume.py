@@ -21,7 +21,7 @@ def resume_one_by_one(
     show_samples: bool | None = None,
 ) -> None:  # fmt: skip
     """Finish the runs in this process, one after another."""
-    from gspo_cli.cli.train.execute import report_run, report_run_folder, run_view
+    from gspo_cli.cli.train.execute import report_run, report_run_folder
     from gspo_cli.cli.views.training import ColdStartBar
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.runlog.strict_json import read_object
@@ -54,11 +54,11 @@ def resume_one_by_one(
             view.start_run(one.folder.name, changes.get("train", {}).get("steps", recipe.train.steps))
             with report_run_folder(one.folder):
                 if begun or one.run is None or one.plan is None:
-                    training.resume(one.folder, start_of, changes, allowed, sys.argv, run_view(view), ranks)
+                    training.resume(one.folder, start_of, changes, allowed, sys.argv, view, ranks)
                 else:
                     console.note(f"{one.folder} had not reached its first checkpoint: it starts from the beginning")
                     study, start = one.folder.parent, start_of(recipe)
-                    training.execute(one.run, start, study, one.plan, sys.argv, run_view(view), ranks, changes, allowed)
+                    training.execute(one.run, start, study, one.plan, sys.argv, view, ranks, changes, allowed)
             arm = str(read_object(one.folder / "run.json")["arm"])
             report_run(view, one.folder, arm, recipe.seed, as_json and ranks.is_main)
     if not as_json and ranks.is_main:

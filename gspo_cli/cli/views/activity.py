@@ -7,12 +7,9 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from gspo_cli.cli.console import clock
-
-if TYPE_CHECKING:
-    from gspo_cli.rollout.engine import SamplingProgress
+from gspo_cli.events import SamplingProgress
 
 LINE_INTERVAL_S = 30.0
 """Without a terminal: the minimum time between two lines about the same batch."""
@@ -27,23 +24,14 @@ TIMES = {"sampling": "rollout_s", "scoring": "score_s", "old policy": "old_polic
 """The phases of a batch whose seconds are shown. Scoring is part of `rollout_s`."""
 
 
-class Counts(NamedTuple):
-    """A worker's `SamplingProgress`, read without loading the engines."""
-
-    done: int
-    wanted: int
-    tokens: int
-    share: float
-
-
 class Drawing:
     """One sampling, its speed, and how long it may still take."""
 
     def __init__(self) -> None:
-        self.last: SamplingProgress | Counts | None = None
+        self.last: SamplingProgress | None = None
         self.began = time.monotonic()
 
-    def update(self, progress: SamplingProgress | Counts) -> None:
+    def update(self, progress: SamplingProgress) -> None:
         """Take in how far the engine is; fewer tokens than before mean a new request."""
         if self.last is not None and progress.tokens < self.last.tokens:
             self.began = time.monotonic()

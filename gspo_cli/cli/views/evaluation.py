@@ -10,10 +10,10 @@ from rich.table import Table
 
 from gspo_cli.cli import console
 from gspo_cli.cli.console import Shown, is_live, number
+from gspo_cli.events import SamplingProgress
 
 if TYPE_CHECKING:
     from gspo_cli.evals.benchmark import Benchmark
-    from gspo_cli.rollout.engine import SamplingProgress
 
 LINE_INTERVAL_S = 30.0
 """Without a terminal: the minimum time between two lines."""

@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gspo_cli import events
 from gspo_cli.cli import console
 from gspo_cli.cli.console import Shown, clock, err, is_live, note, number
-from gspo_cli.cli.views.activity import LINE_INTERVAL_S, PHASES, Activity, Counts, Drawing
+from gspo_cli.cli.views.activity import LINE_INTERVAL_S, PHASES, Activity, Drawing
 from gspo_cli.cli.views.samples import LINES_EVERY_S, ROOM, SampleView
 from gspo_cli.errors import ExitCode
-
-if TYPE_CHECKING:
-    from gspo_cli.rollout.engine import SamplingProgress
-    from gspo_cli.types import RolloutBatch
+from gspo_cli.events import Event, SamplingProgress
 
 
 class ColdStartBar:
@@ -133,14 +130,34 @@ class TrainView(Shown):
         self.runs_done += 1
         console.note(summary)
 
-    def preflight(self, values: dict[str, float], warnings: list[str]) -> None:
-        """Print what was measured before the first update."""
-        if "floor" in values:
-            console.note(f"{self.run}: {preflight_text(values)}", prose=True)
-        console.note(*(f"warning: {warning}" for warning in warnings), prose=True)
+    def __call__(self, event: Event) -> None:
+        """Show an event of the run."""
+        match event:
+            case events.PhaseBegun(phase):
+                self.activity.enter(phase)
+            case SamplingProgress():
+                self.activity.drawing.update(event)
+                if self.plain and self.activity.line_is_due():
+                    console.note(f"run={self.run} {self.activity.text()}")
+            case events.BatchSampled(batch):  # beneath the live table where there is room, or as lines if asked
+                if self.live and self._has_room():
+                    self.samples.update(batch)
+                elif self.show_samples and self.samples.update(batch, LINES_EVERY_S):
+                    console.note(*self.samples.lines())
+            case events.BatchDone(step, values):
+                self._show_batch(step, values)
+            case events.PreflightDone(values):
+                console.note(f"{self.run}: {preflight_text(values)}", prose=True)
+            case events.Warned(text):
+                console.note(f"warning: {text}", prose=True)
+            case events.Noted(text):
+                console.note(text)
+            case events.SignalReceived():
+                self.activity.stopping = STOPPING_TEXT
+                if self.plain:
+                    os.write(2, f"{STOPPING_TEXT}\n".encode())  # a signal handler may not print by `print`
 
-    def step(self, step: int, values: dict[str, float | None]) -> None:
-        """Show a finished rollout batch."""
+    def _show_batch(self, step: int, values: dict[str, float | None]) -> None:
         self.steps_done += 1
         tokens = (values["length/mean"] or 0) * (values["compute/responses"] or 0) / step
         tokens_per_s = tokens / (values["batch_s"] or 1)
@@ -152,29 +169,6 @@ class TrainView(Shown):
             console.note(f"run={self.run} step={step}/{self.steps} {pairs}")
         self.rows = [*self.rows[-ROWS + 1 :], [f"{step}/{self.steps}", *cells.values()]]
         self.activity.finish_batch(step, values)
-
-    def phase(self, name: str) -> None:
-        """Show what the run does now."""
-        self.activity.enter(name)
-
-    def signalled(self) -> None:
-        """Say at once that a signal was received. It comes within a signal handler, which may not print by `print`."""
-        self.activity.stopping = STOPPING_TEXT
-        if self.plain:
-            os.write(2, f"{STOPPING_TEXT}\n".encode())
-
-    def sampling(self, progress: SamplingProgress) -> None:
-        """Show how far the sampling of a batch is."""
-        self.activity.drawing.update(progress)
-        if self.plain and self.activity.line_is_due():
-            console.note(f"run={self.run} {self.activity.text()}")
-
-    def batch(self, batch: RolloutBatch) -> None:
-        """Show some responses of a scored batch: beneath the live table where there is room, or as lines if asked."""
-        if self.live and self._has_room():
-            self.samples.update(batch)
-        elif self.show_samples and self.samples.update(batch, LINES_EVERY_S):
-            console.note(*self.samples.lines())
 
     def _has_room(self) -> bool:
         return self.show_samples is not False and console.err.height >= MIN_ROWS + ROOM
@@ -224,44 +218,55 @@ class StudyView(Shown):
             self.live.update(self.table())
         super().__exit__()
 
-    def event(self, name: str, event: dict[str, Any]) -> None:
-        """Handle an event of a run's worker process."""
+    def __call__(self, name: str, event: Event) -> None:
+        """Show an event of a run."""
         with self.lock:
-            if "started" in event:
-                self.state[name] = (TRAINING, "")
-            elif "waiting" in event:
-                self.state[name] = (WAITING, "")
-            elif "stopping" in event:
-                if not any(state == STOPPING for state, _ in self.state.values()):
-                    console.note("stopping: the running runs save and end; Ctrl-C again kills them")
-                self.state[name] = (STOPPING, "saving")
-            elif "phase" in event and self.state[name][0] == TRAINING:
-                self._show_phase(name, event)
-            elif "step" in event:
-                self.at[name], self.values[name] = event["step"], with_signal(event["values"])
-            elif "warnings" in event:
-                console.note(*(f"warning: {name}: {warning}" for warning in event["warnings"]))
-            elif "note" in event and event["note"] not in self.notes:
-                self.notes.add(event["note"])  # the runs of a study have much the same to say
-                console.note(f"{name}: {event['note']}")
-            elif "ended" in event:
-                ended = DONE if event["ended"] == ExitCode.OK else STOPPED
-                self.state[name] = (ended, event["reason"])
+            line = self._take(name, event)
             if self.live:
                 self.live.update(self.table())
-            elif not console.settings["quiet"]:
-                self._line(name, event)
+            elif line and not console.settings["quiet"]:
+                console.note(f"run={name} {line}")
 
-    def _show_phase(self, name: str, event: dict[str, Any]) -> None:
-        """What a run does now, with the counts of its sampling."""
+    def _take(self, name: str, event: Event) -> str:
+        """Take in an event of a run. Returns what to print of it where there is no table."""
+        match event:
+            case events.WorkerIs(state):
+                if state == STOPPING and not any(other == STOPPING for other, _ in self.state.values()):
+                    console.note("stopping: the running runs save and end; Ctrl-C again kills them")
+                self.state[name] = (state, "saving" if state == STOPPING else "")
+            case events.PhaseBegun(phase):
+                self.activities[name].enter(phase)
+                self._show_activity(name)
+            case SamplingProgress():
+                self.activities[name].drawing.update(event)
+                self._show_activity(name)
+                if self.activities[name].line_is_due():
+                    return f"batch {self.at[name] + 1}: {self.state[name][1]}"
+            case events.BatchDone(step, values):
+                self.at[name], self.values[name] = step, with_signal(values)
+                pairs = " ".join(f"{k.replace(' ', '_')}={v}" for k, v in self._cells(name).items())
+                left = self.left()
+                return f"step={step}/{self.steps} {pairs}" + ("" if left is None else f" left={clock(left)}")
+            case events.Warned(text):
+                console.note(f"warning: {name}: {text}")
+            case events.Noted(text) if text not in self.notes:
+                self.notes.add(text)  # the runs of a study have much the same to say
+                console.note(f"{name}: {text}")
+            case events.WorkerEnded(code, reason):
+                state = DONE if code == ExitCode.OK else STOPPED
+                self.state[name] = (state, reason)
+                return f"{state}: {reason}" if reason else state
+        return ""
+
+    def _show_activity(self, name: str) -> None:
+        """What a run does now, with the counts of its sampling; nothing once it is asked to stop."""
         activity = self.activities[name]
-        if event["phase"] != activity.phase:
-            activity.enter(event["phase"])
-        if counts := event.get("sampling"):
-            activity.drawing.update(Counts(*counts))
-        doing = PHASES.get(activity.phase, activity.phase)
-        drawing = activity.drawing.text() if activity.phase == "rollout" else ""
-        self.state[name] = (TRAINING, f"{doing} {drawing}".strip())
+        if self.state[name][0] == TRAINING:
+            drawing = activity.drawing.text() if activity.phase == "rollout" else ""
+            self.state[name] = (TRAINING, f"{PHASES.get(activity.phase, activity.phase)} {drawing}".strip())
+
+    def _cells(self, name: str) -> dict[str, str]:
+        return {title: number(self.values[name].get(key), form) for title, (key, form) in STUDY_COLUMNS.items()}
 
     def left(self) -> float | None:
         """Seconds until all runs are done, at the pace so far; None before the first step."""
@@ -278,20 +283,6 @@ class StudyView(Shown):
         title = f"{states.count(DONE)} of {len(states)} runs done{stopped}{ends}"
         table = console.table("run", "state", "step", *STUDY_COLUMNS, title=title)
         for name, (state, reason) in self.state.items():
-            numbers = (number(self.values[name].get(key), form) for key, form in STUDY_COLUMNS.values())
             what = f"{state}: {reason}" if reason else state
-            table.add_row(name, what, f"{self.at[name]}/{self.steps}", *numbers)
+            table.add_row(name, what, f"{self.at[name]}/{self.steps}", *self._cells(name).values())
         return table
-
-    def _line(self, name: str, event: dict[str, Any]) -> None:
-        if "step" in event:
-            left = self.left()
-            cells = {k: number(self.values[name].get(key), form) for k, (key, form) in STUDY_COLUMNS.items()}
-            pairs = " ".join(f"{k.replace(' ', '_')}={v}" for k, v in cells.items())
-            study = "" if left is None else f" left={clock(left)}"
-            console.note(f"run={name} step={event['step']}/{self.steps} {pairs}{study}")
-        elif "sampling" in event and self.activities[name].line_is_due():
-            console.note(f"run={name} batch {self.at[name] + 1}: {self.state[name][1]}")
-        elif "ended" in event:
-            state, reason = self.state[name]
-            console.note(f"run={name} {state}" + (f": {reason}" if reason else ""))

@@ -9,6 +9,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from gspo_cli.events import SamplingProgress
 from gspo_cli.models.admission import paths_of
 from gspo_cli.models.compiled import compiled_step
 from gspo_cli.models.decoding import cache_size
@@ -18,7 +19,7 @@ from gspo_cli.models.precision import Rounded, compute_dtype, computing
 from gspo_cli.models.sharding import copy_full
 from gspo_cli.moe.routers import Routing
 from gspo_cli.rollout.builtin.sampler import sample
-from gspo_cli.rollout.engine import PROGRESS_S, EngineInfo, Progress, SampleKey, SamplingProgress
+from gspo_cli.rollout.engine import PROGRESS_S, EngineInfo, Progress, SampleKey
 from gspo_cli.types import Prompt, Sample, Sampling
 
 

@@ -20,8 +20,9 @@ from transformers import PreTrainedModel
 from gspo_cli.config import RolloutConfig
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks, free_port
 from gspo_cli.errors import GspoError
+from gspo_cli.events import SamplingProgress
 from gspo_cli.models.remote_code import allowed_code
-from gspo_cli.rollout.engine import Progress, SamplingProgress, check_spread, find_python
+from gspo_cli.rollout.engine import Progress, check_spread, find_python
 from gspo_cli.rollout.vllm.weights import named_weights, write_weights
 
 

@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.events import SamplingProgress
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.rollout.engine import Progress, SamplingProgress
+from gspo_cli.rollout.engine import Progress
 from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.rollout.vllm.host import HostLost
 from gspo_cli.rollout.vllm.transfer import ANSWER_S, ServerClient, Transfer

@@ -16,6 +16,7 @@ from torch import Tensor
 from gspo_cli.config import CheckpointConfig
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.events import Noted
 from gspo_cli.models.sharding import is_sharded
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.log import Position, RunLog
@@ -50,7 +51,6 @@ class Checkpoints:
     attempt: int
     identity: dict[str, Any]
     """`start_sha256`, `config_sha256` and `changes` of the state."""
-    note: Callable[[str], None]
     ranks: Ranks = SINGLE_PROCESS
     log_end: Position | None = None
     """The end of the log at the last boundary; a resume repeats an evaluation after it."""
@@ -128,7 +128,7 @@ class Checkpoints:
         except REFUSED as error:
             self.failed_saves += 1
             session.log.event("checkpoint_failed", step=session.step, reason=str(error), in_a_row=self.failed_saves)
-            self.note(f"warning: no checkpoint of step {session.step}: {error}; the earlier ones are kept")
+            session.emit(Noted(f"warning: no checkpoint of step {session.step}: {error}; the earlier ones are kept"))
             if self.failed_saves >= self.config.max_missed:
                 raise self.storage_error() from error
             return

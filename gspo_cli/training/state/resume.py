@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.events import Emit, Noted
 from gspo_cli.recipe import check_params
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.checksums import read_checksums, sha256_of, write_run_checksums
@@ -64,7 +65,7 @@ class ResumePoint:
 
 @contextmanager
 def locked_resume_point(
-    folder: Path, overrides: dict[str, Any], allowed: list[str], note: Callable[[str], None], ranks: Ranks
+    folder: Path, overrides: dict[str, Any], allowed: list[str], emit: Emit, ranks: Ranks
 ) -> Iterator[ResumePoint]:
     """Locks a run's folder and gives the point to resume from; notes each checkpoint that it rejects. Of several ranks,
     rank 0 does this and tells the others.
@@ -86,7 +87,7 @@ def locked_resume_point(
         remove_unfinished_files(folder)
 
         def reject(path: Path, why: str) -> None:
-            note(f"warning: {path} was refused: {why}")
+            emit(Noted(f"warning: {path} was refused: {why}"))
             rejected.append({"checkpoint": path.name, "reason": why})
 
         checkpoint = newest(folder / "checkpoints", reject)
