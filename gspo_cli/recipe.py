@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import itertools
 import math
 import os
@@ -293,7 +294,7 @@ def _keys(model: Any, path: tuple[str, ...]) -> list[str]:
     return list(_fields(model))
 
 
-def check_params(params_class: type[Any], table: dict[str, Any]) -> Any:
+def check_params(params_class: Any, table: dict[str, Any]) -> Any:
     """An algorithm's parameters: the class defaults with `table` on top.
 
     Errors: pydantic.ValidationError on an unknown key or a wrong value.
@@ -304,7 +305,13 @@ def check_params(params_class: type[Any], table: dict[str, Any]) -> Any:
         raise ValidationError.from_exception_data(
             params_class.__name__, [{"type": "extra_forbidden", "loc": loc, "input": None} for loc in unknown]
         )
-    return TypeAdapter(params_class).validate_python(merge(dataclasses.asdict(defaults), table))
+    return _adapter(params_class).validate_python(merge(dataclasses.asdict(defaults), table))
+
+
+@functools.cache
+def _adapter(params_class: Any) -> TypeAdapter[Any]:
+    """Kept, because building one takes longer than all the rest of an arm."""
+    return TypeAdapter(params_class)
 
 
 def unknown_keys(defaults: Any, table: dict[str, Any], loc: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -160,3 +160,8 @@ def test_commands(gspo_here: Gspo, here: Path, command: str, word: str) -> None:
     before = tree(here)
     check_refused(gspo_here(*command.split()), word)
     assert tree(here) == before
+
+
+def test_a_thousand_arms_are_refused_before_any_is_resolved(gspo_here: Gspo, smoke: Path) -> None:
+    arms = ",".join(f"a{number}={{name='gspo'}}" for number in range(1001))
+    check_refused(gspo_here("train", smoke, "--set", f"arms={{{arms}}}", "--dry-run"), "a study of 1001 arms")

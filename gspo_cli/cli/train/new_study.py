@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from gspo_cli.distributed import Ranks
 
 
+MOST_ARMS = 1000
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyRequest:
     """The options of `gspo train` that describe a new study."""
@@ -65,6 +68,11 @@ def read_request(request: StudyRequest) -> tuple[Recipe, list[str], list[int]]:
         raise GspoError(
             f"--algo {request.algo!r} names no arm", "there is nothing between commas", "e.g. --algo grpo,gspo"
         )
+    if len(arms) > MOST_ARMS:
+        raise GspoError(
+            f"a study of {len(arms)} arms", f"it has at most {MOST_ARMS}, and each trains once for every seed",
+            "name those to train with --algo",
+        )  # fmt: skip
     if len(set(arms)) != len(arms):
         raise GspoError(f"--algo {request.algo} names an arm twice", "each arm runs once per seed", "name it once")
     algorithms = registered("algorithms", "ALGORITHMS")  # before torch is loaded, which takes seconds

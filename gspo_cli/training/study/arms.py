@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ def plan_runs(recipe: Recipe, arms: list[str], seeds: list[int], here: bool = Tr
     return runs
 
 
-def find_algorithm(name: str, arms: Sequence[str] = ()) -> AlgorithmSpec:
+def find_algorithm(name: str, arms: Collection[str] = ()) -> AlgorithmSpec:
     """The algorithm of that name, or the user's own by `module:attribute`.
 
     Errors: GspoError for an unknown one, with the nearest algorithm or arm.
@@ -82,7 +82,7 @@ def algorithm_of(recipe: Recipe, arm: str) -> tuple[str, AlgorithmSpec]:
     """An arm's algorithm, and its name: that of its table, or its label's, or that of `[algo]`."""
     default = recipe.algo.name if arm in recipe.arms and arm not in ALGORITHMS else arm
     name = str(recipe.arms.get(arm, {}).get("name", default))
-    return name, find_algorithm(name, list(recipe.arms))
+    return name, find_algorithm(name, recipe.arms)
 
 
 def resolve_arm(recipe: Recipe, arm: str, here: bool = True) -> tuple[Recipe, AlgorithmSpec, Any]:
@@ -104,7 +104,8 @@ def resolve_arm(recipe: Recipe, arm: str, here: bool = True) -> tuple[Recipe, Al
         ) from error
     complete = recipe.algo.model_dump() | algo | asdict(params) | {"name": name}
     allowed = GENERAL | asdict(params).keys()
-    table = recipe.model_dump(mode="json") | {"algo": {k: v for k, v in complete.items() if k in allowed}, "arms": {}}
+    table = recipe.model_dump(mode="json", exclude={"arms"})  # each arm's copy of all arms would be quadratic
+    table |= {"algo": {k: v for k, v in complete.items() if k in allowed}, "arms": {}}
     try:
         filled = Recipe.model_validate(table)
     except ValidationError as error:
