@@ -69,12 +69,12 @@ RELIABILITY = (
     Mutant("M23 the new name not forced", "runlog/fs.py", "    fsync(target.parent)\n", "", ORDER),
     Mutant(
         "M25 sha256 unchecked", "training/state/checkpoint_folder.py",
-        'if sha256_of(path) != manifest.files[name]["sha256"]:', "if False:",
+        "if found.text() != text:", "if found.files.keys() != recorded['files'].keys():",
         f"{CORRUPTION}::test_every_flipped_bit_is_refused",
     ),
     Mutant(
         "additional files accepted", "training/state/checkpoint_folder.py",
-        'raise Damaged(f"{min(more)} is not in the manifest")', "pass",
+        "if found.text() != text:", "if recorded['files'].items() - found.files.items():",
         f"{CORRUPTION}::test_other_damage_is_refused", "added",
     ),
     Mutant(
@@ -121,7 +121,7 @@ RELIABILITY = (
     ),
     Mutant(
         "M29 a silent fall-back", "training/state/resume.py",
-        'note(f"warning: {path} was refused: {why}")', "pass",
+        'emit(Noted(f"warning: {path} was refused: {why}"))', "pass",
         f"{CORRUPTION}::test_the_older_one_is_used_and_that_is_said",
     ),
     Mutant(

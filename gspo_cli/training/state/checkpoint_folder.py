@@ -61,48 +61,35 @@ def describe(folder: Path, step: int) -> Manifest:
     return Manifest(step, entries(folder, files_in(folder)))
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Errors: Damaged when it is not a manifest of this schema, or names a path outside the checkpoint."""
-    try:
-        text = path.read_bytes().decode()
-        record = parse_object(text)
-    except (OSError, ValueError) as error:
-        raise Damaged(f"{MANIFEST}: {error}") from error
-    if record.get("schema") != SCHEMA:
-        raise Damaged(f"{MANIFEST} has schema {record.get('schema')!r}; this version reads {SCHEMA}")
-    files = record.get("files")
-    if record.keys() != {"schema", "step", "files"} or type(record["step"]) is not int or not isinstance(files, dict):
-        raise Damaged(f"{MANIFEST} is not a manifest")
-    for name, file in files.items():
-        if os.path.isabs(name) or ".." in Path(name).parts:
-            raise Damaged(f"{MANIFEST} names {name}, which is outside the checkpoint")
-        if not isinstance(file, dict) or (type(file.get("bytes")), type(file.get("sha256"))) != (int, str):
-            raise Damaged(f"{MANIFEST} does not describe {name}")
-    manifest = Manifest(record["step"], files)
-    if manifest.text() != text:
-        raise Damaged(f"{MANIFEST} was changed")
-    return manifest
-
-
 def verify(folder: Path) -> Manifest:
     """Compares every byte of a checkpoint with its manifest. Errors: Damaged, with the first difference."""
     if folder.is_symlink() or not folder.is_dir():
         raise Damaged("it is not a folder")
-    manifest = read_manifest(folder / MANIFEST)
-    if manifest.step != int(folder.name.removeprefix("step-")):
-        raise Damaged(f"the manifest is that of step {manifest.step}")
-    found = {path.relative_to(folder).as_posix(): path for path in files_in(folder)}
-    if missing := manifest.files.keys() - found:
-        raise Damaged(f"{min(missing)} is missing")
-    if more := found.keys() - manifest.files:
-        raise Damaged(f"{min(more)} is not in the manifest")
-    for name, path in found.items():
-        if path.stat().st_size != manifest.files[name]["bytes"]:
-            raise Damaged(f"{name} has {path.stat().st_size} bytes, not {manifest.files[name]['bytes']}")
-    for name, path in found.items():
-        if sha256_of(path) != manifest.files[name]["sha256"]:
-            raise Damaged(f"{name} was changed (sha256)")
-    return manifest
+    try:
+        text = (folder / MANIFEST).read_bytes().decode()
+        recorded = parse_object(text)
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{MANIFEST}: {error}") from error
+    if recorded.get("schema") != SCHEMA:
+        raise Damaged(f"{MANIFEST} has schema {recorded.get('schema')!r}; this version reads {SCHEMA}")
+    found = describe(folder, int(folder.name.removeprefix("step-")))
+    if found.text() != text:
+        raise Damaged(difference(recorded, found))
+    return found
+
+
+def difference(recorded: dict[str, Any], found: Manifest) -> str:
+    """How a checkpoint differs from what its manifest says."""
+    files = recorded.get("files")
+    for name in sorted(found.files.keys() | files.keys()) if isinstance(files, dict) else ():
+        was, now = files.get(name), found.files.get(name)
+        if now is None:
+            return f"{name} is missing"
+        if name not in files:
+            return f"{name} is not in the manifest"
+        if was != now:
+            return f"{name} has {now['bytes']} bytes and sha256 {now['sha256'][:12]}, the manifest says {was}"
+    return f"{MANIFEST} was changed, or is that of another step than {found.step}"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
