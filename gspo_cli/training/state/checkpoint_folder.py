@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.runlog import fs
-from gspo_cli.runlog.checksums import entries, sha256_of
+from gspo_cli.runlog.checksums import entries
 from gspo_cli.runlog.strict_json import parse_object
 
 MANIFEST = "MANIFEST.json"
@@ -81,14 +81,15 @@ def verify(folder: Path) -> Manifest:
 def difference(recorded: dict[str, Any], found: Manifest) -> str:
     """How a checkpoint differs from what its manifest says."""
     files = recorded.get("files")
-    for name in sorted(found.files.keys() | files.keys()) if isinstance(files, dict) else ():
+    files = files if isinstance(files, dict) else {}
+    for name in sorted(found.files.keys() | files.keys()):
         was, now = files.get(name), found.files.get(name)
         if now is None:
             return f"{name} is missing"
-        if name not in files:
+        if was is None:
             return f"{name} is not in the manifest"
         if was != now:
-            return f"{name} has {now['bytes']} bytes and sha256 {now['sha256'][:12]}, the manifest says {was}"
+            return f"{name} has {now['bytes']} bytes and sha256 {now['sha256'][:12]}; the manifest says {was}"
     return f"{MANIFEST} was changed, or is that of another step than {found.step}"
 
 
