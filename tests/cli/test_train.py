@@ -48,10 +48,12 @@ def study(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def again(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+def again(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """The same under another name in another place, quiet and as JSON."""
     out = tmp_path_factory.mktemp("second")
-    done = gspo("train", smoke, "-q", "--json", "--algo", "grpo,gspo", "--out", out, "--name", "two", FORCE_COLOR="1")
+    done = gspo_forked(
+        "train", smoke, "-q", "--json", "--algo", "grpo,gspo", "--out", out, "--name", "two", FORCE_COLOR="1"
+    )
     assert done.code == 0, done.err
     return Study(out / "two", done)
 
@@ -59,16 +61,11 @@ def again(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 # What it prints
 
 
-def test_stdout_holds_the_folder_alone(study: Study) -> None:
+def test_stdout_holds_the_folder_alone_or_an_object_a_run(study: Study, again: Study) -> None:
     assert study.done.out == f"{study.folder}\n"
-
-
-def test_stdout_holds_an_object_a_run_with_json(again: Study) -> None:
+    assert "\x1b" not in study.done.out + study.done.err  # though FORCE_COLOR is set, too
     said = [json.loads(line) for line in again.done.out.splitlines()]
     assert said == [{"run": str(again.folder / f"{arm}-s0"), "arm": arm, "seed": 0} for arm in ARMS]
-
-
-def test_quiet_leaves_stderr_empty(again: Study) -> None:
     assert again.done.err == ""
 
 
@@ -80,10 +77,6 @@ def test_without_a_terminal_each_step_is_one_line_of_pairs(study: Study) -> None
     for shown, line in zip(pairs, logged, strict=True):
         assert float(shown["reward"]) == pytest.approx(line["metrics"]["reward/mean"], abs=5e-4)
         assert float(shown["length"]) == pytest.approx(line["metrics"]["length/mean"], abs=5e-2)
-
-
-def test_no_colour_even_where_colour_is_forced(study: Study) -> None:
-    assert "\x1b" not in study.done.out + study.done.err
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["recipes", "ls"], ["train", "--stepps"]])
@@ -107,16 +100,11 @@ def test_forced_colour_makes_no_terminal_of_a_pipe(
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_a_run_folder_holds_what_its_contract_names(study: Study, arm: str) -> None:
+def test_a_run_folder_holds_what_its_contract_names(study: Study, smoke: Path, arm: str) -> None:
     run = study.folder / f"{arm}-s0"
     assert {p.name for p in run.iterdir() if p.is_file()} == FILES
     assert [p.name for p in (run / "rollouts").iterdir()] != []
     assert not list(study.folder.rglob(".tmp*"))
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_the_record_of_a_run(study: Study, smoke: Path, arm: str) -> None:
-    run = study.folder / f"{arm}-s0"
     record, config = (json.loads((run / name).read_text()) for name in ("run.json", "config.json"))
     assert (record["arm"], record["seed"], record["study"], record["threads"]) == (arm, 0, "one", 1)
     assert record["argv"][1:3] == ["train", str(smoke)]
@@ -124,26 +112,14 @@ def test_the_record_of_a_run(study: Study, smoke: Path, arm: str) -> None:
     assert Recipe.model_validate(config).algo.name == config["algo"]["name"] == arm
     del config["name"]
     assert record["config_sha256"] == hashlib.sha256(canonical(config).encode()).hexdigest()
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_the_trained_model_is_an_ordinary_folder(study: Study, arm: str) -> None:
-    run = study.folder / f"{arm}-s0"
-    folder = run / "checkpoints" / "step-000002" / "model"
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    assert AutoTokenizer.from_pretrained(folder)("3+5=")["input_ids"] == [22, 14, 24, 32]  # 3 specials, then from " "
-    assert weights_hash(model) != json.loads((run / "run.json").read_text())["model_sha256"]
-
-
-def test_the_arms_start_from_one_model_and_the_same_data(study: Study) -> None:
-    records = [json.loads((study.folder / f"{arm}-s0" / "run.json").read_text()) for arm in ARMS]
+    other = json.loads((study.folder / f"{ARMS[0]}-s0" / "run.json").read_text())
     for name in ("model_sha256", "tokenizer_sha256", "data_sha256", "start_model"):
-        assert records[0][name] == records[1][name]
-
-
-def test_the_events_say_that_the_run_was_completed(study: Study) -> None:
-    events = strict_lines(study.folder / "gspo-s0" / "events.jsonl")
+        assert record[name] == other[name]
+    events = strict_lines(run / "events.jsonl")
     assert (events[0]["event"], events[-1]["event"], events[-1]["status"]) == ("start", "end", "completed")
+    folder = run / "checkpoints" / "step-000002" / "model"  # an ordinary one
+    assert AutoTokenizer.from_pretrained(folder)("3+5=")["input_ids"] == [22, 14, 24, 32]  # 3 specials, then from " "
+    assert weights_hash(AutoModelForCausalLM.from_pretrained(folder)) != record["model_sha256"]
 
 
 # The log
@@ -174,25 +150,17 @@ def test_the_log_is_a_chain_without_gaps(study: Study, arm: str) -> None:
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_the_log_has_something_to_tell(study: Study, arm: str) -> None:
+def test_every_line_has_metrics_of_its_schema_and_times_beside_it(study: Study, arm: str) -> None:
     lines = study.metrics(f"{arm}-s0")
     assert max(line["metrics"]["reward/mean"] for line in pick(lines, "rollout")) > 0
     assert pick(lines, "step")[-1]["metrics"]["compute/updates"] > 0
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_every_logged_metric_is_in_the_schema_for_its_line(study: Study, arm: str) -> None:
-    for line in study.metrics(f"{arm}-s0"):
+    for line in lines:
         assert line["metrics"]
         for name in line["metrics"]:
             assert line["kind"] in metric(name).lines.split(", "), name
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_times_are_kept_apart_from_the_log(study: Study, arm: str) -> None:
     perf = strict_lines(study.folder / f"{arm}-s0" / "perf.jsonl")
     key = ("seq", "step", "kind", "mini_batch")
-    assert [[p[k] for k in key] for p in perf] == [[m[k] for k in key] for m in study.metrics(f"{arm}-s0")]
+    assert [[p[k] for k in key] for p in perf] == [[m[k] for k in key] for m in lines]
     assert all(p["rollout_s"] > 0 and p["batch_s"] >= p["rollout_s"] for p in pick(perf, "rollout"))
 
 

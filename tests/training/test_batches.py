@@ -101,17 +101,16 @@ def test_whole_groups_are_not_cut(packed: bool, ranks: int) -> None:
 def test_gradient_and_metrics_do_not_depend_on_the_cut(tiny_moe: PreTrainedModel, name: str) -> None:
     def after(budget: int) -> tuple[list[torch.Tensor], dict[str, float | None]]:
         who = learner(tiny_moe, name)
-        minis = mini_batches(budget, whole_groups=who.algorithm.WHOLE_GROUPS)
-        record_old_policy(who, [NOTHING, *minis])
-        for mini in minis:  # an old policy elsewhere, so that ratios differ from 1 and clips act
-            for micro in mini.micro_batches:
-                assert micro.old_log_probs_BT is not None
-                micro.old_log_probs_BT -= 3e-4 * micro.mask_BT * torch.sign(micro.advantages)[:, None]
-        metrics = update(who, minis[0], lr=1.0, first=False)
+        mini = mini_batches(budget, whole_groups=who.algorithm.WHOLE_GROUPS)[0]
+        record_old_policy(who, [NOTHING, mini])
+        for micro in mini.micro_batches:  # an old policy elsewhere, so that ratios differ from 1 and clips act
+            assert micro.old_log_probs_BT is not None
+            micro.old_log_probs_BT -= 3e-4 * micro.mask_BT * torch.sign(micro.advantages)[:, None]
+        metrics = update(who, mini, lr=1.0, first=False)
         return [p.detach() for p in who.model.parameters()], metrics.result().values
 
     weights, metrics = after(10_000)
-    for budget in (1, 25, 60):
+    for budget in (1, 45):
         other_weights, other_metrics = after(budget)
         for a, b in zip(weights, other_weights, strict=True):
             torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)

@@ -67,10 +67,10 @@ def test_a_mistake_is_named(changes: dict[str, Any], said: str) -> None:
     assert said in caught.value.message and "extending.md" in caught.value.hint
 
 
-def test_nothing_is_written(gspo: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written(gspo_here: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
         "from gspo_cli.algorithms.grpo import *\nUNIT, advantage = 'token', lambda r, g, p: r.x\n"
     )
-    done = gspo("train", "--algo", "grpo,mine:", "--out", "out")
+    done = gspo_here("train", "--algo", "grpo,mine:", "--out", "out")
     assert done.code == 2 and "mine.py, line 2" in done.err and not (tmp_path / "out").exists()
