@@ -1,4 +1,4 @@
-"""`--set`, `--sweep` and `--resume`: what the command line asks for is what every arm trains with."""
+"""`--set` and `--resume`: what the command line asks for is what every arm trains with."""
 
 from __future__ import annotations
 
@@ -34,48 +34,6 @@ def test_a_dry_run_shows_what_each_arm_trains_with(
     assert [line for line in done.err.splitlines() if line.endswith(" only")] == said
     shown = gspo_here(*command).out
     assert all(f"[algo of {arm}] name = " in shown for arm in expected)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--algo grpo --set algo.clp.hihg=5", ["unknown key 'algo.clp'", "did you mean 'clip'?"]),
-        ("--algo grpo --set algo.clip.hihg=5", ["unknown key 'algo.clip.hihg'", "did you mean 'high'?"]),
-        ("--algo grpo --set algo.cap=5", ["unknown key 'algo.cap'", "cispo, minirl"]),
-        ("--algo grpo,gspo --sweep algo.cap=5,6", ["unknown key 'algo.cap'"]),
-        ("--algo grpo,cispo --grid algo.cap=5,6", ["cap"]),
-        ("--algo gspo --set arms.grpo.clip.high=5", ["no arm 'grpo' trains"]),
-        ("--algo gspo --sweep arms.grpo.clip.high=5,6", ["no arm 'grpo' trains"]),
-        ("--algo grpo,gspo --set algo.name=sapo", ["algo.name=sapo", "--algo"]),
-        ("--algo reinforce --set train.minibatches=2", ["train.minibatches=2: no arm takes it"]),
-        ("--sweep algo.lr=1e-4,1e-5 --set algo.lr=1e-3", ["--sweep and --set algo.lr"]),
-        ("--sweep train.steps=1,2 --set train.steps=3", ["--sweep and --set train.steps"]),
-        ("--grid algo.lr=1e-4,1e-5 --set algo.lr=1e-3", ["--grid and --set algo.lr"]),
-        ("--name one --set name=two", ["--name and --set name"]),
-        ("--seeds 0-1 --set seed=5", ["--seed and --set seed"]),
-    ],
-)
-def test_what_would_be_dropped_is_refused(
-    gspo_here: Gspo, smoke: Path, tmp_path: Path, options: str, words: list[str]
-) -> None:
-    done = gspo_here("train", smoke, *options.split(), "--out", tmp_path / "out")
-    assert done.code == 2, done.err
-    assert all(word in done.err for word in words), done.err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("command", ["rollout", "cold-start", "recipes show", "report fidelity"])
-def test_other_commands_refuse_a_slip(gspo_here: Gspo, smoke: Path, tmp_path: Path, command: str) -> None:
-    out = () if command == "recipes show" else ("--out", tmp_path / "out")
-    done = gspo_here(*command.split(), smoke, "--set", "algo.clp.hihg=5", *out)
-    assert done.code == 2 and "unknown key 'algo.clp'" in done.err, done.err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("options", ["--grid algo.lr=1,2", "--tuned x", "quickstart-dense"])
-def test_a_resume_refuses_what_it_cannot_take(gspo_here: Gspo, tmp_path: Path, options: str) -> None:
-    done = gspo_here("train", *options.split(), "--resume", tmp_path)
-    assert done.code == 2 and "with --resume" in done.err, done.err
 
 
 @pytest.mark.slow

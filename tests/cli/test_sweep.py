@@ -19,25 +19,6 @@ def test_a_dry_run_counts_the_runs_and_writes_nothing(gspo_here: Gspo, smoke: Pa
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (("--sweep", "train.lr=1e-4"), "2 to 100 different values"),
-        (("--sweep", "train.lrr=1e-4,2e-4"), "lrr"),
-        (("--sweep", "train.lr=1e-4,fast"), "train.lr"),
-        (("--sweep", "train.lr=1e-4,2e-4", "--grid", "algo.lr=1e-4,2e-4"), "--grid and --sweep"),
-        (("--sweep", "train.lr=1e-4,2e-4", "--resume", "x"), "--sweep with --resume"),
-    ],
-)
-def test_a_sweep_that_cannot_be_trained_writes_nothing(
-    gspo_here: Gspo, smoke: Path, tmp_path: Path, options: tuple[str, ...], why: str
-) -> None:
-    recipe = () if "--resume" in options else (smoke,)
-    done = gspo_here("train", *recipe, *options, "--out", tmp_path / "out")
-    assert done.code == 2 and why in done.err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow
 def test_cells_train_resume_and_make_a_map(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     place = ("--out", tmp_path)

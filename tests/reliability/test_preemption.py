@@ -17,7 +17,7 @@ from crashes import difference
 from program import Forked, Gspo, Spawned, strict_lines
 
 from gspo_cli.config import Recipe
-from gspo_cli.training import loop, rollout_queue, run
+from gspo_cli.training import loop, rollout_queue
 from gspo_cli.training.session import CODES, Interruption, Signals
 from gspo_cli.training.state import checkpoints
 
@@ -34,7 +34,7 @@ def quick_evaluation() -> None:
     """The benchmark's place, without its 200 problems."""
     from gspo_cli.types import StepMetrics
 
-    run.measure_all = lambda *_: StepMetrics({"eval/arithmetic/avg@1": 0.5})  # type: ignore[assignment]
+    loop.measure_all = lambda *_: StepMetrics({"eval/arithmetic/avg@1": 0.5})  # type: ignore[assignment]
 
 
 def send_within(owner: Any, name: str, call: int, number: signal.Signals) -> None:
@@ -54,7 +54,7 @@ PHASES: dict[str, tuple[Any, str, int]] = {
     "sampling": (rollout_queue, "collect", 2),
     "updating": (loop, "update", 3),
     "saving": (checkpoints, "generator_tensors", 2),
-    "evaluating": (run, "measure_all", 2),
+    "evaluating": (loop, "measure_all", 2),
 }
 
 
