@@ -104,7 +104,10 @@ Format = Annotated[
     str | None,
     typer.Option("--format", help="svg, png, pdf, or several, comma-separated.", show_default="svg,png; pdf for paper"),
 ]
-FigureWidth = Annotated[str | None, typer.Option("--paper", help="column (3.25 in) or page (7 in).")]
+FigureWidth = Annotated[
+    str | None,
+    typer.Option("--paper", help="column (3.25 in) or page (7 in); puts notes into a .tex file, not the figure."),
+]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Answers to grade at once.", show_default="one per physical core")
 ]

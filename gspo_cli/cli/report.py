@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gspo_cli.cli import console, options
-from gspo_cli.cli.options import Format, Json, Results, Study, parse_seeds
+from gspo_cli.cli.options import FigureWidth, Format, Json, Results, Study, parse_seeds
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
     from gspo_cli.report.compare.result import Found
 
 app = typer.Typer(help="Compare and plot runs; look up metrics and algorithms.", no_args_is_help=True)
-
-Paper = Annotated[
-    str | None,
-    typer.Option("--paper", help="column (3.25 in) or page (7 in); puts notes into a .tex file, not the figure."),
-]
 
 
 class Requirement(StrEnum):
@@ -285,7 +280,7 @@ def plots(
     study: Study = None,
     out: Results = Path("results"),
     format_: Format = None,
-    paper: Paper = None,
+    paper: FigureWidth = None,
     json_: Json = False,
 ) -> None:
     """Plot a study's rewards, clip fractions, expert volatility and Routing Replay, as images with their data.
@@ -379,7 +374,7 @@ def batch(
         Path | None, typer.Option(help="Folder for the figures.", show_default="batch-report beside the batch")
     ] = None,
     format_: Format = None,
-    paper: Paper = None,
+    paper: FigureWidth = None,
     json_: Json = False,
 ) -> None:
     """Compare every algorithm's loss, weights, clipping and gradient on one stored batch, with three figures.

@@ -138,9 +138,9 @@ def path(
         gspo runs path my-study/gspo-s0 --json
     """
     from gspo_cli.report.runs.facts import find_run
-    from gspo_cli.report.runs.folders import newest_study
+    from gspo_cli.runlog.folder import newest_run
 
-    study = newest_study(out) if name is None else out / name
+    study = newest_run(out).parent if name is None else out / name
     folder = study if study.is_dir() or name is None else find_run(name, out).folder
     console.print_result({"path": str(folder)}, json_)
 
@@ -237,10 +237,10 @@ def verify(
     """
     from dataclasses import asdict
 
-    from gspo_cli.report.runs.folders import newest_study
     from gspo_cli.report.verify import verify as verify_path
+    from gspo_cli.runlog.folder import newest_run
 
-    target = newest_study(out) if what is None else Path(what) if Path(what).exists() else out / what
+    target = newest_run(out).parent if what is None else Path(what) if Path(what).exists() else out / what
     result = verify_path(target)
     if json_:
         console.print_json({"path": str(target), "ok": not result.problems} | asdict(result))

@@ -1,4 +1,4 @@
-"""What an exporter gives: a sink that takes the rows of one run, in the order of its log."""
+"""What an exporter is: it takes the rows of one run, in the order of its log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
-
-from gspo_cli.errors import GspoError
 
 StepAxis = Literal["rollout_batch", "update"]
 
@@ -38,8 +36,11 @@ class Origin:
     config: dict[str, Any]
 
 
-class Sink(Protocol):
+class Exporter(Protocol):
     """One run in one tracker."""
+
+    def __init__(self, origin: Origin, folder: Path) -> None:
+        """Will write into an empty folder. Errors: ImportError without the tracker's library."""
 
     def write(self, rows: Sequence[LogRow]) -> None:
         """Takes more rows; afterwards they are on the disk."""
@@ -47,20 +48,6 @@ class Sink(Protocol):
     def close(self) -> None:
         """No row follows."""
 
-
-class Exporter(Protocol):
-    """A tracker; a module or an object."""
-
-    def open_sink(self, origin: Origin, folder: Path) -> Sink:
-        """A sink that writes into an empty folder. Errors: GspoError if the tracker's library is not installed."""
-
-    def how_to_read(self, folder: Path) -> str:
+    @staticmethod
+    def how_to_read(folder: Path) -> str:
         """The command that shows what lies in a folder of mirrored runs."""
-
-
-def missing(library: str) -> GspoError:
-    """The library of an exporter is not there."""
-    return GspoError(
-        f"{library} is not installed", f"the exporter writes with {library}'s own library",
-        f"pip install 'gspo[{library}]'",
-    )  # fmt: skip

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.exporters import tensorboard, trackio, wandb
-from gspo_cli.exporters.contract import Exporter, LogRow, Origin, Sink, missing
+from gspo_cli.exporters.contract import Exporter, LogRow, Origin
+from gspo_cli.exporters.tensorboard import EventFile
+from gspo_cli.exporters.trackio import ProjectRun
+from gspo_cli.exporters.wandb import OfflineRun
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.checksums import refuse_damaged
 from gspo_cli.runlog.log import split_torn
 from gspo_cli.runlog.strict_json import parse_object, read_object
 
-EXPORTERS: dict[str, Exporter] = {"tensorboard": tensorboard, "wandb": wandb, "trackio": trackio}
-"""To add one: a module with `open_sink` and `how_to_read`, and an entry here."""
+EXPORTERS: dict[str, type[Exporter]] = {"tensorboard": EventFile, "wandb": OfflineRun, "trackio": ProjectRun}
+"""To add one: a class in a module of its own, and an entry here; named like the library that it needs."""
 KEYS = ("seq", "step", "kind", "mini_batch", "time", "attempt")
 """What a line of `perf.jsonl` says of itself; the rest are measurements."""
 
@@ -100,7 +102,7 @@ class Mirror:
 
     def __init__(self, run: Path, tracker: str) -> None:
         self.run, self.folder, self.num_rows = run, place(run, tracker) / run.name, 0
-        self._exporter: Exporter = EXPORTERS[tracker]
+        self._tracker = tracker
         self._tail, self._sink = self._begin()
 
     def catch_up(self) -> None:
@@ -126,7 +128,7 @@ class Mirror:
         """Ends the mirror."""
         self._sink.close()
 
-    def _begin(self) -> tuple[Tail, Sink]:
+    def _begin(self) -> tuple[Tail, Exporter]:
         try:
             if self.folder.exists():
                 fs.remove_tree(self.folder)
@@ -137,12 +139,24 @@ class Mirror:
         about, study = read_object(self.run / "run.json"), self.run.resolve().parent.name
         config = read_object(self.run / "config.json")
         origin = Origin(str(about["run_id"]), study, self.run.name, str(about["arm"]), config)
-        return Tail(self.run), self._exporter.open_sink(origin, self.folder)
+        try:
+            return Tail(self.run), EXPORTERS[self._tracker](origin, self.folder)
+        except ImportError as error:
+            raise missing(self._tracker) from error
 
 
 def place(study: Path, tracker: str) -> Path:
     """Where the mirrors of a study, or of a run's study, lie: beside the runs, whose folders nothing else writes to."""
     return (study.parent if (study / "run.json").is_file() else study) / tracker
+
+
+def missing(tracker: str) -> GspoError:
+    """The library of a tracker is not there."""
+    return GspoError(
+        f"{tracker} is not installed",
+        f"the exporter writes with {tracker}'s own library",
+        f"pip install 'gspo[{tracker}]'",
+    )
 
 
 def check(tracker: str) -> None:

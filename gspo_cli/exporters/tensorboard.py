@@ -7,31 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from gspo_cli.exporters.contract import LogRow, Origin, missing
-
-
-def open_sink(origin: Origin, folder: Path) -> EventFile:
-    """One event file. Errors: GspoError if tensorboard is not installed."""
-    del origin  # TensorBoard knows a run by its folder
-    try:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise missing("tensorboard") from error
-    return EventFile(EventFileWriter(str(folder)))
-
-
-def how_to_read(folder: Path) -> str:
-    """The command that shows the runs."""
-    return f"tensorboard --logdir {folder}"
+from gspo_cli.exporters.contract import LogRow, Origin
 
 
 class EventFile:
     """The event file of a run."""
 
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
+    def __init__(self, _: Origin, folder: Path) -> None:  # TensorBoard knows a run by its folder
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._writer = EventFileWriter(str(folder))
 
     def write(self, rows: Sequence[LogRow]) -> None:
         """One event a row."""
@@ -46,3 +32,8 @@ class EventFile:
     def close(self) -> None:
         """Writes what is queued and ends the writer's thread."""
         self._writer.close()
+
+    @staticmethod
+    def how_to_read(folder: Path) -> str:
+        """The command that shows the runs."""
+        return f"tensorboard --logdir {folder}"

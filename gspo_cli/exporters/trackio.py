@@ -10,56 +10,39 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.exporters.contract import LogRow, Origin, missing
+from gspo_cli.exporters.contract import LogRow, Origin
 
 HUB_KEYS = ("TRACKIO_DATASET_ID", "TRACKIO_BUCKET_ID", "SPACE_REPO_NAME")
 """Variables by which the storage would send what it holds to the hub."""
 
 
-def open_sink(origin: Origin, folder: Path) -> ProjectRun:
-    """One run of the study's project, without any earlier rows.
-
-    Errors: GspoError if trackio is not installed, if it already keeps another folder in this process, or refuses the
-    study's name.
-    """
-    place = folder.parent.resolve()
-    os.environ["TRACKIO_DIR"] = str(place)  # read on import, as are those that follow
-    for key in HUB_KEYS:
-        os.environ.pop(key, None)
-    try:
-        from trackio import sqlite_storage
-    except ImportError as error:
-        raise missing("trackio") from error
-    if place != sqlite_storage.TRACKIO_DIR:
-        raise GspoError(
-            f"trackio cannot write to {place}",
-            f"this process already keeps {sqlite_storage.TRACKIO_DIR}, and trackio has one folder in a process",
-            "export each study with a command of its own",
-        )
-    storage = sqlite_storage.SQLiteStorage
-    try:
-        storage.validate_project_name(origin.study)
-    except ValueError as error:
-        raise GspoError(
-            f"trackio refuses the name of the study {origin.study}", str(error), "rename the study's folder"
-        ) from error
-    storage.delete_run(origin.study, origin.run, origin.run_id)
-    return ProjectRun(storage, origin)
-
-
-def how_to_read(folder: Path) -> str:
-    """The command that shows the runs."""
-    return f"TRACKIO_DIR={folder.resolve()} trackio show --project {folder.resolve().parent.name}"
-
-
 class ProjectRun:
-    """A run of the project."""
+    """One run of the study's project, without any earlier rows."""
 
-    def __init__(self, storage: Any, origin: Origin) -> None:
-        self._storage, self._origin = storage, origin
+    def __init__(self, origin: Origin, folder: Path) -> None:
+        """Errors: GspoError if trackio already keeps another folder in this process, or refuses the study's name."""
+        place = folder.parent.resolve()
+        os.environ["TRACKIO_DIR"] = str(place)  # read on import, as are those that follow
+        for key in HUB_KEYS:
+            os.environ.pop(key, None)
+        from trackio import sqlite_storage
+
+        if place != sqlite_storage.TRACKIO_DIR:
+            raise GspoError(
+                f"trackio cannot write to {place}",
+                f"this process already keeps {sqlite_storage.TRACKIO_DIR}, and trackio has one folder in a process",
+                "export each study with a command of its own",
+            )
+        self._storage, self._origin = sqlite_storage.SQLiteStorage, origin
+        try:
+            self._storage.validate_project_name(origin.study)
+        except ValueError as error:
+            raise GspoError(
+                f"trackio refuses the name of the study {origin.study}", str(error), "rename the study's folder"
+            ) from error
+        self._storage.delete_run(origin.study, origin.run, origin.run_id)
 
     def write(self, rows: Sequence[LogRow]) -> None:
         """One row a row, in one transaction; an arm is a group of the dashboard."""
@@ -72,3 +55,8 @@ class ProjectRun:
 
     def close(self) -> None:
         """Every write is on the disk already."""
+
+    @staticmethod
+    def how_to_read(folder: Path) -> str:
+        """The command that shows the runs."""
+        return f"TRACKIO_DIR={folder.resolve()} trackio show --project {folder.resolve().parent.name}"

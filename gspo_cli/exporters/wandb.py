@@ -9,39 +9,25 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from gspo_cli.exporters.contract import LogRow, Origin, missing
-
-
-def open_sink(origin: Origin, folder: Path) -> OfflineRun:
-    """One offline run with our id, so that sending it twice makes no second one. Errors: GspoError without wandb."""
-    os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; it would report crashes over the network
-    try:
-        import wandb
-    except ImportError as error:
-        raise missing("wandb") from error
-    settings = wandb.Settings(
-        silent=True, console="off", disable_git=True, disable_code=True, save_code=False, disable_job_creation=True,
-        x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
-    )  # fmt: skip
-    run = wandb.init(
-        mode="offline", dir=str(folder), project=origin.study, group=origin.arm, name=origin.run, id=origin.run_id,
-        config=origin.config, settings=settings, reinit="create_new",
-    )  # fmt: skip
-    return OfflineRun(run)
-
-
-def how_to_read(folder: Path) -> str:
-    """The command that sends the runs."""
-    return f"wandb sync {folder}/*/wandb/offline-run-*"
+from gspo_cli.exporters.contract import LogRow, Origin
 
 
 class OfflineRun:
-    """The offline run."""
+    """The offline run, with our id, so that sending it twice makes no second one."""
 
-    def __init__(self, run: Any) -> None:
-        self._run = run
+    def __init__(self, origin: Origin, folder: Path) -> None:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; it would report crashes over the network
+        import wandb
+
+        settings = wandb.Settings(
+            silent=True, console="off", disable_git=True, disable_code=True, save_code=False, disable_job_creation=True,
+            x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
+        )  # fmt: skip
+        self._run = wandb.init(
+            mode="offline", dir=str(folder), project=origin.study, group=origin.arm, name=origin.run, id=origin.run_id,
+            config=origin.config, settings=settings, reinit="create_new",
+        )  # fmt: skip
         self._known: set[str] = set()
         """Names, or their beginnings, that have an x axis."""
 
@@ -58,3 +44,8 @@ class OfflineRun:
     def close(self) -> None:
         """Ends the run and wandb's process for it."""
         self._run.finish()
+
+    @staticmethod
+    def how_to_read(folder: Path) -> str:
+        """The command that sends the runs."""
+        return f"wandb sync {folder}/*/wandb/offline-run-*"

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,23 @@ def writable(folder: Path) -> Iterator[None]:
 
 def newest_run(out: Path) -> Path:
     """The run under `out` that was started last, `published` excluded. Errors: GspoError if there is none."""
-    files = (p for p in out.glob("*/*/run.json") if p.is_file() and p.parts[-3] != "published")
-    runs = [(_created(p), p.parent) for p in files]
-    if not runs:
-        raise GspoError(f"no runs under {out}", "no folder there holds a run.json", "train first: gspo train")
-    return max(runs)[1]
+    files = [p for p in out.glob("*/*/run.json") if p.is_file() and p.parts[-3] != "published"]
+    if not files:
+        raise GspoError(
+            f"no runs under {out}",
+            "no folder <study>/<run>/ there has a run.json",
+            "train first (`gspo train`), or give a path or `--out ROOT`",
+        )
+    return max((_time(_created(p)), p.parent) for p in files)[1]
+
+
+def _time(created: str) -> datetime:
+    """Runs without a readable time count as the oldest."""
+    try:
+        time = datetime.fromisoformat(created)
+    except ValueError:
+        time = datetime.min
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _created(run_json: Path) -> str:

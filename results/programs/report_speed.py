@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from measuring import interleave, shown, spread, write
 
-sys.path.append(str(Path(__file__).parents[2] / "tests" / "report"))
+sys.path += [str(Path(__file__).parents[2] / "tests" / folder) for folder in ("", "report")]
 from compare_studies import change, write_run
 from report_runs import canonical
 

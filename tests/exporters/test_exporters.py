@@ -198,13 +198,16 @@ def test_what_cannot_be_exported_is_said(study: Path, spoil: Callable[[Path], No
 
 def test_a_full_disk_is_a_storage_error(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
+        def __init__(self, *_: object) -> None:
+            pass
+
         def write(self, _rows: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("gspo_cli.exporters.tensorboard.open_sink", lambda *_: Full())
+    monkeypatch.setitem(EXPORTERS, "tensorboard", Full)
     with pytest.raises(GspoError, match="cannot write") as caught:
         mirror.export(study, "tensorboard")
     assert caught.value.code is ExitCode.STORAGE and "No space left" in caught.value.why

@@ -24,7 +24,7 @@ from gspo_cli.models.files import check_model_folder, check_source
 from gspo_cli.report.page.html import shown
 from gspo_cli.report.page.serve import PageServer, now_table
 from gspo_cli.report.runs.facts import read_events
-from gspo_cli.report.runs.folders import newest_study, read_study
+from gspo_cli.report.runs.folders import read_study
 from gspo_cli.rewards.code.code_tests import MAX_OPCODES, BadTests, CodeTests, unpack_tests
 from gspo_cli.rewards.code.outputs import same_value
 from gspo_cli.rewards.graders import GRADERS, read_rows
@@ -65,7 +65,6 @@ def test_a_pipe_is_no_file_of_a_run(run: Path, name: str) -> None:
         parts_of(read)
     if name == "run.json":
         parts_of(lambda: newest_run(run.parents[1]))
-        parts_of(lambda: newest_study(run.parents[1]))
     if name == "events.jsonl":
         assert read_events(run) == []
 

@@ -87,7 +87,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("free_kib", [0, 4, 16, 64, 256, 1024])
+@pytest.mark.parametrize("free_kib", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (4, 16, 64)), 256, 1024])
 def test_a_disk_that_fills_ends_with_the_code_of_storage_and_goes_on_later(
     start: Path, small_disk: Path, tmp_path: Path, free_kib: int
 ) -> None:

@@ -19,16 +19,18 @@ from gspo_cli.runlog.checksums import write_run_checksums
 STEPS = 10_000
 
 
-def test_compare_loads_neither_torch_nor_the_test_oracle(tmp_path: Path) -> None:
+def test_reports_load_neither_torch_nor_the_test_oracle(tmp_path: Path) -> None:
     for arm in ("grpo", "gspo"):
         for seed in range(3):
             write_run(tmp_path / "demo", arm, seed, [0.5 + seed / 100 + (arm == "gspo") * seed / 50] * 20)
     program = (
         "import sys; from gspo_cli.cli.report import app\n"
-        "assert not {'scipy', 'pandas', 'pyarrow'} & set(sys.modules)\n"
+        "assert not {'scipy', 'pandas', 'pyarrow', 'matplotlib'} & set(sys.modules)\n"
         f"app(['compare', '--out', {str(tmp_path)!r}], standalone_mode=False)\n"
         "assert 'scipy' in sys.modules\n"
         "assert not {'torch', 'transformers', 'matplotlib', 'statsmodels'} & set(sys.modules)\n"
+        f"app(['plots', '--out', {str(tmp_path)!r}], standalone_mode=False)\n"
+        "assert 'matplotlib' in sys.modules and not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ import pytest
 from compare_studies import D1, change, flat, put, write_study
 from program import Gspo
 
+from gspo_cli.report.figures.plots import PlotResult
 from gspo_cli.report.page.html import short_hashes
 from gspo_cli.sanitize import excerpt
 
@@ -98,6 +99,7 @@ def test_the_page_holds_what_the_commands_say(study: Path, page: str, gspo_here:
     for row in json.loads((study / "claims.json").read_text())["rows"]:
         assert row["claim"] in text
     assert page.count("<svg") == page.count("</svg>") >= 1
+    assert "<h3>Mean reward</h3>" in page and page.count('class="sideways"') == page.count('class="picture"') > 0
     for run in compared["runs"]:
         assert run["run_id"] in text and run["log_sha256"] in text
     assert "algo.name" in text and "Rollout batch 10, seed 0" in text
@@ -129,6 +131,13 @@ def test_what_is_shown_of_a_text() -> None:
     assert excerpt("שלום") == "שלום"
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of a page's time."""
+    monkeypatch.setattr("gspo_cli.report.page.html.plot", lambda _: PlotResult())
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_a_study_of_one_arm_and_one_without_stored_batches(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "alone", arms=["gspo"], seeds=2)
     done = gspo_here("report", "html", str(study), "--json")
@@ -137,6 +146,7 @@ def test_a_study_of_one_arm_and_one_without_stored_batches(tmp_path: Path, gspo_
     assert "Nothing is compared" in text and "rollout.store" in text
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_refused_comparison_lists_its_reasons(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "demo")
     change(study / "gspo-s1" / "run.json", {"data_sha256": "e" * 64})
@@ -193,10 +203,3 @@ def test_long_hashes_are_cut_and_shown_whole_on_demand() -> None:
     cell = str(short_hashes(f"<b> {whole} at x"))
     assert cell == f'&lt;b&gt; <span class="hash" title="{whole}">{whole[:12]}…</span> at x'
     assert str(short_hashes("deadbeef, 3.5")) == "deadbeef, 3.5"
-
-
-def test_figures_have_titles_and_a_hint_on_a_narrow_screen(tmp_path: Path, gspo_here: Gspo) -> None:
-    study = write_study(tmp_path / "demo", flat(D1))
-    assert gspo_here("report", "html", study).code == 0
-    text = (study / "report.html").read_text()
-    assert "<h3>Mean reward</h3>" in text and text.count('class="sideways"') == text.count('class="picture"') > 0

@@ -221,7 +221,7 @@ def test_study_by_path_by_name_and_one_run(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_is_missing_is_said_in_three_parts(tmp_path: Path) -> None:
     (tmp_path / "quickstart").mkdir()
-    for name, message in (("quickstar", "no study 'quickstar'"), ("quickstart", "no run in"), (None, "no study under")):
+    for name, message in (("quickstar", "no study 'quickstar'"), ("quickstart", "no run in"), (None, "no runs under")):
         with pytest.raises(GspoError, match=message) as caught:
             find_study(name, tmp_path)
         assert caught.value.code == ExitCode.USER_ERROR

@@ -114,7 +114,7 @@ def test_stored_responses(study: Path) -> None:
 
 
 def test_what_cannot_be_read_is_said_in_three_parts(tmp_path: Path) -> None:
-    with pytest.raises(GspoError, match="no study under") as nothing:
+    with pytest.raises(GspoError, match="no runs under") as nothing:
         load_study(out=tmp_path)
     assert nothing.value.code == ExitCode.USER_ERROR and nothing.value.hint
     folder = write_run(tmp_path / "s", "grpo", 0, records("grpo", 0, 2))

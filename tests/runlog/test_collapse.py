@@ -95,4 +95,4 @@ def test_online_it_is_seen_when_it_happens() -> None:
 
 
 def test_long_runs_are_quick() -> None:
-    assert not has_collapsed(batches([0.5] * 100_000), 10_000)
+    assert not has_collapsed(batches([0.5] * 20_000), 2_000)

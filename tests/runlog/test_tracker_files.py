@@ -112,8 +112,8 @@ def test_a_file_cut_off_or_changed_is_refused(tmp_path: Path, gspo_here: Gspo, k
     for bad in (whole[:-3], bytes(flipped), b"", b"not a log" * 9, bytes(40)):
         file.write_bytes(bad)
         assert "cannot import" in refused(folder), bad[:9]
-        done = gspo_here("runs", "import", str(folder), "--algo", "grpo", "--name", "t", "--out", str(tmp_path))
-        assert done.code == 2 and done.err.count("\n") == 3 and not (tmp_path / "t").exists(), done.err
+    done = gspo_here("runs", "import", str(folder), "--algo", "grpo", "--name", "t", "--out", str(tmp_path))
+    assert done.code == 2 and done.err.count("\n") == 3 and not (tmp_path / "t").exists(), done.err
     file.write_bytes(whole)
     assert read_trainer_log(folder)[0] == "trl"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import itertools
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,9 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.runs.archive import SUFFIX, unpack
 from gspo_cli.report.runs.reader import corrupt
 from gspo_cli.report.runs.synthetic import synthetic_settings
+from gspo_cli.runlog.folder import newest_run
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.sanitize import sanitize
-
-PUBLISHED = "published"
-"""Committed evidence under the output root; never the newest study."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ def find_study(name: str | None, root: Path) -> Study:
     Errors: GspoError if there is none, or if it holds no run.
     """
     if name is None:
-        return read_study(newest_study(root))
+        return read_study(newest_run(root).parent)
     for folder in (Path(name), root / name):
         if folder.is_dir():
             return read_study(folder)
@@ -67,21 +64,6 @@ def find_study(name: str | None, root: Path) -> Study:
         f"it is neither a folder nor a name under {root}",
         f"did you mean {near[0]!r}?" if near else "give the path of a study, or its root with `--out ROOT`",
     )
-
-
-def newest_study(root: Path) -> Path:
-    """The study with the newest run (`created` in its `run.json`), except `published/`.
-
-    Errors: GspoError if there is no run under `root`.
-    """
-    files = [p for p in root.glob("*/*/run.json") if p.parent.parent.name != PUBLISHED]
-    if not files:
-        raise GspoError(
-            f"no study under {root}",
-            "no folder <study>/<run>/ in it has a run.json",
-            "train first (`gspo train`), or give the path of a study or `--out ROOT`",
-        )
-    return max((_created(p), p.parent.parent) for p in files)[1]
 
 
 def read_study(folder: Path) -> Study:
@@ -108,14 +90,6 @@ def read_study(folder: Path) -> Study:
                 ExitCode.CHECK_FAILED,
             )
     return Study(folder, tuple(runs))
-
-
-def _created(file: Path) -> datetime:
-    try:
-        created = datetime.fromisoformat(read_object(file)["created"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise corrupt(str(file), f"`created` is not an ISO time: {error}") from error
-    return created if created.tzinfo else created.replace(tzinfo=UTC)
 
 
 def _read_run(folder: Path) -> StoredRun:

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from gspo_cli.report.runs.folders import StoredRun
-from gspo_cli.report.runs.reader import Columns, LineIndex, LogReader, corrupt, read_fast, read_strict
+from gspo_cli.report.runs.reader import Columns, LogReader, corrupt, lines_by_kind, read_fast, read_strict
 from gspo_cli.stats.problems import Array
 
 Wanted = Mapping[str, Collection[str]]
@@ -83,16 +83,15 @@ def load_perf(path: Path) -> pd.DataFrame:
 def _columns(reader: LogReader, block: bytes, wanted: Wanted, counts: bool) -> list[tuple[Columns, Names]]:
     """The current block as columns: kind by kind if the fast parser can be trusted with every kind, else in one piece
     by the strict one."""
-    index, parts = LineIndex(block), []
-    for kind in wanted:
-        if lines := index.select(kind, counts):
-            names = _matching_names(wanted[kind], lines)
+    if (by_kind := lines_by_kind(block, wanted, counts)) is not None:
+        parts = []
+        for kind, lines in by_kind.items():
+            names = _matching_names(wanted[kind], b"".join(lines))
             table = read_fast(lines, _schema(names))
             if table is None or table["seq"].null_count or table["step"].null_count:
                 break
             parts.append((Columns(reader, table), {kind: names}))
-    else:
-        if index.is_complete:
+        else:
             return parts
     columns = Columns(reader, read_strict(reader, block))
     logged = b"".join(b'"%b"' % name.encode("utf-8", "replace") for name in columns.keys("metrics"))

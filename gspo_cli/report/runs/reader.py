@@ -1,12 +1,9 @@
-"""Read a log in blocks of whole lines: as columns by Arrow where the lines' form is safe for it, else as strict JSON.
-
-X = bytes of a block, N = its lines
-"""
+"""Read a log in blocks of whole lines: as columns by Arrow where the form of the lines is safe, else as strict JSON."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +21,9 @@ from gspo_cli.stats.problems import Array
 
 BLOCK = 1 << 24
 """Bytes that are read, hashed and parsed at a time."""
-OPEN, CLOSE, NEWLINE = b"{}\n"
 COUNTS, KIND = b'{"counts":{', b',"kind":"'
 """How `RunLog` begins a line, and what follows the counts, which hold no nested object."""
-KINDS = ("rollout", "update", "step", "eval")
+KINDS = (b"rollout", b"update", b"step", b"eval")
 MOST = 1e90
 """Cubes of larger numbers overflow."""
 NON_FINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
@@ -101,45 +97,19 @@ class LogReader:
         return records
 
 
-class LineIndex:
-    """The lines of a block by kind, found without parsing them; about a third faster than to parse every line."""
-
-    def __init__(self, block: bytes) -> None:
-        self._block = block
-        bytes_X = np.frombuffer(block, np.uint8)
-        self._starts_N, self._ends_N = _line_bounds(bytes_X)
-        closing = np.append(np.flatnonzero(bytes_X == CLOSE), len(block) - 1)
-        self._after_counts_N = closing[np.searchsorted(closing, self._starts_N)] + 1
-        canonical_N = _text_at(bytes_X, self._starts_N, COUNTS)
-        self._kind_N = np.full(len(canonical_N), -1)
-        """Positions in `KINDS`; -1 for a line that `RunLog` did not write like this."""
-        for code, kind in enumerate(KINDS):
-            has_kind_N = _text_at(bytes_X, self._after_counts_N, KIND + b'%b"' % kind.encode())
-            self._kind_N[canonical_N & has_kind_N] = code
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every line has the form that `RunLog` writes, so that its kind is known."""
-        return bool((self._kind_N >= 0).all())
-
-    def select(self, kind: str, counts: bool = True) -> bytes:
-        """The lines of a kind, with or without their counts."""
-        rows = np.flatnonzero(self._kind_N == KINDS.index(kind))
-        starts_N = (self._starts_N if counts else self._after_counts_N)[rows] + 1
-        bounds = zip(starts_N.tolist(), self._ends_N[rows].tolist(), strict=True)
-        return b"{".join([b"", *(self._block[start:end] for start, end in bounds)])
-
-
-def _line_bounds(bytes_X: Array) -> tuple[Array, Array]:
-    """The first byte of each line and of the line after it, both [N]."""
-    ends_N = np.flatnonzero(bytes_X == NEWLINE) + 1
-    return np.append(0, ends_N)[:-1], ends_N
-
-
-def _text_at(bytes_X: Array, starts_N: Array, text: bytes) -> Array:
-    """Whether the text begins at each position: bool [N]."""
-    positions = np.minimum(starts_N[:, None] + np.arange(len(text)), len(bytes_X) - 1)
-    return np.asarray((bytes_X[positions] == np.frombuffer(text, np.uint8)).all(axis=1))
+def lines_by_kind(block: bytes, wanted: Collection[str], counts: bool) -> dict[str, list[bytes]] | None:
+    """The lines of the wanted kinds, found without parsing them, with or without their counts; None if a line of the
+    block has another form than `RunLog` writes. About a third faster than to parse every line."""
+    found: dict[bytes, list[bytes]] = {kind.encode(): [] for kind in wanted}
+    for line in block[:-1].split(b"\n"):
+        after_counts = line.find(b"}") + 1
+        begin = after_counts + len(KIND)
+        kind = line[begin : line.find(b'"', begin)]
+        if not line.startswith(COUNTS) or line[after_counts:begin] != KIND or kind not in KINDS:
+            return None
+        if kind in found:
+            found[kind].append(line if counts else b"{" + line[after_counts + 1 :])
+    return {kind.decode(): lines for kind, lines in found.items() if lines}
 
 
 class Columns:
@@ -206,10 +176,22 @@ class Columns:
         return np.where(missing, np.array([*NON_FINITE.values(), np.nan])[words], values), ~missing | (words >= 0)
 
 
-def read_fast(block: bytes, schema: pa.Schema) -> pa.Table | None:
-    """The columns of the schema, parsed by Arrow, one row a line; None where Arrow is too lenient to be trusted."""
-    num_lines = _num_plain_lines(block) if block else 0
-    if not num_lines:
+def read_fast(lines: list[bytes], schema: pa.Schema) -> pa.Table | None:
+    """The columns of the schema, parsed by Arrow, one row a line; None where Arrow is too lenient to be trusted.
+
+    Arrow accepts NaN and infinities, a byte order mark, two objects on one line and one on two; deep nesting kills the
+    process. `}\\n{` cannot occur inside a JSON object, so if all lines begin and end with braces, and there are as many
+    rows as lines, each line holds exactly one object.
+    """
+    block = b"\n".join(lines)
+    # a single byte is found far faster than a word, and a log hardly ever has these
+    words = ((b"N", b"NaN"), (b"I", b"Inf"), (b"[", b"["))
+    if not block.isascii() or any(first in block and word in block for first, word in words):
+        return None
+    if not all(
+        line.startswith(b"{") and line.endswith(b"}") and len(line) < MAX_LINE and line.count(b"{") <= 8
+        for line in lines
+    ):
         return None
     read = pa.json.ReadOptions(use_threads=False, block_size=len(block))
     parse = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -217,7 +199,7 @@ def read_fast(block: bytes, schema: pa.Schema) -> pa.Table | None:
         table = pa.json.read_json(pa.BufferReader(block), read, parse)
     except pa.ArrowInvalid:
         return None
-    return table if table.num_rows == num_lines else None
+    return table if table.num_rows == len(lines) else None
 
 
 def read_strict(reader: LogReader, block: bytes) -> pa.Table:
@@ -230,26 +212,3 @@ def read_strict(reader: LogReader, block: bytes) -> pa.Table:
         return pa.Table.from_struct_array(pa.chunked_array([pa.array(records)]))
     except (pa.ArrowInvalid, OverflowError) as error:
         raise reader.corrupt(0, f"here or in a later line a value changes its type: {error}") from error
-
-
-def _num_plain_lines(block: bytes) -> int:
-    """The number of lines if Arrow reads the block as strictly as `parse_object` does, else 0.
-
-    Arrow accepts NaN and infinities, a byte order mark, two objects on one line and one on two; deep nesting kills the
-    process. `}\\n{` cannot occur inside a JSON object, so if all lines begin and end with braces, and there are as many
-    rows as lines, each line holds exactly one object.
-    """
-    # a single byte is found far faster than a word, and a log hardly ever has these
-    words = ((b"N", b"NaN"), (b"I", b"Inf"), (b"[", b"["))
-    if not block.isascii() or any(first in block and word in block for first, word in words):
-        return 0
-    bytes_X = np.frombuffer(block, np.uint8)
-    starts_N, ends_N = _line_bounds(bytes_X)
-    braces_N = np.diff(np.searchsorted(np.flatnonzero(bytes_X == OPEN), np.append(0, ends_N)))
-    plain = (
-        (bytes_X[starts_N] == OPEN).all()
-        and (bytes_X[ends_N - 2] == CLOSE).all()
-        and (ends_N - starts_N).max() <= MAX_LINE
-        and braces_N.max() <= 8
-    )
-    return len(ends_N) if plain else 0
