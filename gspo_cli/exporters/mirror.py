@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -219,3 +221,26 @@ def follow(
 
 def _with_log(study: Path) -> list[Path]:
     return [path.parent for path in sorted([*study.glob("metrics.jsonl"), *study.glob("*/metrics.jsonl")])]
+
+
+def main() -> int:
+    """The process that keeps one tracker up with a study, which `--report-to` starts: follows the study `argv[1]` for
+    the tracker `argv[2]` until stdin ends, then writes what has come since.
+
+    The parent holds the other end of stdin, so this process ends with it. Prints how to read the mirror, or the error.
+    """
+    study, tracker = Path(sys.argv[1]), sys.argv[2]
+    ended = threading.Event()
+
+    def wait_for_end() -> None:
+        sys.stdin.buffer.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    try:
+        follow(study, tracker, pause=ended.wait, ended=ended.is_set)
+    except GspoError as error:
+        print(f"{error.message}: {error.why}", flush=True)
+        return int(error.code)
+    print(EXPORTERS[tracker].how_to_read(place(study, tracker)), flush=True)
+    return 0

@@ -24,7 +24,7 @@ def reporting(study: Path, trackers: list[str], note: Callable[[str], None]) -> 
     outputs = [tempfile.TemporaryFile() for _ in trackers]  # noqa: SIM115 - closed below
     followers = [
         subprocess.Popen(
-            [*same_package("gspo_cli.exporters.follower:main"), str(study), tracker],
+            [*same_package("gspo_cli.exporters.mirror:main"), str(study), tracker],
             stdin=subprocess.PIPE, stdout=output, stderr=output, process_group=0,
         )
         for tracker, output in zip(trackers, outputs, strict=True)

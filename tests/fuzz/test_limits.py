@@ -117,7 +117,7 @@ def test_a_long_chain_of_recipes_is_refused(tmp_path: Path) -> None:
 
 def test_many_unknown_keys_are_named_in_time(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
-    path.write_text('extends = "quickstart"\n' + "".join(f"unknown_key_{i} = 1\n" for i in range(100_000)))
+    path.write_text('extends = "quickstart"\n' + "".join(f"unknown_key_{i} = 1\n" for i in range(30_000)))
     start = time.process_time()
     parts_of(lambda: recipe.load(str(path)))
     assert time.process_time() - start < 20
@@ -209,13 +209,14 @@ def test_a_result_names_a_key_once() -> None:
     assert not same_value(["d", ["a", 1], [["i", "0x1"], 1]], expected)
 
 
-def test_an_answer_cannot_choose_not_to_be_graded() -> None:
-    found = grade_math(r"\boxed{(x+y+z+w+u+v)^{1000}}", "17")
+def test_a_comparison_without_end_is_wrong_for_an_answer_and_the_graders_failure_for_a_gold_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gspo_cli.rewards.math.algebra.DEADLINE_S", 0.5)
+    endless = "(x+y+z+w+u+v)^{1000}"
+    found = grade_math(rf"\boxed{{{endless}}}", "17")
     assert (found.verdict, found.passed, found.score.value) == ("wrong", False, 0.0)
-
-
-def test_a_gold_answer_that_cannot_be_compared_is_the_graders_failure() -> None:
-    assert grade_math(r"\boxed{17+x}", "(x+y+z+w+u+v)^{1000}").score.value is None
+    assert grade_math(r"\boxed{17+x}", endless).score.value is None
 
 
 @pytest.mark.parametrize("gold", [float("nan"), float("inf"), "NaN", "nan"])

@@ -69,15 +69,22 @@ def test_at_every_step_of_two_epochs(start: Path, ram: Path, arm: str) -> None:
         assert lines[-1]["metrics"]["kl/ref_k3"] > 0
 
 
-def killed(start: Path, ram: Path, arm: str = "gspo") -> Path:
-    """A run that ends after its second checkpoint."""
-    run = toy.train(recipe(start, arm), ram / "study")
+@pytest.fixture(scope="module")
+def trained(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run of GSPO."""
+    return toy.train(recipe(start, "gspo"), tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture
+def run(trained: Path, ram: Path) -> Path:
+    """A copy that ends after its second checkpoint."""
+    run = Path(shutil.copytree(trained, ram / "study" / trained.name))
     cut_after(run, 2)
     return run
 
 
 def refusal(start: Path, run: Path, *args: Any) -> GspoError:
-    """The error that a resume ends with; not one file is changed but events and torn tails."""
+    """The error that a resume ends with before it trains."""
     before = (run / "metrics.jsonl").read_bytes()
     with pytest.raises(GspoError) as caught:
         toy.train(recipe(start, "gspo"), run.parent, *args)
@@ -85,8 +92,7 @@ def refusal(start: Path, run: Path, *args: Any) -> GspoError:
     return caught.value
 
 
-def test_a_changed_recipe_is_shown_and_refused(start: Path, ram: Path) -> None:
-    run = killed(start, ram)
+def test_a_changed_recipe_is_shown_and_refused(start: Path, run: Path, ram: Path) -> None:
     change = {"train": {"steps": 5}}
     error = refusal(start, run, change)
     assert error.code == 2 and "train.steps = 4 -> 5" in error.message and "--allow-change train.steps" in error.hint
@@ -101,8 +107,7 @@ def test_a_changed_recipe_is_shown_and_refused(start: Path, ram: Path) -> None:
     assert strip == [{k: v for k, v in line.items() if k != "prev"} for line in strict_lines(whole / "metrics.jsonl")]
 
 
-def test_an_edited_config_is_refused(start: Path, ram: Path) -> None:
-    run = killed(start, ram)
+def test_an_edited_config_is_refused(start: Path, run: Path) -> None:
     config = run / "config.json"
     config.write_text(config.read_text().replace('"lr": 0.01', '"lr": 0.02', 1))
     error = refusal(start, run)
@@ -121,8 +126,7 @@ def test_another_start_model_is_refused(start: Path, ram: Path) -> None:
         toy.train(own, ram / "study")
 
 
-def test_other_versions_are_said_and_recorded(start: Path, ram: Path) -> None:
-    run = killed(start, ram)
+def test_other_versions_are_said_and_recorded(start: Path, run: Path) -> None:
     record = json.loads((run / "run.json").read_text())
     record["packages"]["torch"] = "1.0"
     (run / "run.json").write_text(json.dumps(record))
@@ -131,8 +135,7 @@ def test_other_versions_are_said_and_recorded(start: Path, ram: Path) -> None:
     assert event["differ"]["packages"]["was"]["torch"] == "1.0"
 
 
-def test_a_repeated_line_that_differs_is_an_event(start: Path, ram: Path) -> None:
-    run = killed(start, ram)
+def test_a_repeated_line_that_differs_is_an_event(start: Path, run: Path) -> None:
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     lines[-1] = lines[-1].replace('"step":4', '"step":9')
     (run / "metrics.jsonl").write_text("".join(lines))
@@ -140,8 +143,7 @@ def test_a_repeated_line_that_differs_is_an_event(start: Path, ram: Path) -> Non
     assert len(toy.events(run, "resume_diverged")) == 1
 
 
-def test_a_run_in_use_is_refused_with_its_holder(start: Path, ram: Path) -> None:
-    run = killed(start, ram)
+def test_a_run_in_use_is_refused_with_its_holder(start: Path, run: Path, ram: Path) -> None:
     with locked(run):
         error = toy.in_child(lambda: toy.train(recipe(start, "gspo"), run.parent), ram / "said")
     assert error == 2 and f"process {__import__('os').getpid()} on " in (ram / "said").read_text()
@@ -169,22 +171,15 @@ def test_a_kill_frees_the_lock_though_a_forked_child_lives_on(ram: Path) -> None
         os.kill(worker, signal.SIGKILL)
 
 
-def test_fewer_updates_than_planned_is_an_error(start: Path, ram: Path) -> None:
-    run = killed(start, ram)
+def test_fewer_updates_than_planned_is_an_error(start: Path, run: Path) -> None:
     newest = run / "checkpoints" / "step-000002"
     state = json.loads((newest / "state.json").read_text())
     (newest / "state.json").write_text(json.dumps(state | {"updates": state["updates"] - 1}, indent=1))
     (newest / "MANIFEST.json").unlink()
     (newest / "MANIFEST.json").write_text(checkpoint_folder.describe(newest, 2).text())
-    error = refusal_without_log(start, run)
-    assert error.code is ExitCode.UNEXPECTED and "planned" in error.message
-
-
-def refusal_without_log(start: Path, run: Path) -> GspoError:
-    """The error of a resume that does train."""
-    with pytest.raises(GspoError) as caught:
+    with pytest.raises(GspoError, match="planned") as caught:
         toy.train(recipe(start, "gspo"), run.parent)
-    return caught.value
+    assert caught.value.code is ExitCode.UNEXPECTED
 
 
 def test_the_best_checkpoint_is_kept_too(start: Path, ram: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 import toy
 from program import strict_lines
 from safetensors import SafetensorError
+from test_exact_resume import cut_after
 from torch import Tensor
 
 from gspo_cli.errors import ExitCode, GspoError
@@ -110,10 +110,7 @@ def test_the_limit_holds_across_a_resume(start: Path, ram: Path, monkeypatch: py
         toy.train(recipe, ram / "study")
     run = ram / "study" / "gspo-s0"
     assert len(toy.events(run, "nonfinite")) == 2
-    for path in checkpoint_folder.list_checkpoints(run / "checkpoints")[3:]:
-        shutil.rmtree(path)
-    lines = (run / "events.jsonl").read_text().splitlines()
-    (run / "events.jsonl").write_text("".join(f"{e}\n" for e in lines if '"event":"end"' not in e))
+    cut_after(run, 2)
     spoiled(monkeypatch, in_gradient, float("nan"), {1})
     with pytest.raises(GspoError, match="not finite") as caught:
         toy.train(recipe, ram / "study")

@@ -10,7 +10,7 @@ import pytest
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog import fs
-from gspo_cli.runlog.log import RunLog, short_hash
+from gspo_cli.runlog.log import RunLog
 from gspo_cli.types import StepMetrics
 
 
@@ -69,7 +69,3 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list((tmp_path / "a").iterdir()) == []
     fs.write_text(path, "whole")
     assert path.read_text() == "whole" and list((tmp_path / "a").iterdir()) == [path]
-
-
-def test_short_hash() -> None:
-    assert short_hash("abc") == "ba7816bf8f01cfea414140de5dae2223"

@@ -10,8 +10,7 @@ import pytest
 from program import Gspo, strict_lines
 
 from gspo_cli.errors import GspoError
-from gspo_cli.runlog.import_logs import read_trainer_log
-from gspo_cli.runlog.tracker_files import find_tracker_file
+from gspo_cli.runlog.import_logs import find_tracker_file, read_trainer_log
 
 STEPS = 4
 

@@ -73,8 +73,8 @@ COLOURS = "viridis"
 EMPTY = "#d9d9d9"
 BAR = 1.05
 """Inches on the right for the colour bar with its numbers."""
-BAR_HEIGHT, TICK = 1.14, 0.13
-"""Inches: the least height of the colour bar, which its label needs, and of one number beside it."""
+BAR_HEIGHT = 1.14
+"""Inches: the least height of the colour bar, which its label needs."""
 
 
 def content(logs: Sequence[Log]) -> Content:
@@ -158,28 +158,11 @@ def _draw_bar(figure: Figure, places: Sequence[Axes], scale: PowerNorm) -> None:
     bar = figure.colorbar(
         ScalarMappable(scale, COLOURS),
         cax=figure.add_axes((left, top - height, 0.1 / figure.get_figwidth(), height), label="<colorbar>"),
+        ticks=MaxNLocator(4),
+        format="%g",
     )
     bar.set_label("share of expert slots\nthat one update changes", fontsize=6.5)  # the notes have the metric's name
-    ticks = _spaced(_ticks(float(scale.vmax or 0)), scale, inches)
-    bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     bar.minorticks_off()
-
-
-def _spaced(ticks: Sequence[float], scale: PowerNorm, inches: float) -> list[float]:
-    """The ticks from the top down, without those whose labels would overlap the one above or the 0."""
-    kept = [0.0]
-    for tick in sorted(ticks, reverse=True)[:-1]:
-        place = float(scale(tick)) * inches
-        if all(abs(place - float(scale(other)) * inches) >= TICK for other in kept):
-            kept.append(tick)
-    return sorted(kept)
-
-
-def _ticks(top: float) -> list[float]:
-    """0, and 1, 2, 5 times powers of ten from a fiftieth of the top on, which suits a square-root scale."""
-    low = int(np.floor(np.log10(top / 50)))
-    steps = [float(f"{digit}e{power}") for power in range(low, low + 4) for digit in (1, 2, 5)]
-    return [0.0, *(step for step in steps if top / 50 <= step <= top)]
 
 
 FIGURE = StudyFigure(TITLE, {("step", NAMES)}, content, draw)

@@ -30,13 +30,9 @@ FIXED = {
 """Colour and marker of an algorithm in all figures; the markers are for readers who see no colours, and for print in
 grey."""
 COLOURS = {name: colour for name, (colour, _) in FIXED.items()}
-"""An algorithm needs no colour of its own: without one it gets `OTHER`."""
-
-OTHER = "#666666"
-"""For every other algorithm; lines and fillings tell several apart."""
-
 MARKERS = {name: marker for name, (_, marker) in FIXED.items()}
-OTHER_MARKER = "d"
+OTHER, OTHER_MARKER = "#666666", "d"
+"""For every other algorithm, which needs no look of its own; lines and fillings tell several apart."""
 
 DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)))
 """Line styles of arms that are not plain algorithms."""
@@ -111,16 +107,15 @@ def colour(algorithm: str) -> str:
 def looks(arms: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """The look of each (arm, algorithm), in the order given: solid and filled for an arm that is its algorithm, others
     apart from it and from each other."""
-    arms, used = list(arms), Counter[str]()
-    found = {}
+    arms, used, found = list(arms), Counter[str](), {}
     for arm, algorithm in sorted(arms):
-        of_algorithm = (colour(algorithm), MARKERS.get(algorithm, OTHER_MARKER))
-        if arm == algorithm and algorithm in COLOURS:
-            found[arm] = Look(of_algorithm[0], "-", of_algorithm[1], "full")
-            continue
-        index = used[of_algorithm[0]] % len(DASHES)
-        used[of_algorithm[0]] += 1
-        found[arm] = Look(of_algorithm[0], DASHES[index], of_algorithm[1], FILLS[index])
+        own, marker = FIXED.get(algorithm, (OTHER, OTHER_MARKER))
+        if arm == algorithm and algorithm in FIXED:
+            found[arm] = Look(own, "-", marker, "full")
+        else:
+            index = used[own] % len(DASHES)
+            used[own] += 1
+            found[arm] = Look(own, DASHES[index], marker, FILLS[index])
     return {arm: found[arm] for arm, _ in arms}
 
 

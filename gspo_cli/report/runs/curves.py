@@ -15,7 +15,7 @@ import pyarrow as pa
 from gspo_cli.report.runs.folders import StoredRun
 from gspo_cli.report.runs.log import Log, Wanted, load_log
 from gspo_cli.report.runs.metric_spec import REWARD, Axis
-from gspo_cli.report.runs.reader import LogReader, read_fast, read_strict
+from gspo_cli.report.runs.reader import LogReader, corrupt, read_fast
 from gspo_cli.stats.problems import Array
 
 TOKENS, QUERIES = "compute/gen_tokens", "compute/queries"
@@ -106,8 +106,11 @@ def training_seconds(path: Path) -> pd.Series[float]:
     reader, frames = LogReader(path), [pd.DataFrame(columns=["step", *TRAINING], dtype=np.float64)]
     for block in reader.blocks():
         table = read_fast(block[:-1].split(b"\n"), TIMES)
-        table = read_strict(reader, block) if table is None else table
-        frames.append(table.to_pandas().reindex(columns=frames[0].columns))
+        rows = pd.DataFrame(reader.parse(block)) if table is None else table.to_pandas()
+        frames.append(rows.reindex(columns=frames[0].columns))
     reader.refuse_damaged()
-    times = pd.concat(frames).dropna(subset="step").astype({"step": np.int64}).set_index("step").astype(np.float64)
+    try:
+        times = pd.concat(frames).dropna(subset="step").astype({"step": np.int64}).set_index("step").astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise corrupt(str(path), f"a time or step is no number: {error}") from error
     return times.where(np.isfinite(times)).sum(axis=1, min_count=1).dropna().groupby(level=0).last().cumsum()

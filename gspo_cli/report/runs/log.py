@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gspo_cli.report.runs.folders import StoredRun
-from gspo_cli.report.runs.reader import Columns, LogReader, corrupt, lines_by_kind, read_fast, read_strict
+from gspo_cli.report.runs.reader import LogReader, corrupt, lines_by_kind, read_fast
+from gspo_cli.runlog.log import MAX_STEP
 from gspo_cli.stats.problems import Array
 
 Wanted = Mapping[str, Collection[str]]
@@ -20,10 +26,13 @@ Wanted = Mapping[str, Collection[str]]
 `PARTS` each of several rewards."""
 LAYERS, SCORES, PARTS = "/layer_", "*/avg@", "reward/part/*"
 
-Names = dict[str, list[str]]
-"""Kind of line -> the metrics that a block has of those wanted."""
-MetricRows = tuple[str, tuple[Array, ...]]
-"""A metric's name and its columns: `seq`, `step`, `kind` (a code), `mini_batch`, `value`, `count`."""
+MOST = 1e90
+"""Cubes of larger numbers overflow."""
+NON_FINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
+"""How a log line spells the numbers that JSON lacks."""
+
+Part = tuple[str, str, Sequence[Array]]
+"""Kind of line, metric, and its columns: `seq`, `step`, `mini_batch`, `value`, `count`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +62,8 @@ def load_log(run: StoredRun, wanted: Wanted, counts: bool = True) -> Log:
     Errors: GspoError (exit code STORAGE) naming file and line of what is not strict JSON or not a log line.
     """
     reader = LogReader(run.folder / "metrics.jsonl")
-    kinds = sorted(wanted)
-    parts = [
-        part
-        for block in reader.blocks()
-        for columns, names in _columns(reader, block, wanted, counts)
-        for part in _metric_rows(columns, kinds, names)
-    ]
-    frame = _frame(kinds, parts)
+    parts = [part for block in reader.blocks() for part in _parts(reader, block, wanted, counts)]
+    frame = _frame(sorted(wanted), parts)
     repeated = frame[frame.duplicated(["kind", "step", "mini_batch", "metric"])]
     if len(repeated):
         row = repeated.iloc[0]
@@ -80,22 +83,83 @@ def load_perf(path: Path) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def _columns(reader: LogReader, block: bytes, wanted: Wanted, counts: bool) -> list[tuple[Columns, Names]]:
-    """The current block as columns: kind by kind if the fast parser can be trusted with every kind, else in one piece
-    by the strict one."""
-    if (by_kind := lines_by_kind(block, wanted, counts)) is not None:
-        parts = []
-        for kind, lines in by_kind.items():
-            names = _matching_names(wanted[kind], b"".join(lines))
-            table = read_fast(lines, _schema(names))
-            if table is None or table["seq"].null_count or table["step"].null_count:
-                break
-            parts.append((Columns(reader, table), {kind: names}))
-        else:
-            return parts
-    columns = Columns(reader, read_strict(reader, block))
-    logged = b"".join(b'"%b"' % name.encode("utf-8", "replace") for name in columns.keys("metrics"))
-    return [(columns, {kind: _matching_names(keys, logged) for kind, keys in wanted.items()})]
+def _parts(reader: LogReader, block: bytes, wanted: Wanted, counts: bool) -> list[Part]:
+    """The metrics of the current block: kind by kind if the fast parser can be trusted with every kind, else by the
+    strict one."""
+    by_kind = lines_by_kind(block, wanted, counts)
+    if by_kind is not None:
+        found = [_fast_parts(kind, lines, wanted[kind]) for kind, lines in by_kind.items()]
+        if None not in found:
+            return [part for parts in found for part in parts or ()]
+    return _strict_parts(reader, reader.parse(block), wanted)
+
+
+def _fast_parts(kind: str, lines: list[bytes], keys: Collection[str]) -> list[Part] | None:
+    """None where the strict parser must look, also for the line to blame."""
+    names = _matching_names(keys, b"".join(lines))
+    table = read_fast(lines, _schema(names))
+    if table is None:
+        return None
+    seq, step, mini_batch = (_numbers(table[name]) for name in ("seq", "step", "mini_batch"))
+    if not all(((column >= 0) & (column <= MAX_STEP)).all() for column in (seq, step)):
+        return None
+    parts: list[Part] = []
+    for name in names:
+        value, count = (_numbers(pc.struct_field(table[group], name)) for group in ("metrics", "counts"))
+        words = pc.index_in(pc.struct_field(table["nonfinite"], name), value_set=pa.array(list(NON_FINITE)))
+        word = words.fill_null(-1).to_numpy()
+        rows = np.flatnonzero(~np.isnan(value) | (word >= 0))
+        value = np.where(np.isnan(value), np.array([*NON_FINITE.values(), np.nan])[word], value)
+        parts.append((kind, name, [column[rows] for column in (seq, step, mini_batch, value, count)]))
+    return parts
+
+
+def _numbers(column: pa.ChunkedArray) -> Array:
+    """Float64; NaN where null."""
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
+
+
+def _strict_parts(reader: LogReader, records: list[dict[str, Any]], wanted: Wanted) -> list[Part]:
+    """Errors: GspoError (exit code STORAGE) naming file and line of what is not a log line."""
+    tables = (metrics for record in records if isinstance(metrics := record.get("metrics"), dict))
+    logged = b"".join(b'"%b"' % name.encode("utf-8", "replace") for name in set(chain.from_iterable(tables)))
+    names = {kind: _matching_names(keys, logged) for kind, keys in wanted.items()}
+    rows: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
+    for index, record in enumerate(records):
+        try:
+            for name, row in _values(record, names):
+                rows[record["kind"], name].append(row)
+        except ValueError as error:
+            raise reader.corrupt(index, error) from error
+    return [(kind, name, list(np.array(found, np.float64).T)) for (kind, name), found in rows.items()]
+
+
+def _values(record: dict[str, Any], names: dict[str, list[str]]) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Metric and row of each value. Errors: ValueError with what is wrong with the line."""
+    for key in ("seq", "step"):
+        if key not in record or record[key] is None:
+            raise ValueError(f"it has no `{key}`")
+        if type(record[key]) is not int or not 0 <= record[key] <= MAX_STEP:
+            raise ValueError(f"`{key}` is {record[key]!r:.80}, not a whole number up to {MAX_STEP}")
+    if not isinstance(record.get("kind"), str):
+        raise ValueError("`kind` is not a text")
+    for group in ("metrics", "counts", "nonfinite"):
+        if not isinstance(record.get(group) or {}, dict):
+            raise ValueError(f"`{group}` is not an object")
+    values, counts, nonfinite = (record.get(group) or {} for group in ("metrics", "counts", "nonfinite"))
+    place = tuple(_number(record, key) for key in ("seq", "step", "mini_batch"))
+    for name in names.get(record["kind"], ()):
+        value, count = _number(values, name), _number(counts, name)
+        if not math.isnan(value) or nonfinite.get(name) in NON_FINITE:
+            yield name, (*place, NON_FINITE[nonfinite[name]] if math.isnan(value) else value, count)
+
+
+def _number(table: dict[str, Any], key: str) -> float:
+    """NaN where absent or null. Errors: ValueError for anything but a number."""
+    value = table.get(key)
+    if value is not None and type(value) not in (int, float):
+        raise ValueError(f"`{key}` is not a number")
+    return math.nan if value is None else float(value)
 
 
 def _matching_names(keys: Collection[str], text: bytes) -> list[str]:
@@ -112,34 +176,25 @@ def _schema(names: list[str]) -> pa.Schema:
     return pa.schema([*whole, ("kind", pa.string()), ("metrics", numbers), ("counts", numbers), ("nonfinite", words)])
 
 
-def _metric_rows(columns: Columns, kinds: list[str], names: Names) -> Iterator[MetricRows]:
-    """The values of every metric in one block."""
-    seq, step, mini_batch = columns.integers("seq"), columns.integers("step"), columns.numbers("mini_batch")
-    kind = columns.codes(kinds, "kind")
-    for name in sorted({name for of_kind in names.values() for name in of_kind}):
-        values, valid = columns.metric(name)
-        codes = [code for code, kind_name in enumerate(kinds) if name in names.get(kind_name, ())]
-        rows = np.flatnonzero(valid & np.isin(kind, codes))
-        series = (seq, step, kind, mini_batch, values, columns.numbers("counts", name))
-        yield name, tuple(column[rows] for column in series)
-
-
-def _frame(kinds: list[str], parts: list[MetricRows]) -> pd.DataFrame:
-    empty = (np.zeros(0, dtype=np.int64),) * 6
-    seq, step, kind, mini_batch, value, count = (
-        np.concatenate(column) for column in zip(empty, *(columns for _, columns in parts), strict=True)
+def _frame(kinds: list[str], parts: list[Part]) -> pd.DataFrame:
+    empty, sizes = (np.zeros(0),) * 5, [len(columns[0]) for *_, columns in parts]
+    seq, step, mini_batch, value, count = (
+        np.concatenate(column) for column in zip(empty, *(columns for *_, columns in parts), strict=True)
     )
-    names = sorted({name for name, _ in parts})
-    codes = np.repeat([names.index(name) for name, _ in parts], [len(columns[0]) for _, columns in parts])
+    names = sorted({name for _, name, _ in parts})
+    kind_codes, name_codes = (
+        np.repeat(np.array(codes, np.int64), sizes)
+        for codes in ([kinds.index(kind) for kind, *_ in parts], [names.index(name) for _, name, _ in parts])
+    )
     frame = pd.DataFrame(
         {
-            "seq": seq,
-            "step": step,
-            "kind": pd.Categorical.from_codes(kind.astype(np.int64), categories=pd.Index(kinds)),
+            "seq": seq.astype(np.int64),
+            "step": step.astype(np.int64),
+            "kind": pd.Categorical.from_codes(kind_codes, categories=pd.Index(kinds)),
             "mini_batch": pd.array(mini_batch, dtype="Int64"),
-            "metric": pd.Categorical.from_codes(codes.astype(np.int64), categories=pd.Index(names, dtype=str)),
-            "value": value.astype(np.float64),
-            "count": count.astype(np.float64),
+            "metric": pd.Categorical.from_codes(name_codes, categories=pd.Index(names, dtype=str)),
+            "value": np.where(np.abs(value) > MOST, np.copysign(np.inf, value), value),
+            "count": count,
         }
     )
     return frame.sort_values("seq", kind="stable", ignore_index=True)

@@ -7,27 +7,20 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog.checksums import refuse_damaged
 from gspo_cli.runlog.fs import require_regular
-from gspo_cli.runlog.log import MAX_LINE, MAX_STEP
+from gspo_cli.runlog.log import MAX_LINE
 from gspo_cli.runlog.strict_json import parse_object
-from gspo_cli.stats.problems import Array
 
 BLOCK = 1 << 24
 """Bytes that are read, hashed and parsed at a time."""
 COUNTS, KIND = b'{"counts":{', b',"kind":"'
 """How `RunLog` begins a line, and what follows the counts, which hold no nested object."""
 KINDS = (b"rollout", b"update", b"step", b"eval")
-MOST = 1e90
-"""Cubes of larger numbers overflow."""
-NON_FINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
-"""How a log line spells the numbers that JSON lacks."""
 
 
 def corrupt(where: str, why: object) -> GspoError:
@@ -112,70 +105,6 @@ def lines_by_kind(block: bytes, wanted: Collection[str], counts: bool) -> dict[s
     return {kind.decode(): lines for kind, lines in found.items() if lines}
 
 
-class Columns:
-    """The columns of a block of lines as numpy arrays of checked type."""
-
-    def __init__(self, reader: LogReader, table: pa.Table) -> None:
-        self._reader = reader
-        self._table = table.combine_chunks()
-
-    def column(self, *path: str) -> pa.Array:
-        """A column, or a key of a struct column; nulls where it is absent."""
-        name, *keys = path
-        if name not in self._table.column_names:
-            return pa.nulls(self._table.num_rows)
-        array = self._table[name].chunk(0)
-        for key in keys:
-            if not pa.types.is_struct(array.type):
-                raise self._reader.corrupt(0, f"`{name}` of this or a later line is not an object")
-            if array.type.get_field_index(key) < 0:
-                return pa.nulls(len(array))
-            array = pc.struct_field(array, key)
-        return array
-
-    def keys(self, name: str) -> list[str]:
-        """The keys of a struct column."""
-        kind = self.column(name).type
-        return [kind.field(index).name for index in range(kind.num_fields)] if pa.types.is_struct(kind) else []
-
-    def numbers(self, *path: str) -> Array:
-        """Float64; NaN where absent or null."""
-        array = self.column(*path)
-        kind = array.type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-            raise self._reader.corrupt(0, f"`{path[-1]}` of this or a later line is not a number")
-        return np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-
-    def integers(self, name: str) -> Array:
-        """Int64; every line must have it."""
-        array = self.column(name)
-        if array.null_count:
-            raise self._reader.corrupt(array.is_null().index(True).as_py(), f"it has no `{name}`")
-        if not pa.types.is_integer(array.type):
-            raise self._reader.corrupt(0, f"`{name}` of this or a later line is not a whole number")
-        values = np.asarray(array.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False))
-        if wrong := np.flatnonzero((values < 0) | (values > MAX_STEP))[:1].tolist():
-            raise self._reader.corrupt(wrong[0], f"`{name}` is {array[wrong[0]]}")
-        return values
-
-    def codes(self, words: list[str], *path: str) -> Array:
-        """The position of each text in `words`; -1 for absent, null or any other text."""
-        array = self.column(*path)
-        if not (pa.types.is_string(array.type) or pa.types.is_null(array.type)):
-            raise self._reader.corrupt(0, f"`{path[-1]}` of this or a later line is not a text")
-        codes = pc.index_in(array.cast(pa.string()), value_set=pa.array(words, pa.string()))
-        return np.asarray(codes.fill_null(-1).cast(pa.int64()).to_numpy(zero_copy_only=False))
-
-    def metric(self, name: str) -> tuple[Array, Array]:
-        """(values, whether the line has one), both [N]; nan and infinities where the lines record them, and infinities
-        for sizes beyond `MOST`."""
-        values = self.numbers("metrics", name)
-        values = np.where(np.abs(values) > MOST, np.copysign(np.inf, values), values)
-        words = self.codes(list(NON_FINITE), "nonfinite", name)
-        missing = np.isnan(values)
-        return np.where(missing, np.array([*NON_FINITE.values(), np.nan])[words], values), ~missing | (words >= 0)
-
-
 def read_fast(lines: list[bytes], schema: pa.Schema) -> pa.Table | None:
     """The columns of the schema, parsed by Arrow, one row a line; None where Arrow is too lenient to be trusted.
 
@@ -200,15 +129,3 @@ def read_fast(lines: list[bytes], schema: pa.Schema) -> pa.Table | None:
     except pa.ArrowInvalid:
         return None
     return table if table.num_rows == len(lines) else None
-
-
-def read_strict(reader: LogReader, block: bytes) -> pa.Table:
-    """The current block as rows; objects are struct columns, an absent key is null.
-
-    Errors: GspoError (exit code STORAGE) naming file and line.
-    """
-    records = reader.parse(block)
-    try:
-        return pa.Table.from_struct_array(pa.chunked_array([pa.array(records)]))
-    except (pa.ArrowInvalid, OverflowError) as error:
-        raise reader.corrupt(0, f"here or in a later line a value changes its type: {error}") from error
