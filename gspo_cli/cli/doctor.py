@@ -66,13 +66,13 @@ def _check_model(name: str) -> Check:
     """Loads a model, which tries its paths against its plain forward pass."""
     from gspo_cli.config import ModelConfig
     from gspo_cli.doctor import Check
-    from gspo_cli.models.admission import paths_of, row_limit
+    from gspo_cli.models.admission import paths_of, position_limit
     from gspo_cli.models.load import load_policy
 
     try:
         loaded, _ = load_policy(ModelConfig(path=name), name)
     except GspoError as error:
         return Check(f"model {name}", f"{error.message}: {error.why}", "fault", error.hint)
-    limit = row_limit(loaded)
+    limit = position_limit(loaded.config)
     positions = "any number of tokens" if limit is None else f"up to {limit} tokens"
     return Check(f"model {name}", f"{paths_of(loaded).describe()}; {positions}", "ok")

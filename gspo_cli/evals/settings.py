@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, ProblemSet
-from gspo_cli.models.admission import row_limit
+from gspo_cli.models.admission import position_limit
 from gspo_cli.models.load import tokenizer_hash, weights_hash
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.prompts import PLAIN
@@ -41,7 +41,7 @@ class Subject:
     @property
     def context(self) -> int:
         """Maximum tokens of prompt and response together."""
-        return row_limit(self.model) or sys.maxsize
+        return position_limit(self.model.config) or sys.maxsize
 
     @cached_property
     def identity(self) -> dict[str, Any]:

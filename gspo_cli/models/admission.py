@@ -9,11 +9,12 @@ R = rows, T = token positions, V = vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -21,12 +22,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from gspo_cli.errors import GspoError
-from gspo_cli.models.attention import ATTENTION, UnknownAttention
+from gspo_cli.models.attention import ATTENTION, install_attention
 from gspo_cli.models.decoding import CachedRows, Indices, OwnRows, Rows
 from gspo_cli.models.fixed import FixedRows, FixedStep
 from gspo_cli.models.packing import pack, take_rows
 from gspo_cli.models.shortened import VOCABULARY, in_float32, shortened
-from gspo_cli.models.trunk import head_logits, last_hidden, trunk_of
+from gspo_cli.models.trunk import MODEL_ERRORS, head_logits, last_hidden, one_line, trunk_of
 
 PROMPTS = (6, 4)
 RESPONSES = ((2, 3), (3, 4))
@@ -44,6 +45,13 @@ SCALE_LIMIT = 2e-4
 """The same in units of the logits' own spread: in a freshly made model a wrong window moves nats by next to nothing."""
 
 
+Cache = Literal["shared", "own", "none"]
+CACHES: tuple[Cache, ...] = ("shared", "own", "none")
+Name = TypeVar("Name", bound=str)
+Logits = Callable[[], Tensor]
+"""Computes those before the trial's tokens, [tokens, V]."""
+
+
 @dataclass(frozen=True, slots=True)
 class Paths:
     """How a model is computed here."""
@@ -52,7 +60,7 @@ class Paths:
     """transformers' name of the implementation: ours, or the model's own `eager`."""
     packed: bool = False
     """Whether training passes take packed rows."""
-    cache: Literal["shared", "own", "none"] = "shared"
+    cache: Cache = "shared"
     """What the sampler continues rows on: ours with shared prefixes, the model's own, or none."""
     nats: float = 0.0
     """The largest difference from the plain pass that the trial found on these paths, in float32."""
@@ -69,10 +77,6 @@ class Paths:
             f"{kernels}, training on {rows}, sampling on {cache}; within {self.nats:.1g} nats of a plain pass{rounding}"
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """For `run.json`."""
-        return asdict(self)
-
 
 def paths_of(model: nn.Module) -> Paths:
     """The paths that `admit` has found; the plainest for a model that it has not seen."""
@@ -82,6 +86,7 @@ def paths_of(model: nn.Module) -> Paths:
 
 def use_paths(model: PreTrainedModel, paths: Paths) -> None:
     """Sets a model to paths that were found for it, or for another copy of it."""
+    install_attention()
     model.set_attn_implementation(paths.attention)
     model.paths = paths  # type: ignore[assignment]
 
@@ -92,38 +97,27 @@ def admit(model: PreTrainedModel, name: str) -> Paths:
 
     Errors: GspoError that names the model and the part that is not right.
     """
+    install_attention()
     with tried(model, name) as trial:
-        paths, faults = Paths("eager", rounding=trial.rounding), list[str]()
-        for implementation in (ATTENTION, "eager"):
-            wrong = trial.error_of(implementation, trial.padded)
-            if wrong.accepted:
-                paths = replace(paths, attention=implementation, nats=wrong.nats)
-                trial.limit = min(trial.limit, max(ROUNDING, TIMES_ROUNDING * wrong.nats))
-                break
-            faults.append(f"{implementation}: {wrong.what}")
-        else:
+        attention, faults = trial.first_right([(kind, kind, trial.trained) for kind in (ATTENTION, "eager")])
+        if attention is None:
             raise GspoError(
                 f"{name}: its log-probabilities cannot be computed here",
-                f"{type(model).__name__} on padded rows differs from its plain forward pass ({'; '.join(faults)})",
+                f"{type(model).__name__} on padded rows differs from its plain forward pass ({faults})",
                 "please report it with the model's config.json; another model of the family may work",
             )
-        ours = paths.attention == ATTENTION
-        packed = trial.error_of(paths.attention, trial.packed) if ours else None
-        if packed and packed.accepted:
-            paths = replace(paths, packed=True, nats=max(paths.nats, packed.nats))
-        caches: tuple[Literal["shared", "own", "none"], ...] = ("shared", "own", "none") if ours else ("own", "none")
-        for cache in caches:
-            decoded = trial.error_of(paths.attention, lambda cache=cache: trial.decoded(cache))  # type: ignore[misc]
-            if decoded.accepted:
-                paths = replace(paths, cache=cache, nats=max(paths.nats, decoded.nats))
-                break
-            faults.append(f"cache {cache}: {decoded.what}")
-        else:
+        trial.set_limit(trial.nats)
+        ours = attention == ATTENTION
+        packed, _ = trial.first_right([("packed", attention, partial(trial.trained, packed=True))] if ours else [])
+        kinds = CACHES if ours else CACHES[1:]
+        cache, faults = trial.first_right([(kind, attention, partial(trial.decoded, kind)) for kind in kinds])
+        if cache is None:
             raise GspoError(
                 f"{name}: it cannot be sampled from here",
-                f"{type(model).__name__} decodes to other log-probabilities ({'; '.join(faults)})",
+                f"{type(model).__name__} decodes to other log-probabilities ({faults})",
                 "rollout.engine = 'vllm' samples with its own code; docs/models.md lists the families that were tried",
             )
+    paths = Paths(attention, packed is not None, cache, trial.nats, trial.rounding)
     use_paths(model, paths)
     return paths
 
@@ -133,8 +127,8 @@ def fixed_steps(model: PreTrainedModel) -> Difference:
     """How far decoding in steps of fixed shape (`FixedRows`, not compiled) is off, for a model that was admitted."""
     paths = paths_of(model)
     with tried(model, type(model).__name__) as trial:
-        trial.limit = min(trial.limit, max(ROUNDING, TIMES_ROUNDING * paths.nats))
-        found = trial.error_of(paths.attention, lambda: trial.decoded("fixed"))
+        trial.set_limit(paths.nats)
+        found = trial.difference(paths.attention, partial(trial.decoded, "fixed"))
     use_paths(model, paths)
     return found
 
@@ -142,19 +136,18 @@ def fixed_steps(model: PreTrainedModel) -> Difference:
 @contextmanager
 def tried(model: PreTrainedModel, name: str) -> Iterator[Trial]:
     """Within the context, a model is shortened if it can be, and its trial has a reference. Errors: GspoError."""
-    failures = (IndexError, KeyError, RuntimeError, TypeError, ValueError, AttributeError)
     trial = Trial(model)
     with shortened(model) as restored:
         try:
             trial.set_reference()
-        except failures:
+        except MODEL_ERRORS:
             restored()  # some architectures cannot do with fewer layers
             try:
                 trial.set_reference(whole=True)
-            except failures as error:
+            except MODEL_ERRORS as error:
                 raise GspoError(
                     f"{name}: its forward pass fails",
-                    f"{type(model).__name__}: {type(error).__name__}: {' '.join(str(error).split())[:200]}",
+                    f"{type(model).__name__}: {one_line(error)}",
                     "its config.json does not fit its weights or this version of transformers",
                 ) from error
         yield trial
@@ -174,7 +167,7 @@ class Trial:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.limit = model, LIMIT
-        self.half, self.rounding = model.dtype.itemsize <= 2, 0.0
+        self.half, self.rounding, self.nats = model.dtype.itemsize <= 2, 0.0, 0.0
         ids = np.random.default_rng(0).integers(1, min(VOCABULARY, input_ids_of(model)), (2, 40)).tolist()
         self.prompts = [tuple(row[:length]) for row, length in zip(ids, PROMPTS, strict=True)]
         self.rows = [
@@ -209,7 +202,22 @@ class Trial:
         skipped = longest - logits_BTV.shape[1]
         return self._before_tokens(list(logits_BTV), skipped).float()
 
-    def error_of(self, implementation: str, path: Callable[[], Tensor]) -> Difference:
+    def set_limit(self, nats: float) -> None:
+        """From now on a path may be off by rounding alone, given what padding is off by."""
+        self.limit = min(self.limit, max(ROUNDING, TIMES_ROUNDING * nats))
+
+    def first_right(self, options: Iterable[tuple[Name, str, Logits]]) -> tuple[Name | None, str]:
+        """The first (name, implementation, path) that is right, and what is wrong with those before it."""
+        faults = list[str]()
+        for name, implementation, path in options:
+            difference = self.difference(implementation, path)
+            if difference.accepted:
+                self.nats = max(self.nats, difference.nats)
+                return name, "; ".join(faults)
+            faults.append(f"{name}: {difference.what}")
+        return None, "; ".join(faults)
+
+    def difference(self, implementation: str, path: Logits) -> Difference:
         """How far a path is off, or what it raised."""
         before = self.model.config._attn_implementation
         try:
@@ -217,10 +225,9 @@ class Trial:
             with self.precise():
                 nats_N, scaled_N = self._off(path().float())
             rounded_N = self._off(path().float())[0] if self.exact else nats_N
-        except (UnknownAttention, TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError, IndexError,
-                KeyError, AssertionError) as error:  # fmt: skip
+        except MODEL_ERRORS as error:
             self.model.set_attn_implementation(before)
-            return Difference(float("inf"), False, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}")
+            return Difference(float("inf"), False, one_line(error))
         # in half precision a token may get other experts, while a wrong layout changes most tokens
         limit = max(HALF_LIMIT, TIMES_HALF_ROUNDING * self.rounding)
         accepted = not self.half or bool(rounded_N.median() <= limit)
@@ -237,24 +244,15 @@ class Trial:
         spread_N = self.logits_NV.std(-1).clamp(min=1e-12)
         return nats_NV.masked_fill(~likely_NV, 0.0).amax(-1), (logits_NV - self.logits_NV).abs().mean(-1) / spread_N
 
-    def padded(self) -> Tensor:
-        """Rows of all lengths, padded on the right."""
+    def trained(self, packed: bool = False) -> Tensor:
+        """Rows of all lengths as training feeds them: padded on the right, or packed, with common prompts once."""
         rows = [prompt + response for prompt, response in self.rows]
         width = max(map(len, rows))
         ids_BT = torch.tensor([row + (0,) * (width - len(row)) for row in rows], device=self.model.device)
-        hidden_BTH = last_hidden(trunk_of(self.model), ids_BT, None).unflatten(0, ids_BT.shape)
-        return self._head([hidden_BTH[b] for b in range(len(rows))])
-
-    def packed(self) -> Tensor:
-        """The same rows packed, with their common prompts once."""
-        rows = [prompt + response for prompt, response in self.rows]
-        packing = pack(rows).to(self.model.device)
-        ids_BT = packing.input_ids[0][packing.index_BT]
+        packing = pack(rows).to(self.model.device) if packed else None
         hidden_NH = last_hidden(trunk_of(self.model), ids_BT, packing)
-        return self._head([take_rows(hidden_NH, packing.index_BT[b]) for b in range(len(rows))])
-
-    def _head(self, hidden: list[Tensor]) -> Tensor:
-        return head_logits(self.model, self._before_tokens(hidden))
+        hidden_BTH = take_rows(hidden_NH, packing.index_BT) if packing else hidden_NH.unflatten(0, ids_BT.shape)
+        return head_logits(self.model, self._before_tokens(list(hidden_BTH)))
 
     def _before_tokens(self, states: list[Tensor], skipped: int = 0) -> Tensor:
         """What the responses' tokens are drawn from; of each row, the first positions may have been `skipped`."""
@@ -266,17 +264,15 @@ class Trial:
         """The same responses token by token, as the sampler does it: rows split after their prompts, and end."""
         responses = [response for _, response in self.rows]
         if cache in ("shared", "fixed"):
-            both: Rows = (
-                CachedRows(self.model, self.prompts, max(map(len, responses)), len(self.rows)) if cache == "shared" else
-                FixedRows(self.model, self.prompts, max(map(len, responses)), len(self.rows), FixedStep(self.model))
-            )  # fmt: skip
+            sizes = (self.model, self.prompts, max(map(len, responses)), len(responses))
+            rows: Rows = CachedRows(*sizes) if cache == "shared" else FixedRows(*sizes, FixedStep(self.model))
             # a row's first continuation stays, the others follow
-            hidden = self._continued(both, [0, 2, 1, 3], np.array([0, 1, 0, 1]))
+            hidden = self._continued(rows, [0, 2, 1, 3], np.array([0, 1, 0, 1]))
         else:
             hidden = []
             for prompt, pair in zip(self.prompts, ([0, 1], [2, 3]), strict=True):
-                alone = OwnRows(self.model, [prompt, prompt], cache == "own")
-                hidden += self._continued(alone, pair, np.arange(2))
+                rows = OwnRows(self.model, [prompt, prompt], cache == "own")
+                hidden += self._continued(rows, pair, np.arange(2))
         return head_logits(self.model, torch.cat(hidden))
 
     def _continued(self, rows: Rows, order: list[int], sources: Indices) -> list[Tensor]:
@@ -292,18 +288,13 @@ class Trial:
         return [torch.stack(found[i]) for i in sorted(order)]
 
 
-def row_limit(model: PreTrainedModel) -> int | None:
-    """The most tokens of prompt and response together: see `position_limit`."""
-    return position_limit(model.config)
-
-
 LIMITS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "index_topk")
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "data2vec-text", "xmod")
 """Architectures that number positions from behind the padding token's id."""
 
 
 def position_limit(configuration: PreTrainedConfig) -> int | None:
-    """The model's positions by its configuration, or None if it does not count them.
+    """The most tokens of prompt and response together by the configuration; None if it does not count positions.
 
     Where the rotary frequencies depend on the length of what is fed (dynamic scaling, LongRoPE), a token's
     log-probability would depend on the rows beside it; such models are used up to their original length only. Where

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ HARMLESS = {
 """Keyword arguments that models hand to their attention and that do not change what it computes."""
 
 
-class UnknownAttention(Exception):
+class UnknownAttention(ValueError):
     """The model's attention needs something that this one does not have."""
 
 
@@ -175,14 +176,18 @@ def attention_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: A
     return mask
 
 
-_find_packed = masking_utils.find_packed_sequence_indices
+@cache
+def install_attention() -> None:
+    """Registers this attention with transformers, and has `packed_rows` heeded where the library looks for packed rows.
 
+    Done where a model is given its paths (`admission`): importing changes nothing.
+    """
+    find_packed = masking_utils.find_packed_sequence_indices
 
-def _find_packed_unless_known(position_ids: Tensor) -> Tensor | None:
-    found: Tensor | None = None if _PACKED.get() is not None else _find_packed(position_ids)
-    return found
+    def find_unless_known(position_ids: Tensor) -> Tensor | None:
+        found: Tensor | None = None if _PACKED.get() is not None else find_packed(position_ids)
+        return found
 
-
-masking_utils.find_packed_sequence_indices = _find_packed_unless_known
-ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention)
-ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, attention_mask)
+    masking_utils.find_packed_sequence_indices = find_unless_known
+    ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, attention_mask)

@@ -20,7 +20,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.admission import HALF_LIMIT, LIMIT, fixed_steps, input_ids_of, paths_of
 from gspo_cli.models.fixed import Decode, FixedCache, FixedRows, FixedStep, decode
 from gspo_cli.models.precision import compute_dtype
-from gspo_cli.models.trunk import head_logits
+from gspo_cli.models.trunk import MODEL_ERRORS, head_logits, one_line
 
 MOST_VARIANTS = 256
 """Compiled variants in one process, of all models together; torch's default of 8 is for one model."""
@@ -28,7 +28,6 @@ TRIED_TOKENS = 3
 HINT = "leave out rollout.compile: the sampler's plain step draws from the same distribution"
 Backend = str | Callable[..., Any]
 """torch's name of one, or a function."""
-Errors = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError, LookupError, OSError, ImportError)
 
 
 def compiled_step(model: PreTrainedModel, backend: Backend = "inductor") -> FixedStep:
@@ -54,19 +53,14 @@ def compiled_step(model: PreTrainedModel, backend: Backend = "inductor") -> Fixe
         step = FixedStep(model, compiled(backend), experts)
         try:
             wrong = difference(model, step)
-        except Errors as error:
-            text = " ".join(str(error).split()).partition(" Set TORCHDYNAMO")[0]
-            wrong = f"{type(error).__name__}: {text[:300]}"
+        except (*MODEL_ERRORS, OSError, ImportError) as error:
+            wrong = one_line(error).partition(" Set TORCHDYNAMO")[0]
         if wrong is None:
             step.seconds = time.monotonic() - start
             return step
         faults.append(wrong)
-    raise GspoError(
-        f"rollout.compile: the decoding step of {name} cannot be compiled here",
-        "; ".join(faults),
-        HINT,
-        ExitCode.ENGINE,
-    )
+    message = f"rollout.compile: the decoding step of {name} cannot be compiled here"
+    raise GspoError(message, "; ".join(faults), HINT, ExitCode.ENGINE)
 
 
 def expert_kernels(model: PreTrainedModel) -> tuple[str, ...]:

@@ -72,11 +72,6 @@ class KVCache:
             filled = stored[:, :, : self.length]
             filled.index_copy_(0, to, filled.index_select(0, source))
 
-    @property
-    def num_bytes(self) -> int:
-        """Of all that is allocated."""
-        return sum(x.numel() * x.element_size() for x in (*self.keys_RHTD, *self.values_RHTD) if x is not None)
-
 
 class CachedRows:
     """Rows on `KVCache`: prompts of any length, padded on the left; prefixes that are equal are computed once."""
@@ -164,7 +159,7 @@ def cache_size(model: PreTrainedModel, cache: str) -> CacheSize:
     hidden states.
     """
     if cache == "shared":
-        return CacheSize(CachedRows(model, [(1,)], 0, 1).cache.num_bytes, 0)
+        return CacheSize(held_bytes(CachedRows(model, [(1,)], 0, 1).cache), 0)
     if cache == "own":
         few, many = (held_bytes(OwnRows(model, [(1,) * length], True).past) for length in MEASURED)
         token = max(0.0, (many - few) / (MEASURED[1] - MEASURED[0]))

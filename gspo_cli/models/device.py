@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gspo_cli.errors import GspoError
-from gspo_cli.models.precision import set_float32_matmul
 
 
 def pick_device(name: str) -> torch.device:
@@ -53,9 +52,10 @@ def prepare_torch(threads: int | None, float32_matmul: str = "highest") -> None:
     """Fixes threads and kernels, so that a seed determines the result.
 
     On a GPU an operation without a deterministic kernel only warns: torch names `cumsum` among them, which the sampler
-    needs. `float32_matmul`: see `model.float32_matmul`.
+    needs. `float32_matmul`: torch's name for the precision of float32 products, which only a GPU heeds.
     """
-    set_float32_matmul(float32_matmul)
+    torch.set_float32_matmul_precision(float32_matmul)
+    torch.backends.cudnn.allow_tf32 = float32_matmul != "highest"
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())

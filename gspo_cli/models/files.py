@@ -16,11 +16,13 @@ from gspo_cli.errors import GspoError
 from gspo_cli.hub import prepare_hub
 from gspo_cli.models.remote_code import code_arguments, code_hint
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+INDEX = "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 MAX_TOKEN_ID = 1 << 24
 MAX_HEADER = 100_000_000
 """Bytes; the library refuses a longer one too."""
+NOT_AS_EXPECTED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading JSON of another form raises."""
 
 
 def check_source(source: str) -> None:
@@ -35,7 +37,6 @@ def check_source(source: str) -> None:
         )
     if folder.is_dir():
         check_model_folder(folder)
-        check_weights(folder)
     else:
         prepare_hub()
 
@@ -49,8 +50,8 @@ def read_config(source: str, revision: str | None) -> PreTrainedConfig:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Errors: GspoError when a file is a link that leads out of the folder, when an index names a file elsewhere, when
-    a safetensors file is damaged, or when the only weights are pickled."""
+    """Errors: GspoError when a file is a link that leads out of the folder, when an index names a file elsewhere or one
+    that is missing, when a safetensors file is damaged, or when the only weights are pickled."""
     files = sorted(_files(folder))
     for path in files:
         if path.is_symlink() and not _may_link_to(path.resolve(), folder):
@@ -63,9 +64,9 @@ def check_model_folder(folder: Path) -> None:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise GspoError(f"{path} is no ordinary file", "a pipe or device may never end", "remove it")
         if path.name.endswith(".safetensors.index.json"):
-            _check_index(path)
-        if path.suffix == ".safetensors":
-            check_safetensors(path)
+            _check_index(path, own=path == folder / INDEX)
+        if path.suffix == ".safetensors" and path.is_file():
+            _check_safetensors(path)
     weights = [path for path in files if path.suffix == ".safetensors"]
     pickled = [path for path in files if path.suffix in PICKLED and path.parent == folder]
     if pickled and not weights:
@@ -87,7 +88,7 @@ def check_vocabulary(folder: Path) -> None:
             *(t["id"] for t in table["added_tokens"]),
         ]
         largest = max((i for i in ids if isinstance(i, int)), default=0)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, *NOT_AS_EXPECTED):
         return
     if largest > MAX_TOKEN_ID:
         raise GspoError(
@@ -112,46 +113,28 @@ def _may_link_to(target: Path, folder: Path) -> bool:
     return any(target.is_relative_to(place) for place in allowed)
 
 
-def _check_index(path: Path) -> None:
-    """A damaged index is left to `check_weights`."""
+def _check_index(path: Path, own: bool) -> None:
+    """Errors: GspoError for an index that names a file elsewhere; for the model's `own` also where it is damaged, or a
+    file that it names is missing."""
     try:
-        names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-        wrong = sorted(repr(name) for name in names if Path(name).name != name or "\\" in name)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        names = sorted(set(json.loads(path.read_bytes())["weight_map"].values()))
+        elsewhere = [name for name in names if Path(name).name != name or "\\" in name]
+    except NOT_AS_EXPECTED as error:
+        if own:
+            raise _damaged(path, f"it is not an index of weights: {error}") from error
         return
-    if wrong:
+    if elsewhere:
+        message = f"{path} names weights that are not in its folder"
+        raise GspoError(message, f"the file {elsewhere[0]!r}", "copy them into the folder")
+    if own and (missing := [name for name in names if not (path.parent / name).is_file()]):
         raise GspoError(
-            f"{path} names weights that are not in its folder", f"the file {wrong[0]}", "copy them into the folder"
+            f"cannot load the model {path.parent}: no file {missing[0]}",
+            f"{INDEX} says that some of the weights are in it",
+            "copy or download it again",
         )
 
 
-def check_weights(folder: Path) -> None:
-    """Reads the headers of a folder's safetensors files, and compares them with the files' sizes.
-
-    Errors: GspoError that names the file, for one that the index names but is not there, is cut off, or is none.
-    """
-    names = [SINGLE]
-    if (folder / INDEX).is_file():
-        try:
-            found = json.loads((folder / INDEX).read_bytes())["weight_map"].values()
-            if not all(isinstance(name, str) for name in found):
-                raise TypeError("a name in weight_map is no text")
-            names = sorted(set(found))
-        except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
-            raise _damaged(folder / INDEX, f"it is not an index of weights: {error}") from error
-    elif not (folder / SINGLE).is_file():
-        return  # transformers' own message names the files that it looked for
-    for name in names:
-        if not (folder / name).is_file():
-            raise GspoError(
-                f"cannot load the model {folder}: no file {name}",
-                f"{INDEX} says that some of the weights are in it",
-                "copy or download it again",
-            )
-        check_safetensors(folder / name)
-
-
-def check_safetensors(path: Path) -> None:
+def _check_safetensors(path: Path) -> None:
     """Errors: GspoError for a file whose length is not the one that its header gives, or that has no header."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -161,7 +144,7 @@ def check_safetensors(path: Path) -> None:
         try:
             header: dict[str, Any] = json.loads(file.read(length))
             end = 8 + length + max((v["data_offsets"][1] for k, v in header.items() if k != "__metadata__"), default=0)
-        except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        except NOT_AS_EXPECTED as error:
             raise _damaged(path, f"its header cannot be read: {error}") from error
     if size != end:
         raise _damaged(path, f"it has {size} bytes, and by its header {end}")

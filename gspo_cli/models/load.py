@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,7 +180,7 @@ def read_on_rank0(
         sha256 = weights_hash(model)
         adapt(model, recipe, path)
         source.append(model)
-        return paths_of(model).as_dict(), sha256
+        return asdict(paths_of(model)), sha256
 
     paths, sha256 = ranks.broadcast(load)
     return skeleton(recipe, path, Paths(**paths)), source[0] if source else None, sha256

@@ -6,6 +6,7 @@ B = responses, T = token positions, N = loss tokens, R = tokens fed, H = hidden 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -59,13 +60,9 @@ def _token_scores(
     size = max(1, CHUNK_LOGITS // vocabulary(model))
     chunks = zip(hidden_NH.split(size), target_N.split(size), strict=True)
     recompute = bool(getattr(trunk_of(model), "is_gradient_checkpointing", False))
-    if len(target_N) <= size or (len(target_N) * vocabulary(model) <= KEPT_LOGITS and not recompute):
-        scores = [_score_chunk(model, hidden, target, temperature) for hidden, target in chunks]
-    else:
-        scores = [
-            checkpoint(_score_chunk, model, hidden, target, temperature, use_reentrant=False)
-            for hidden, target in chunks
-        ]
+    kept = len(target_N) <= size or (len(target_N) * vocabulary(model) <= KEPT_LOGITS and not recompute)
+    score = _score_chunk if kept else partial(checkpoint, _score_chunk, use_reentrant=False)
+    scores = [score(model, hidden, target, temperature) for hidden, target in chunks]
     log_probs_N, entropy_N = (torch.cat(parts) for parts in zip(*scores, strict=True))
     zeros = log_probs_N.new_zeros(input_ids_BT.numel())
     return zeros.index_copy(0, loss_N, log_probs_N), zeros.index_copy(0, loss_N, entropy_N)
@@ -74,9 +71,8 @@ def _token_scores(
 def _score_chunk(
     model: PreTrainedModel, hidden_NH: Tensor, target_N: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    with (
-        nullcontext() if is_sharded(model) else computing(model)
-    ):  # backward repeats it, when other contexts have ended
+    # backward repeats it, when other contexts have ended
+    with nullcontext() if is_sharded(model) else computing(model):
         logits_NV = head_logits(model, hidden_NH)
     logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
     log_probs_NV = torch.log_softmax(logits_NV if temperature == 1 else logits_NV / temperature, dim=-1)

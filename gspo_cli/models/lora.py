@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gspo_cli.config import Lora, Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.models.trunk import MODEL_ERRORS, one_line
 from gspo_cli.seeds import derive_seed
 
 EXPERT_NAMES = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
@@ -64,10 +65,10 @@ def add_lora(model: PreTrainedModel, lora: Lora, start: str | Path, revision: st
         torch.manual_seed(seed)
         try:
             model.add_adapter(config)
-        except (ValueError, RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
+        except MODEL_ERRORS as error:
             raise GspoError(
                 f"model.lora with {type(model).__name__}",
-                f"peft cannot adapt {', '.join(targets) or 'it'}: {' '.join(str(error).split())[:200]}",
+                f"peft cannot adapt {', '.join(targets) or 'it'}: {one_line(error)}",
                 "name other layers in model.lora.targets, or remove model.lora to train all weights",
             ) from error
     config.base_model_name_or_path = str(Path(start).resolve()) if Path(start).is_dir() else str(start)
@@ -115,7 +116,7 @@ def _is_linear(module: nn.Linear | Conv1D) -> bool:
         return True
     try:
         out = module(module.weight.new_zeros(1, module.in_features))
-    except (RuntimeError, ValueError, IndexError, TypeError):
+    except MODEL_ERRORS:
         return False
     return isinstance(out, Tensor) and out.shape == (1, module.out_features)
 

@@ -1,4 +1,4 @@
-"""Precision of the arithmetic: float32 products on a GPU, and passes in bfloat16 with float32 master weights.
+"""Passes in bfloat16 with float32 master weights.
 
 In a bfloat16 pass every weight is rounded once, and the model computes as one that was loaded in bfloat16. Gradients
 flow back through the rounding to the weights themselves, where they add up in float32; so do the optimizer's steps,
@@ -63,13 +63,3 @@ def computing(model: nn.Module, kept: Rounded | None = None) -> Iterator[None]:
 def recompute_contexts(model: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """For a checkpointed pass and its repetition in backward, which runs when `computing` has ended."""
     return nullcontext(), computing(model)
-
-
-FLOAT32_MATMUL = ("highest", "high")
-"""torch's names: float32 products as they are, or on a GPU in TF32, whose factors have 10 bits of mantissa."""
-
-
-def set_float32_matmul(precision: str) -> None:
-    """Sets the precision of float32 products and convolutions; nothing but a GPU heeds it."""
-    torch.set_float32_matmul_precision(precision)
-    torch.backends.cudnn.allow_tf32 = precision != "highest"

@@ -20,6 +20,14 @@ from gspo_cli.models.attention import packed_rows
 from gspo_cli.models.packing import Packing
 from gspo_cli.models.precision import recompute_contexts
 
+MODEL_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError, LookupError)
+"""What the code of models and of libraries that change them raises where something does not fit."""
+
+
+def one_line(error: Exception) -> str:
+    """An error's class and text, cut off after 200 characters."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
 
 def trunk_of(model: nn.Module) -> nn.Module:
     """The part of a language model whose hidden states its head takes: OPT's is not its base model, but the decoder."""

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gspo_cli.config import Recipe, RolloutConfig
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import Emit, Noted
-from gspo_cli.models.admission import paths_of, row_limit
+from gspo_cli.models.admission import paths_of, position_limit
 from gspo_cli.models.device import determinism
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.remote_code import allowed_code
@@ -56,7 +57,7 @@ def create_folder(
     named = (recipe.algo.name, recipe.task.name, *rewards, recipe.rollout.engine, *recipe.eval.bench)
     device = model.device
     record = provenance(argv) | hashes | {
-        "engine": setup.engine.info.as_dict(), "paths": paths_of(model).as_dict(),
+        "engine": setup.engine.info.as_dict(), "paths": asdict(paths_of(model)),
         "problems_left_out": setup.num_dropped,
         "study": folder.parent.name, "arm": run.arm, "algo": recipe.algo.model_dump(mode="json"),
         "seed": recipe.seed, "start_model": str(start),
@@ -207,7 +208,7 @@ def sample_once(
     task = make_task(recipe.task)
     engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes, progress)
     problems = read_problems(task, recipe.task)
-    fit = fitting(problems, tokenizer, row_limit(model), recipe.rollout.max_new_tokens, recipe.task)
+    fit = fitting(problems, tokenizer, position_limit(model.config), recipe.rollout.max_new_tokens, recipe.task)
     stream = PromptStream(fit, recipe.rollout.prompts, seed)
     sampling = Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens)
     for line in prompt_notes(tokenizer, encode(tokenizer, fit[0], recipe.task), recipe.task):

@@ -13,7 +13,7 @@ from gspo_cli.config import Recipe
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.command import BenchmarkSet, load_benchmarks
-from gspo_cli.models.admission import paths_of, row_limit
+from gspo_cli.models.admission import paths_of, position_limit
 from gspo_cli.models.load import load_policy, replica, sharded_load, sharded_load_value, skeleton, weights_hash
 from gspo_cli.models.lora import adapt
 from gspo_cli.models.precision import compute_dtype, compute_in
@@ -78,7 +78,7 @@ def load_setup(
         enable_recompute(model)
     task = make_task(recipe.task)
     check_credits(recipe, task)
-    problems, limit = read_problems(task, recipe.task), row_limit(model)
+    problems, limit = read_problems(task, recipe.task), position_limit(model.config)
     fit = fitting(problems, tokenizer, limit, recipe.rollout.max_new_tokens, recipe.task)
     stream = PromptStream(fit, recipe.rollout.prompts, recipe.seed)
     benchmarks = load_benchmarks(recipe.eval)

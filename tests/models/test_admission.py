@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,12 @@ import torch
 from family_walk import build, kinds, walk
 from program import Gspo
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel, masking_utils
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from gspo_cli.errors import GspoError
 from gspo_cli.models import admission, attention, decoding, trunk
-from gspo_cli.models.admission import admit, position_limit, row_limit
+from gspo_cli.models.admission import admit, position_limit
 from gspo_cli.models.log_probs import token_scores
 
 LIMIT = 1e-4
@@ -57,6 +59,22 @@ def test_the_trial_leaves_the_model_as_it_was() -> None:
     assert [layer.self_attn.sliding_window for layer in model.model.layers] == windows
     assert len(model.model.layers) == 4 and before.keys() == model.state_dict().keys()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_attention_is_installed_once_and_not_by_an_import() -> None:
+    """transformers looks for packed rows in positions; where we say how rows lie, it does not."""
+    attention.install_attention()
+    installed = masking_utils.find_packed_sequence_indices
+    attention.install_attention()
+    spec = importlib.util.find_spec(attention.__name__)
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert masking_utils.find_packed_sequence_indices is installed
+    assert ALL_ATTENTION_FUNCTIONS[attention.ATTENTION] is attention.attention
+    positions = torch.tensor([[0, 1, 0, 1]])
+    assert installed(positions) is not None
+    with attention.packed_rows(False):
+        assert installed(positions) is None
 
 
 def test_an_encoder_that_looks_ahead_is_refused_by_name() -> None:
@@ -236,9 +254,9 @@ def test_functional_dropout_stays_off_under_recompute() -> None:
 
 def test_a_limit_where_rotary_frequencies_depend_on_length() -> None:
     model = build("llama")
-    assert row_limit(model) == 128
+    assert position_limit(model.config) == 128
     model.config.rope_parameters = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 32}
-    assert row_limit(model) == 32
+    assert position_limit(model.config) == 32
 
 
 def test_limits_under_other_names() -> None:

@@ -12,16 +12,15 @@ from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
-from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import SamplingProgress
-from gspo_cli.models.log_probs import token_scores
 from gspo_cli.rollout.engine import Progress
 from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.rollout.vllm.host import HostLost
+from gspo_cli.rollout.vllm.sync_check import trainer_log_probs
 from gspo_cli.rollout.vllm.transfer import ANSWER_S, ServerClient, Transfer
 from gspo_cli.types import Prompt, Sampling
 
@@ -35,12 +34,7 @@ class ServerHost:
     replaceable = False
 
     def __init__(
-        self,
-        client: ServerClient,
-        stop_ids: frozenset[int],
-        concurrency: int,
-        progress: Progress,
-        ranks: Ranks = SINGLE_PROCESS,
+        self, client: ServerClient, stop_ids: frozenset[int], concurrency: int, progress: Progress, ranks: Ranks
     ) -> None:
         self.client, self.stop_ids, self.ranks = client, sorted(stop_ids), ranks
         self.concurrency, self.progress = max(1, concurrency // ranks.size), progress
@@ -224,11 +218,8 @@ def check_served_model(engine: HostedEngine, model: PreTrainedModel) -> None:
     seeds = {(prompt.problem_id, i): i for i in range(SAMPLES)}
     gaps: list[float] = []
     for sample in engine.generate([prompt], Sampling(temperature=1.0, max_new_tokens=16), seeds):
-        ids_BT = torch.tensor([[*prompt.token_ids, *sample.token_ids]], device=model.device)
-        mask_BT = torch.arange(ids_BT.shape[1], device=model.device)[None] >= len(prompt.token_ids)
-        with torch.no_grad():
-            ours_T = token_scores(model.eval(), ids_BT, mask_BT, 1.0).log_probs_BT[mask_BT].tolist()
-        gaps += [abs(ours - theirs) for ours, theirs in zip(ours_T, sample.log_probs, strict=True)]
+        ours = trainer_log_probs(model, [*prompt.token_ids, *sample.token_ids]).tolist()[1:]  # not the prompt's second
+        gaps += [abs(x - y) for x, y in zip(ours, sample.log_probs, strict=True)]
     gap = fmean(gaps)
     if not gap <= GAP:
         raise GspoError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
@@ -36,6 +37,17 @@ class Gap:
     mean: float
     median: float
     """Of the text or of what was sampled after it, whichever is larger."""
+
+
+@torch.no_grad()
+def trainer_log_probs(model: PreTrainedModel, ids: list[int]) -> Tensor:
+    """Log-probabilities at temperature 1 of every token but the first, in float64 on the CPU."""
+    ids_BT = torch.tensor([ids], device=model.device)
+    mask_BT = torch.arange(len(ids), device=model.device)[None] > 0
+    was_training = model.training
+    log_probs_BT = token_scores(model.eval(), ids_BT, mask_BT, 1.0).log_probs_BT
+    model.train(was_training)
+    return log_probs_BT[0, 1:].double().cpu()
 
 
 class SyncProbe:
@@ -95,13 +107,7 @@ class SyncProbe:
         """The engine's log-probabilities of a text and of what it samples after it, against the trainer's."""
         [scored] = host.ask("score", sequences=[text], deadline_s=self.deadline_s)["log_probs"]
         more, sampled = self._sample(host, text, MORE)
-        ids_BT = torch.tensor([[*text, *more]], device=weights.device)
-        mask_BT = torch.ones_like(ids_BT, dtype=torch.bool)
-        mask_BT[:, 0] = False
-        was_training = weights.training
-        with torch.no_grad():
-            trained_T = token_scores(weights.eval(), ids_BT, mask_BT, 1.0).log_probs_BT[0, 1:].double().cpu()
-        weights.train(was_training)
+        trained_T = trainer_log_probs(weights, [*text, *more])
         difference_T = (torch.tensor([*scored, *sampled], dtype=torch.float64) - trained_T).abs()
         medians = [float(part_T.median()) for part_T in difference_T.split([len(scored), len(sampled)])]
         return Gap(float(difference_T.max()), float(difference_T.mean()), max(medians))

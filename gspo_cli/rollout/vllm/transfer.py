@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import Future, wait
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import torch
 from transformers import PreTrainedModel
@@ -49,22 +50,18 @@ class ServerClient:
         """An order, given once: it may have been carried out although no answer came."""
         try:
             return self._request(path, body or {}, time.monotonic() + (within_s or self.deadline_s))
-        except urllib.error.HTTPError as error:
-            raise self.lost(f"{path}: {_said(error)}") from error
         except (OSError, ValueError) as error:
-            raise self.lost(f"{path}: {error or type(error).__name__}") from error
+            raise self.lost(f"{path}: {_said(error)}") from error
 
     def repeated(self, path: str, body: dict[str, Any] | None, until: float) -> dict[str, Any]:
         """A request that changes nothing, repeated after a growing pause while its failure may pass."""
         for attempt in range(TRIES):
             try:
                 return self._request(path, body, until)
-            except urllib.error.HTTPError as error:
+            except (OSError, ValueError) as error:  # no connection, a broken one, half an answer, or an error's status
                 why = _said(error)
-                if error.code not in PASSING:
+                if isinstance(error, urllib.error.HTTPError) and error.code not in PASSING:
                     raise self.lost(why) from error
-            except (OSError, ValueError) as error:  # no connection, a broken one, or half an answer
-                why = str(error) or type(error).__name__
             pause = PAUSE_S * 2**attempt
             if time.monotonic() + pause > until:
                 break
@@ -91,7 +88,9 @@ class ServerClient:
         )
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _said(error: Exception) -> str:
+    if not isinstance(error, urllib.error.HTTPError):
+        return str(error) or type(error).__name__
     with error:
         return f"{error.code} {error.reason}: {error.read(500).decode(errors='replace').strip()}"
 
@@ -242,18 +241,14 @@ def open_sender(place: dict[str, Any], rank: int, orders: Orders, stream: Weight
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
         from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
     except ImportError as error:
-        raise GspoError(
-            "weights over NCCL need vLLM beside the trainer", str(error), "pip install 'gspo[vllm]'"
-        ) from error
-    return WeightTransferTrainerFactory.trainer_init(
-        NCCLTrainerInitInfo(**place, rank=rank), client=orders, source=stream
-    )
+        message = "weights over NCCL need vLLM beside the trainer"
+        raise GspoError(message, str(error), "pip install 'gspo[vllm]'") from error
+    info = NCCLTrainerInitInfo(**place, rank=rank)
+    return WeightTransferTrainerFactory.trainer_init(info, client=orders, source=stream)
 
 
 def own_address(url: str) -> str:
     """This machine's address as the server reaches it."""
-    from urllib.parse import urlsplit
-
     there = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting sends nothing, but chooses the way
         probe.connect((there.hostname or "127.0.0.1", there.port or 80))
