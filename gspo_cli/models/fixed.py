@@ -9,8 +9,7 @@ R = rows, padded; T = cache positions, padded; P = prompts; H = key-value heads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -110,22 +109,13 @@ class FixedStep:
         return self.caches[rows, length]
 
     def __call__(self, cache: FixedCache, inputs_3R: Tensor) -> Tensor:
-        """See `decode`."""
-        with _experts(self.model, self.experts):
+        """See `decode`. transformers' usual kernels for experts need the host, or shapes that depend on the choices."""
+        config = self.model.config.get_text_config()
+        usual, config._experts_implementation = config._experts_implementation, self.experts
+        try:
             return self.function(trunk_of(self.model), cache, inputs_3R)
-
-
-@contextmanager
-def _experts(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Within the context, transformers computes experts in this way; its usual ones need the host, or shapes that
-    depend on the choices."""
-    config = model.config.get_text_config()
-    before = config._experts_implementation
-    config._experts_implementation = implementation
-    try:
-        yield
-    finally:
-        config._experts_implementation = before
+        finally:
+            config._experts_implementation = usual
 
 
 class FixedRows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -140,24 +140,17 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(repr((vocabulary, tokenizer.chat_template)).encode()).hexdigest()
 
 
-class ShardedModel(NamedTuple):
-    """A start model on several ranks."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    sha256: str
-    """Hash of the full weights, without adapters."""
-
-
-def sharded_load(recipe: Recipe, path: str | Path, ranks: Ranks) -> ShardedModel:
-    """The model with its weights, and the recipe's adapters if any, sharded over the ranks. Only rank 0's host needs
-    memory for a full copy.
+def sharded_load(
+    recipe: Recipe, path: str | Path, ranks: Ranks
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:
+    """The model with its weights, and the recipe's adapters if any, sharded over the ranks; its tokenizer; the hash of
+    the full weights without adapters. Only rank 0's host needs memory for a full copy.
 
     Errors: as `load_policy`, on all ranks.
     """
     model, source, sha256 = read_on_rank0(recipe, path, ranks)
     shard_for_recipe(model, source, recipe, ranks)
-    return ShardedModel(model, load_tokenizer(str(path), recipe.model.revision, Path(path).is_dir()), sha256)
+    return model, load_tokenizer(str(path), recipe.model.revision, Path(path).is_dir()), sha256
 
 
 def sharded_load_value(recipe: Recipe, path: str | Path, ranks: Ranks) -> ValueModel:

@@ -6,7 +6,7 @@ L = MoE layers, R = rows of the routers (flattened responses x positions), K = e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -55,15 +55,11 @@ class RouterTap:
         Gate weights come from the current logits, so the routers keep their gradient. The record stays in use until the
         context ends, as backward may recompute the pass.
         """
-        handles = []
-        for layer, (gate, experts) in enumerate(zip(self.routing.gates, self.routing.experts, strict=True)):
-            handles.append(gate.register_forward_hook(self._replay(record_LRK[layer])))
-            handles.append(experts.register_forward_pre_hook(self._note_used(layer), with_kwargs=True))
-        try:
+        with ExitStack() as hooks:
+            for layer, (gate, experts) in enumerate(zip(self.routing.gates, self.routing.experts, strict=True)):
+                hooks.enter_context(gate.register_forward_hook(self._replay(record_LRK[layer])))
+                hooks.enter_context(experts.register_forward_pre_hook(self._note_used(layer), with_kwargs=True))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def read(self, layer: int) -> Callable[[nn.Module, Any, Any], None]:
         """The hook that reads one router."""
@@ -102,9 +98,7 @@ def tapped(routing: Routing | None) -> Iterator[RouterTap | None]:
         yield None
         return
     tap = RouterTap(routing)
-    handles = [gate.register_forward_hook(tap.read(layer)) for layer, gate in enumerate(routing.gates)]
-    try:
+    with ExitStack() as hooks:
+        for layer, gate in enumerate(routing.gates):
+            hooks.enter_context(gate.register_forward_hook(tap.read(layer)))
         yield tap
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -6,8 +6,7 @@ M = loss tokens, K = experts per token
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -26,14 +25,11 @@ def record_to_replay(algo: AlgoConfig, micro: MicroBatch) -> Tensor | None:
     return {"none": None, "r2": micro.old_routes_LNK, "r3": micro.sampler_routes_LNK}[algo.replay]
 
 
-@contextmanager
-def routed(tap: RouterTap | None, micro: MicroBatch, record_LNK: Tensor | None) -> Iterator[None]:
+def routed(tap: RouterTap | None, micro: MicroBatch, record_LNK: Tensor | None) -> AbstractContextManager[None]:
     """Within the context, forward and backward use the record; without a record, the routers' own choices."""
     if tap is None or record_LNK is None:
-        yield
-        return
-    with tap.replaying(place(record_LNK, micro.positions_N, num_input_tokens(micro), tap.routing.missing)):
-        yield
+        return nullcontext()
+    return tap.replaying(place(record_LNK, micro.positions_N, num_input_tokens(micro), tap.routing.missing))
 
 
 def place(record_LNK: Tensor, positions_N: Tensor, num_positions: int, missing: int) -> Tensor:

@@ -75,25 +75,21 @@ def collect(
     }
     prompts = {p.id: encode(tokenizer, p, config) for p in problems}
     by_key = generate_checked(engine, list(prompts.values()), sampling, seeds, version)
-    samples = {p.id: tuple(by_key[p.id, i] for i in range(num_samples)) for p in problems}
-    if stops:
-        samples = {
-            p.id: tuple(cut_at_stop(tokenizer, s, stops, len(prompts[p.id].token_ids)) for s in samples[p.id])
-            for p in problems
-        }
-    texts = {
-        p.id: tuple(Response(decode(tokenizer, s), len(s.token_ids), s.finish) for s in samples[p.id]) for p in problems
-    }
+    drawn: list[tuple[Problem, tuple[Sample, ...], tuple[Response, ...]]] = []
+    for problem in problems:
+        samples = tuple(by_key[problem.id, i] for i in range(num_samples))
+        if stops:
+            size = len(prompts[problem.id].token_ids)
+            samples = tuple(cut_at_stop(tokenizer, sample, stops, size) for sample in samples)
+        texts = tuple(Response(decode(tokenizer, s), len(s.token_ids), s.finish) for s in samples)
+        drawn.append((problem, samples, texts))
     deadline = config.deadline_s if own_code(config) else None  # the graders here have deadlines of their own
     with timed("score_s"):
-        scores = iter(score(task, [(p, text) for p in problems for text in texts[p.id]], deadline))
-    groups = [
-        Group(
-            p, prompts[p.id], samples[p.id], texts[p.id], tuple(itertools.islice(scores, num_samples)),
-            credit(task, tokenizer, p, samples[p.id]),
-        )
-        for p in problems
-    ]  # fmt: skip
+        scores = iter(score(task, [(problem, text) for problem, _, texts in drawn for text in texts], deadline))
+    groups = []
+    for problem, samples, texts in drawn:
+        its_scores, credits = tuple(itertools.islice(scores, num_samples)), credit(task, tokenizer, problem, samples)
+        groups.append(Group(problem, prompts[problem.id], samples, texts, its_scores, credits))
     return RolloutBatch(step, tuple(groups), sampling.max_new_tokens)
 
 

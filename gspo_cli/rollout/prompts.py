@@ -104,8 +104,7 @@ def _by_chat_template(tokenizer: PreTrainedTokenizerBase, problem: Problem, task
             str(error),
             "some templates take no system prompt: put that text into task.template; or --set task.chat=false",
         ) from error
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
+    return bare_ids(tokenizer, text)
 
 
 def _no_template(setting: str) -> GspoError:

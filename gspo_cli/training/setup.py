@@ -115,7 +115,7 @@ def load_sharded_parts(recipe: Recipe, start: Path, model: PreTrainedModel, rank
     """The reference, the critic's model and the routers' rule, as far as the recipe needs them."""
     reference = value = rule = None
     if recipe.algo.kl.coef > 0 and recipe.model.lora is None:
-        reference = sharded_load(recipe, start, ranks).model.requires_grad_(False)
+        reference = sharded_load(recipe, start, ranks)[0].requires_grad_(False)
     if find_algorithm(recipe.algo.name).token_advantages is not None:
         value = sharded_load_value(recipe, start, ranks)
         if recipe.train.recompute:

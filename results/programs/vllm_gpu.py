@@ -24,8 +24,8 @@ from gspo_cli.rollout.builtin.engine import TransformersEngine
 from gspo_cli.rollout.engine import SampleKey
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.prompts import encode
-from gspo_cli.rollout.vllm.engine import HostedEngine, vllm_sampling
-from gspo_cli.rollout.vllm.host import InProcessHost
+from gspo_cli.rollout.vllm.engine import HostedEngine
+from gspo_cli.rollout.vllm.host import InProcessHost, vllm_sampling
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.types import Prompt, Sampling

@@ -24,8 +24,7 @@ from gspo_cli.models.load import load_policy, stop_ids
 from gspo_cli.rollout.engine import SampleKey
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.prompts import encode
-from gspo_cli.rollout.vllm.engine import vllm_sampling
-from gspo_cli.rollout.vllm.host import ProcessHost, child_environment
+from gspo_cli.rollout.vllm.host import ProcessHost, child_environment, vllm_sampling
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.types import Sampling

@@ -88,10 +88,10 @@ class Row(NamedTuple):
     """What a mixture of experts can be trained with, see `experts_of`; empty for a dense model."""
 
 
-def build(kind: str) -> PreTrainedModel:
+def build(kind: str, **changes: Any) -> PreTrainedModel:
     """A tiny random model. Errors: those of transformers, and ValueError for one that stays large."""
     known = AutoConfig.for_model(kind)
-    keys = SIZES | SPECIAL.get(kind, {})
+    keys = SIZES | SPECIAL.get(kind, {}) | changes
     given = {k: v for k, v in keys.items() if v is not None and (k in known.to_dict() or hasattr(known, k))}
     config = AutoConfig.for_model(kind, **given)
     with torch.device("meta"):

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel, masking_utils
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from gspo_cli.cli.doctor import _check_model
 from gspo_cli.errors import GspoError
 from gspo_cli.models import admission, attention, decoding, trunk
 from gspo_cli.models.admission import admit, position_limit
@@ -77,10 +78,10 @@ def test_attention_is_installed_once_and_not_by_an_import() -> None:
         assert installed(positions) is None
 
 
-def test_an_encoder_that_looks_ahead_is_refused_by_name() -> None:
-    with pytest.raises(GspoError, match="some-bert") as caught:
-        admit(build("bert"), "some-bert")
-    assert "plain forward pass" in caught.value.why and caught.value.code == 2
+@pytest.mark.parametrize(("kind", "dtype"), [("bert", torch.float32), ("xlm", torch.bfloat16)])
+def test_an_encoder_that_looks_ahead_is_refused_by_name(kind: str, dtype: torch.dtype) -> None:
+    with pytest.raises(GspoError, match=r"(?s)some-encoder: its log-prob.*plain forward pass"):
+        admit(build(kind).to(dtype), "some-encoder")
 
 
 def drop_head_bias(patch: pytest.MonkeyPatch, model: PreTrainedModel) -> None:
@@ -158,14 +159,10 @@ def test_a_fault_is_seen(monkeypatch: pytest.MonkeyPatch, kind: str, fault: Brea
         paths = admit(model, kind)
     except GspoError:
         return
-    fast = admit_without(monkeypatch, healthy, kind)
+    monkeypatch.undo()
+    fast = admit(healthy, kind)
     assert (paths.attention, paths.packed, paths.cache) != (fast.attention, fast.packed, fast.cache)
     assert spared is None or spared in (paths.attention, paths.cache)
-
-
-def admit_without(monkeypatch: pytest.MonkeyPatch, model: PreTrainedModel, kind: str) -> admission.Paths:
-    monkeypatch.undo()
-    return admit(model, kind)
 
 
 def with_vocabulary(kind: str, size: int) -> PreTrainedModel:
@@ -220,11 +217,6 @@ def test_a_fault_below_the_rounding_of_half_precision_is_seen(monkeypatch: pytes
     assert admit(build("llama").bfloat16(), "it").attention == "eager"
 
 
-def test_an_encoder_is_refused_in_half_precision_too() -> None:
-    with pytest.raises(GspoError, match="log-probabilities"):
-        admit(build("xlm").bfloat16(), "it")
-
-
 def test_head_outputs_after_the_weight_count_in_a_score() -> None:
     model = build("cohere2")
     admit(model, "it")
@@ -252,39 +244,35 @@ def test_functional_dropout_stays_off_under_recompute() -> None:
         torch.testing.assert_close(token_scores(model, ids_BT, mask_BT, 1.0).log_probs_BT, plain, rtol=0, atol=1e-6)
 
 
-def test_a_limit_where_rotary_frequencies_depend_on_length() -> None:
-    model = build("llama")
-    assert position_limit(model.config) == 128
-    model.config.rope_parameters = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 32}
-    assert position_limit(model.config) == 32
+def test_limits_of_positions() -> None:
+    dynamic = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 32}
+    for kind, changes, limit in (
+        ("llama", {"max_position_embeddings": 128}, 128),
+        ("llama", {"max_position_embeddings": 128, "rope_parameters": dynamic}, 32),  # frequencies depend on length
+        ("mpt", {"max_seq_len": 128}, 128),
+        ("roberta", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ("deepseek_v32", {"index_topk": 20}, 20),
+    ):
+        assert position_limit(AutoConfig.for_model(kind, **changes)) == limit
 
 
-def test_limits_under_other_names() -> None:
-    assert position_limit(AutoConfig.for_model("mpt", max_seq_len=128)) == 128
-    assert position_limit(AutoConfig.for_model("roberta", max_position_embeddings=514, pad_token_id=1)) == 512
-    sparse = AutoConfig.for_model("deepseek_v32", index_topk=20)
-    assert position_limit(sparse) == 20
-
-
-def test_the_paths_are_in_the_run_and_in_the_doctor(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
+def test_the_paths_in_the_run_and_the_doctor_and_a_row_beyond_the_models_positions(
+    gspo_here: Gspo, smoke: Path, tmp_path: Path
+) -> None:
     done = gspo_here("train", smoke, "--out", tmp_path, "--name", "s", "--steps", "1")
     assert done.code == 0, done.err
     assert "model: this tool's attention, training on packed rows, sampling on a shared cache" in done.err
     record = json.loads(next(tmp_path.glob("s/*/run.json")).read_text())
     assert record["paths"]["packed"] and record["paths"]["nats"] < LIMIT and record["problems_left_out"] == 0
-    told = gspo_here("doctor", "--model", record["start_model"], "--json").out.splitlines()
-    check = next(c for c in map(json.loads, told) if c["check"].startswith("model"))
-    assert check["verdict"] == "ok" and "packed rows" in check["found"]
+    check = _check_model(record["start_model"])
+    assert check.verdict == "ok" and "packed rows" in check.found and "up to 4096 tokens" in check.found
 
-
-def test_a_row_beyond_the_models_positions(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     data = tmp_path / "long.jsonl"
     rows = [{"question": "1+2+3=", "answer": "6"}] * 40 + [{"question": "1+" * 3000 + "1=", "answer": "3001"}]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert gspo_here("train", smoke, "--out", tmp_path, "--name", "start", "--steps", "1").code == 0
-    start = json.loads(next(tmp_path.glob("start/*/run.json")).read_text())["start_model"]
-    keys = ["--model", start, "--set", "task.name=math", "--set", f"task.path={data}", "--set", "eval.bench=[]",
-            "--set", 'task.columns={prompt="question",answer="answer"}', "--out", tmp_path, "--steps", "1"]  # fmt: skip
+    keys = ["--model", record["start_model"], "--set", "task.name=math", "--set", f"task.path={data}", "--set",
+            "eval.bench=[]", "--set", 'task.columns={prompt="question",answer="answer"}', "--out", tmp_path,
+            "--steps", "1"]  # fmt: skip
     refused = gspo_here("train", smoke, *keys, "--name", "refused")
     assert refused.code == 2 and "too long" in refused.err and "4096 positions" in refused.err
     dropped = gspo_here("train", smoke, *keys, "--name", "dropped", "--set", "task.too_long=drop")

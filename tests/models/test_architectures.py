@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from family_walk import SIZES, build
+from family_walk import build
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from gspo_cli.config import Lora, ModelConfig
 from gspo_cli.errors import GspoError
@@ -26,15 +25,6 @@ from gspo_cli.types import Prompt, Sampling
 
 IDS_BT = torch.randint(3, 61, (2, 12), generator=torch.Generator().manual_seed(0))
 MASK_BT = (torch.arange(12) > 4).expand(2, 12)
-
-
-def with_sizes(kind: str, **changes: Any) -> PreTrainedModel:
-    """A tiny model of a kind that the walk's sizes do not fit as they are."""
-    known = AutoConfig.for_model(kind).to_dict()
-    config = AutoConfig.for_model(kind, **{k: v for k, v in SIZES.items() if k in known} | changes)
-    torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    return model
 
 
 def scores(model: PreTrainedModel) -> Tensor:
@@ -96,7 +86,7 @@ def test_layers_that_cannot_be_recomputed_are_refused() -> None:
 
 
 def test_a_critic_on_hidden_states_that_are_projected() -> None:
-    model = with_sizes("opt", word_embed_proj_dim=16)
+    model = build("opt", word_embed_proj_dim=16)
     assert token_values(ValueModel(copy.deepcopy(trunk_of(model))), IDS_BT, None).shape == (IDS_BT.numel(), 1)
 
 
@@ -144,7 +134,7 @@ def test_families_without_sdpa_in_transformers_can_be_loaded(kind: str, tmp_path
 
 
 def test_rwkv_keeps_its_weights(tmp_path: Path) -> None:
-    model = with_sizes("rwkv", num_hidden_layers=4, rescale_every=2, vocab_size=98)
+    model = build("rwkv", num_hidden_layers=4, rescale_every=2, vocab_size=98)
     plain = copy.deepcopy(model)(input_ids=IDS_BT).logits.log_softmax(-1).detach()
     for folder in ("start", "checkpoint"):
         model, _ = load_policy(save(model, tmp_path / folder), tmp_path / folder)

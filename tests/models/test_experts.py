@@ -11,7 +11,6 @@ import pytest
 from expert_walk import experts_of
 from family_walk import build
 from program import Gspo
-from test_architectures import with_sizes
 from transformers import AutoModelForCausalLM
 
 from gspo_cli.errors import GspoError
@@ -74,7 +73,7 @@ def test_experts_that_are_switched_off_do_not_count(kind: str, changes: dict[str
 
 
 def saved(kind: str, folder: Path, **changes: Any) -> Path:
-    with_sizes(kind, **changes).save_pretrained(folder)
+    build(kind, **changes).save_pretrained(folder)
     character_tokenizer().save_pretrained(folder)
     return folder
 
@@ -114,12 +113,9 @@ def test_a_study_of_granite_moe(
 
 
 def test_replay_that_a_model_cannot_have_writes_nothing(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    for kind, said in (("jamba", "JambaForCausalLM"), ("phimoe", "PhimoeTopKRouter")):
-        folder = saved(kind, tmp_path / kind, **TINY | {"num_hidden_layers": 4})
-        out = tmp_path / f"{kind}-out"
-        done = gspo_here("train", smoke, "--model", folder, "--out", out, "--name", "x", "--set", "algo.replay=r3")
-        assert done.code == 2 and said in done.err
-        assert not (out / "x").exists()
+    folder, out = saved("jamba", tmp_path / "model", **TINY | {"num_hidden_layers": 4}), tmp_path / "out"
+    done = gspo_here("train", smoke, "--model", folder, "--out", out, "--name", "x", "--set", "algo.replay=r3")
+    assert done.code == 2 and "JambaForCausalLM" in done.err and not (out / "x").exists()
 
 
 @pytest.mark.slow

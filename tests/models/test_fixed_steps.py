@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from family_walk import build
 from torch import Tensor, nn
-from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig, PreTrainedModel
-from transformers.models.auto import AutoModelForCausalLM
+from transformers import PreTrainedModel
 
 from gspo_cli.errors import GspoError
 from gspo_cli.models import compiled, fixed
@@ -29,23 +29,11 @@ from gspo_cli.types import Prompt, Sampling
 
 PROMPTS: list[tuple[int, ...]] = [(5, 6, 7), (8, 9, 10, 11, 12), (13,)]
 STOPS = frozenset((3, 4))
-SHAPE = {
-    "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 32, "max_position_embeddings": 128,
-}  # fmt: skip
 
 
 def other(kind: str) -> PreTrainedModel:
     """A model of another family, admitted; windows shorter than the rows."""
-    configs: dict[str, Callable[[], Any]] = {
-        "llama": lambda: LlamaConfig(**SHAPE), "mistral": lambda: MistralConfig(**SHAPE, sliding_window=6),
-        "gemma3": lambda: Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=6),
-    }  # fmt: skip
-    torch.manual_seed(0)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(configs[kind]()).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3.0)
+    model = build(kind)
     admit(model, kind)
     return model
 
@@ -74,7 +62,7 @@ def assert_equal(model: PreTrainedModel, step: FixedStep) -> None:
         assert ours == pytest.approx(theirs, abs=1e-4)
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "gemma3")]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "gemma3_text")]
 
 
 @pytest.mark.usefixtures("small_steps")

@@ -10,18 +10,19 @@ from transformers import PreTrainedModel
 from gspo_cli.models import log_probs
 from gspo_cli.models.log_probs import token_scores
 
+Rows = tuple[torch.Tensor, torch.Tensor]
+"""Token ids, and a mask of loss tokens."""
+
 
 @pytest.fixture
-def rows() -> tuple[torch.Tensor, torch.Tensor]:
+def rows() -> Rows:
     ids = torch.randint(3, 99, (3, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.zeros(3, 9, dtype=torch.bool)
     mask[0, 2:9] = mask[1, 3:6] = mask[2, 5:8] = True
     return ids, mask
 
 
-def test_equals_log_softmax_of_the_logits_before(
-    tiny_moe: PreTrainedModel, rows: tuple[torch.Tensor, torch.Tensor]
-) -> None:
+def test_equals_log_softmax_of_the_logits_before(tiny_moe: PreTrainedModel, rows: Rows) -> None:
     ids, mask = rows
     logits = tiny_moe(input_ids=ids, use_cache=False).logits
     plain = torch.log_softmax(logits / 0.7, -1)
@@ -33,9 +34,7 @@ def test_equals_log_softmax_of_the_logits_before(
     assert (scores.log_probs_BT[~mask] == 0).all()
 
 
-def test_chunks_change_nothing(
-    tiny_moe: PreTrainedModel, rows: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_change_nothing(tiny_moe: PreTrainedModel, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     ids, mask = rows
     model = copy.deepcopy(tiny_moe).double()
 
@@ -52,9 +51,7 @@ def test_chunks_change_nothing(
             torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
 
 
-def test_padding_and_neighbours_change_nothing(
-    tiny_moe: PreTrainedModel, rows: tuple[torch.Tensor, torch.Tensor]
-) -> None:
+def test_padding_and_neighbours_change_nothing(tiny_moe: PreTrainedModel, rows: Rows) -> None:
     ids, mask = rows
     whole = token_scores(tiny_moe, ids, mask, 1.0).log_probs_BT
     for b in range(3):
@@ -64,7 +61,7 @@ def test_padding_and_neighbours_change_nothing(
 
 
 def test_head_runs_on_completion_positions_only(
-    tiny_moe: PreTrainedModel, rows: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    tiny_moe: PreTrainedModel, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
     inner = log_probs._score_chunk

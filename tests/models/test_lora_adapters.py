@@ -139,22 +139,15 @@ def test_a_saved_folder_is_the_same_policy_for_peft_and_for_us(
         torch.testing.assert_close(scores(theirs.merge_and_unload()), scores(model), rtol=0, atol=1e-4)
 
 
-def refusal(error: pytest.ExceptionInfo[GspoError]) -> str:
-    """All three parts."""
-    return f"{error.value.message}\n{error.value.why}\n{error.value.hint}"
-
-
 @pytest.mark.parametrize("name", ["lm_head", "embed_tokens", "gate_proj", "gate", "experts"])
 def test_what_cannot_have_adapters_is_refused(tiny_moe: PreTrainedModel, name: str) -> None:
-    with pytest.raises(GspoError) as error:
+    with pytest.raises(GspoError, match=rf"(?s)\['{name}'\].*k_proj, o_proj, q_proj, v_proj"):
         adapted(tiny_moe, Lora(targets=("q_proj", name)))
-    assert f"['{name}']" in refusal(error) and "k_proj, o_proj, q_proj, v_proj" in refusal(error)
 
 
 def test_experts_of_a_dense_model_are_refused(tiny_dense: PreTrainedModel) -> None:
-    with pytest.raises(GspoError) as error:
+    with pytest.raises(GspoError, match="Qwen3ForCausalLM"):
         adapted(tiny_dense, Lora(experts=True))
-    assert "Qwen3ForCausalLM" in refusal(error)
 
 
 def break_folder(folder: Path, how: str) -> None:
@@ -173,22 +166,16 @@ def break_folder(folder: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "word"),
-    [
-        ("weights", "no adapter_model.safetensors"),
-        ("json", "cannot read"),
-        ("base", "no model in /nowhere"),
-        ("kind", "IA3"),
-        ("rank", "do not fit"),
-    ],
-)
+    [("weights", "no adapter_model.safetensors"), ("json", "cannot read"), ("base", "no model in /nowhere"),
+     ("kind", "IA3"), ("rank", "do not fit")],
+)  # fmt: skip
 def test_a_folder_that_is_not_whole(tiny_moe: PreTrainedModel, base: Path, tmp_path: Path, how: str, word: str) -> None:
     model, folder = adapted(tiny_moe, Lora(rank=4), base), tmp_path / "adapters"
     model.save_pretrained(folder)
     character_tokenizer().save_pretrained(folder)
     break_folder(folder, how)
-    with pytest.raises(GspoError) as error:
+    with pytest.raises(GspoError, match=word):
         load_policy(ModelConfig(path=str(folder), device="cpu"), folder)
-    assert word in refusal(error)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # peft's own about tied heads
@@ -197,14 +184,12 @@ def test_adapters_of_the_head_are_refused(base: Path, tmp_path: Path) -> None:
     plain.add_adapter(LoraConfig(r=2, target_modules=["lm_head"]))
     plain.save_pretrained(tmp_path / "adapters")
     character_tokenizer().save_pretrained(tmp_path / "adapters")
-    with pytest.raises(GspoError) as error:
+    with pytest.raises(GspoError, match="language-model head"):
         load_policy(ModelConfig(path=str(base), device="cpu"), tmp_path / "adapters")
-    assert "head" in refusal(error)
 
 
 def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(GspoError) as error:
+    with pytest.raises(GspoError, match="pip install peft"):
         load_policy(ModelConfig(path=str(tmp_path)), tmp_path)
-    assert "pip install peft" in refusal(error)

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
-from transformers import (
-    DeepseekV2Config,
-    DeepseekV2ForCausalLM,
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    Glm4MoeConfig,
-    Glm4MoeForCausalLM,
-    GptOssConfig,
-    GptOssForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    OlmoeConfig,
-    OlmoeForCausalLM,
-    PreTrainedModel,
-    Qwen2MoeConfig,
-    Qwen2MoeForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 SHAPE = {
     "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -35,36 +17,33 @@ LATENT = {
     "qk_nope_head_dim": 8,
 }  # fmt: skip
 
-FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
-    "qwen3_moe": lambda: Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(**SHAPE, num_experts=8, moe_intermediate_size=16, norm_topk_prob=True)
-    ),
-    "qwen3_moe with a dense layer": lambda: Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(**SHAPE, num_experts=8, moe_intermediate_size=16, norm_topk_prob=False, mlp_only_layers=[1])
-    ),
-    "qwen2_moe": lambda: Qwen2MoeForCausalLM(Qwen2MoeConfig(**SHAPE, num_experts=8, moe_intermediate_size=16)),
-    "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SHAPE, num_local_experts=8)),
-    "olmoe": lambda: OlmoeForCausalLM(OlmoeConfig(**SHAPE, num_experts=8)),
-    "gpt_oss": lambda: GptOssForCausalLM(GptOssConfig(**SHAPE, num_local_experts=8, head_dim=8)),
-    "deepseek_v2": lambda: DeepseekV2ForCausalLM(
-        DeepseekV2Config(**SHAPE | LATENT, n_routed_experts=8, n_shared_experts=1, n_group=1, topk_group=1,
-                         topk_method="greedy", first_k_dense_replace=1, moe_intermediate_size=16)
-    ),
-    "deepseek_v3": lambda: DeepseekV3ForCausalLM(
-        DeepseekV3Config(**SHAPE | LATENT, n_routed_experts=8, n_shared_experts=1, n_group=2, topk_group=2,
-                         first_k_dense_replace=1, moe_intermediate_size=16)
-    ),
-    "glm4_moe": lambda: Glm4MoeForCausalLM(
-        Glm4MoeConfig(**SHAPE, n_routed_experts=8, n_shared_experts=1, n_group=1, topk_group=1,
-                      first_k_dense_replace=1, moe_intermediate_size=16, head_dim=8)
-    ),
+DEEPSEEK = LATENT | {
+    "n_routed_experts": 8, "n_shared_experts": 1, "first_k_dense_replace": 1, "moe_intermediate_size": 16
 }  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 16, "norm_topk_prob": True},
+    "qwen3_moe with a dense layer": {
+        "num_experts": 8, "moe_intermediate_size": 16, "norm_topk_prob": False, "mlp_only_layers": [1]
+    },
+    "qwen2_moe": {"num_experts": 8, "moe_intermediate_size": 16},
+    "mixtral": {"num_local_experts": 8},
+    "olmoe": {"num_experts": 8},
+    "gpt_oss": {"num_local_experts": 8, "head_dim": 8},
+    "deepseek_v2": DEEPSEEK | {"n_group": 1, "topk_group": 1, "topk_method": "greedy"},
+    "deepseek_v3": DEEPSEEK | {"n_group": 2, "topk_group": 2},
+    "glm4_moe": {
+        "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+        "moe_intermediate_size": 16, "head_dim": 8,
+    },
+}  # fmt: skip
+"""By the kind that transformers knows it by, and what sets it apart."""
 
 
 def build(name: str) -> PreTrainedModel:
     """A model of the family, with weights wide enough that experts matter, in eval mode."""
     torch.manual_seed(0)
-    model = FAMILIES[name]()
+    config = AutoConfig.for_model(name.split()[0], **SHAPE | FAMILIES[name])
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.3) if parameter.dim() > 1 else parameter.add_(0.01)

@@ -35,12 +35,18 @@ def foreign(record_LRK: Tensor, num_experts: int) -> Tensor:
     return (record_LRK + 1) % num_experts
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_own_routes_change_nothing_and_foreign_ones_do(name: str) -> None:
+def with_own_routes(name: str = "qwen3_moe") -> tuple[PreTrainedModel, Routing, Tensor, Tensor]:
+    """A model, its routers, its logits and the experts behind them."""
     model = build(name)
     routing = replayable(model, "replay")
     with torch.no_grad():
-        natural, own = run(model, routing)
+        return model, routing, *run(model, routing)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_own_routes_change_nothing_and_foreign_ones_do(name: str) -> None:
+    model, routing, natural, own = with_own_routes(name)
+    with torch.no_grad():
         replayed, used = run(model, routing, own)
         other, used_other = run(model, routing, foreign(own, 8))
     assert torch.equal(replayed, natural) and torch.equal(used, own)  # bit for bit
@@ -49,10 +55,7 @@ def test_own_routes_change_nothing_and_foreign_ones_do(name: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_routers_learn_under_replay(name: str) -> None:
-    model = build(name)
-    routing = replayable(model, "replay")
-    with torch.no_grad():
-        _, own = run(model, routing)
+    model, routing, _, own = with_own_routes(name)
     run(model, routing, foreign(own, 8))[0].log_softmax(-1)[..., 0].sum().backward()
     for gate in routing.gates:
         assert isinstance(gate.weight, Tensor) and gate.weight.grad is not None
@@ -76,13 +79,12 @@ def test_gates_are_those_of_the_current_logits() -> None:
 
 
 def test_replayed_experts_get_the_gates_of_the_current_logits() -> None:
-    model = build("qwen3_moe")
-    routing = replayable(model, "replay")
+    model, routing, _, own = with_own_routes()
     given: list[Tensor] = []
     routing.experts[0].register_forward_pre_hook(lambda _module, args: given.append(args[2]))
     with torch.no_grad(), tapped(routing) as tap:
         assert tap is not None and routing.rule is not None
-        record = foreign(run(model, routing)[1], 8)
+        record = foreign(own, 8)
         with tap.replaying(record):
             model(input_ids=IDS, use_cache=False)
         expected = routing.rule(routing.gates[0], tap.logits_LRE[0], record[0])
@@ -141,12 +143,10 @@ def test_gradient_checkpointing_gives_the_same_gradient(replay: bool) -> None:
 
 
 def test_a_missing_route_is_the_natural_one_and_is_counted() -> None:
-    model = build("qwen3_moe")
-    routing = replayable(model, "replay")
+    model, routing, natural, own = with_own_routes()
+    record = own.clone()
+    record[1, 3] = routing.missing
     with torch.no_grad():
-        natural, own = run(model, routing)
-        record = own.clone()
-        record[1, 3] = routing.missing
         replayed, used = run(model, routing, record)
     assert torch.equal(replayed, natural) and torch.equal(used, own)
     found = replay_metrics(own, record, routing.missing)

@@ -37,4 +37,3 @@ def with_fault(fault: str | None = None, call: int = 1, every: bool = False) -> 
 sound = with_fault()
 dies_at_call_3 = with_fault("die", call=3)
 dies_from_call_2 = with_fault("die", call=2, every=True)
-misses_a_sample_at_call_2 = with_fault("missing", call=2)

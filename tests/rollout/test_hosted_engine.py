@@ -207,8 +207,3 @@ def test_a_lost_engine_in_training_leaves_an_event_and_whole_lines(gspo_here: An
     lines = (tmp_path / "twice" / "gspo-s0" / "metrics.jsonl").read_text().splitlines()
     assert {json.loads(line)["step"] for line in lines} == {1, 2}  # call 2 was repeated by a new process, as its first
     assert "lost again after a restart" in twice.err
-
-    short = gspo_here(*arguments, "rollout.engine=faulty_engine:misses_a_sample_at_call_2", "--name", "short")
-    assert short.code == ExitCode.ENGINE
-    lines = (tmp_path / "short" / "gspo-s0" / "metrics.jsonl").read_text().splitlines()
-    assert {json.loads(line)["step"] for line in lines} == {1}

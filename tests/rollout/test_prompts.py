@@ -55,28 +55,30 @@ def test_the_exact_text(chat: PreTrainedTokenizerFast, task: dict[str, Any], tex
     assert text_of(chat, **task) == text
 
 
-@pytest.mark.parametrize("task", [{"chat": True}, {"system": "x"}, {"chat_template_kwargs": {"a": 1}}], ids=str)
-def test_a_base_model_has_no_chat_template(task: dict[str, Any]) -> None:
-    with pytest.raises(GspoError, match="the tokenizer has no chat template"):
-        text_of(byte_tokenizer(), **task)
+REFUSES = "{{ raise_exception('no system prompt, please') }}"
 
 
-def test_a_variable_that_the_template_does_not_have(chat: PreTrainedTokenizerFast) -> None:
-    with pytest.raises(GspoError, match="no such variable"):
-        text_of(chat, chat_template_kwargs={"enable_thinking": False})
-
-
-def test_a_template_that_takes_no_system_prompt() -> None:
+@pytest.mark.parametrize(
+    ("template", "task", "said"),
+    [
+        *((None, task, "the tokenizer has no chat template")
+          for task in ({"chat": True}, {"system": "x"}, {"chat_template_kwargs": {"a": 1}})),
+        (CHAT, {"chat_template_kwargs": {"enable_thinking": False}}, "no such variable"),
+        (REFUSES, {"system": "x"}, "the chat template refuses(.|\n)*no system prompt, please(.|\n)*task.template"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_template_cannot_give_is_named(template: str | None, task: dict[str, Any], said: str) -> None:
     tokenizer = byte_tokenizer()
-    tokenizer.chat_template = "{{ raise_exception('no system prompt, please') }}"
-    with pytest.raises(GspoError, match="the chat template refuses") as refused:
-        text_of(tokenizer, system="x")
-    assert "no system prompt, please" in refused.value.why and "task.template" in refused.value.hint
+    tokenizer.chat_template = template
+    with pytest.raises(GspoError, match=said):
+        text_of(tokenizer, **task)
 
 
 @pytest.mark.parametrize(
     "template",
-    ["{{ 'x' * 2000000000 }}", "{{ 'x' * 50000000 }}", "{{ 10 ** (10 ** 9) }}", "{{ 'x'.center(4000000000) }}",
+    [pytest.param("{{ 10 ** (10 ** 9) }}", marks=pytest.mark.slow),  # five seconds of processor time
+     "{{ 'x' * 2000000000 }}", "{{ 'x' * 50000000 }}", "{{ 'x'.center(4000000000) }}",
      "{% set ns = namespace(a='ab') %}{% for i in range(99) %}{% set ns.a = ns.a + ns.a %}{% endfor %}{{ ns.a }}",
      "{{ '\\ud800' }}", "{{ ''.__class__.__mro__[1].__subclasses__() }}", "{% if %}", "{{ 1 / 0 }}"],
 )  # fmt: skip

@@ -44,22 +44,17 @@ def test_recorded_routes_are_those_of_a_fresh_pass(tiny_moe: PreTrainedModel) ->
     assert all(d.routes_TLK is None for g in plain for d in g)
 
 
-def test_the_engine_says_whether_it_records(tiny_moe: PreTrainedModel, tiny_dense: PreTrainedModel) -> None:
-    tokenizer, config = character_tokenizer(), RolloutConfig()
+def test_an_engine_that_records_says_so_and_its_routes_are_stored_beside_the_samples(
+    tiny_moe: PreTrainedModel, tiny_dense: PreTrainedModel, tmp_path: Path
+) -> None:
+    tokenizer, config, prompt = character_tokenizer(), RolloutConfig(), Prompt("p", (5, 6, 7))
     assert not open_engine(config, tiny_moe, tokenizer).info.routes
-    engine = open_engine(config, tiny_moe, tokenizer, routes=True)
-    (drawn,) = engine.generate([Prompt("p", (5, 6, 7))], Sampling(1.0, 4), {("p", 0): 1})
-    assert engine.info.routes and drawn.routes_TLK is not None
-    assert drawn.routes_TLK.shape == (3 + len(drawn.token_ids) - 1, 2, 2)
-    with pytest.raises(GspoError) as caught:
+    with pytest.raises(GspoError, match=r"(?s)Qwen3ForCausalLM.*dense"):
         open_engine(config, tiny_dense, tokenizer, routes=True)
-    assert "Qwen3ForCausalLM" in caught.value.message and "dense" in caught.value.why
-
-
-def test_routes_are_stored_beside_the_samples(tiny_moe: PreTrainedModel, tmp_path: Path) -> None:
-    engine = open_engine(RolloutConfig(), tiny_moe, character_tokenizer(), routes=True)
-    prompt = Prompt("p", (5, 6, 7))
+    engine = open_engine(config, tiny_moe, tokenizer, routes=True)
     samples = tuple(engine.generate([prompt], Sampling(1.0, 4), {("p", 0): 1, ("p", 1): 2}))
+    assert engine.info.routes and samples[0].routes_TLK is not None
+    assert samples[0].routes_TLK.shape == (3 + len(samples[0].token_ids) - 1, 2, 2)
     group = Group(Problem("p", "", ""), prompt, samples, ("", ""), (Score(1.0, ""), Score(0.0, "")))
     write_rollout(RolloutBatch(1, (group,), 4), tmp_path / "batch.parquet", {})
     table = pq.read_table(tmp_path / "batch.parquet")

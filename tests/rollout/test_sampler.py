@@ -2,7 +2,10 @@
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -64,18 +67,22 @@ def test_dropping_finished_rows_changes_no_token(tiny_moe: PreTrainedModel, monk
         assert tokens(responses(tiny_moe, stops=stops)) == tokens(usual)
 
 
+@contextmanager
+def rows_fed(model: PreTrainedModel) -> Iterator[list[int]]:
+    """Within the context, the rows of each pass."""
+    rows: list[int] = []
+    first = model.base_model.layers[0]
+    handle = first.register_forward_pre_hook(lambda _m, args, _: rows.append(len(args[0])), with_kwargs=True)
+    yield rows
+    handle.remove()
+
+
 def test_one_prefill_a_prompt_and_no_forward_of_dropped_rows(
     tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gspo_cli.rollout.builtin.sampler.DROP_SHARE", 0.0)
-    rows: list[int] = []
-    handle = tiny_moe.base_model.layers[0].register_forward_pre_hook(
-        lambda _m, args, _: rows.append(len(args[0])), with_kwargs=True
-    )
-    try:
+    with rows_fed(tiny_moe) as rows:
         drawn = responses(tiny_moe, stops=frozenset(range(1, 60)))
-    finally:
-        handle.remove()
     answers = [(p, tuple(d.token_ids)) for p, g in enumerate(drawn) for d in g]
     assert rows[0] == len(PROMPTS)  # not 12 rows
     # token t + 1 is predicted from token t: responses longer than t tokens are forwarded after t, equal ones once
@@ -84,20 +91,10 @@ def test_one_prefill_a_prompt_and_no_forward_of_dropped_rows(
 
 
 def test_equal_beginnings_are_computed_once(tiny_moe: PreTrainedModel) -> None:
-    rows: list[int] = []
-    handle = tiny_moe.base_model.layers[0].register_forward_pre_hook(
-        lambda _m, args, _: rows.append(len(args[0])), with_kwargs=True
-    )
-    try:
+    with rows_fed(tiny_moe) as rows:
         drawn = responses(tiny_moe, seeds=[[7, 8, 7, 8, 7]] * 4, length=9)
-    finally:
-        handle.remove()
     assert max(rows) <= 8  # five responses of two seeds are two different ones
-    assert all(
-        a.token_ids == b.token_ids and a.log_probs == b.log_probs
-        for g in drawn
-        for a, b in zip(g[:3], g[2:], strict=True)
-    )
+    assert all(g[:3] == g[2:] for g in drawn)
     assert any(g[0].token_ids != g[1].token_ids for g in drawn)
 
 
@@ -114,15 +111,12 @@ def test_stop_tokens_and_length_limit(tiny_moe: PreTrainedModel) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_frequencies_match_the_distribution(temperature: float) -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
-    uniform = torch.from_numpy(uniforms(__import__("numpy").arange(100_000, dtype="uint64"), 0, 1)[:, 0])
-    token, log_prob = draw(
-        logits[None].clone(), torch.zeros(100_000, dtype=torch.long), uniform, Sampling(temperature, 1)
-    )
+    uniform = torch.from_numpy(uniforms(np.arange(100_000, dtype="uint64"), 0, 1)[:, 0])
+    rows = torch.zeros(100_000, dtype=torch.long)
+    token, log_prob = draw(logits[None].clone(), rows, uniform, Sampling(temperature, 1))
     expected = torch.softmax(logits / temperature, 0).double()
-    assert (
-        chisquare(torch.bincount(token, minlength=5).numpy(), (expected / expected.sum() * 100_000).numpy()).pvalue
-        > 1e-3
-    )
+    counts = torch.bincount(token, minlength=5).numpy()
+    assert chisquare(counts, (expected / expected.sum() * 100_000).numpy()).pvalue > 1e-3
     torch.testing.assert_close(log_prob, expected.log()[token].float())
 
 
@@ -144,8 +138,6 @@ def test_a_small_vocabulary_draws_as_a_large_one() -> None:
 
 
 def test_uniforms_do_not_depend_on_the_block() -> None:
-    import numpy as np
-
     seeds = np.array([0, 1, 2**62], dtype=np.uint64)
     whole = uniforms(seeds, 0, 10)
     assert (whole[:, 4:7] == uniforms(seeds, 4, 3)).all()

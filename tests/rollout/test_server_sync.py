@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_vllm import FileSender, Server, serving
+from fake_vllm import FileSender, Server, moved, serving
 from transformers import PreTrainedModel
 
 from gspo_cli.config import RolloutConfig, VllmConfig
@@ -41,15 +41,6 @@ def server(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(transfer, "PAUSE_S", 0.01)
     with serving(tiny_moe) as running:
         yield running
-
-
-def moved(model: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """The trainer after an update."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn(p.shape, generator=generator) * 0.02 * p.std())
-    return model
 
 
 def following(server: Server, model: PreTrainedModel) -> HostedEngine:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_vllm import moved
 from transformers import PreTrainedModel
 
 from gspo_cli.errors import ExitCode, GspoError
@@ -82,19 +83,9 @@ def opened(host: CopyHost, model: PreTrainedModel) -> HostedEngine:
     return HostedEngine("copy", lambda: host, model, frozenset({1}), 30.0)
 
 
-def moved(model: PreTrainedModel) -> PreTrainedModel:
-    """The trainer after an update."""
-    trainer = copy.deepcopy(model)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in trainer.parameters():
-            p.add_(torch.randn(p.shape, generator=generator) * 0.02 * p.std())
-    return trainer
-
-
 def test_an_engine_that_follows_passes_and_says_how_near_it_is(tiny_moe: PreTrainedModel) -> None:
     engine = opened(CopyHost(tiny_moe), tiny_moe)
-    report = engine.sync(moved(tiny_moe), 5)
+    report = engine.sync(moved(copy.deepcopy(tiny_moe), 0), 5)
     assert isinstance(report, SyncReport)
     assert report.version == 5 and 0 <= report.absdiff_mean <= report.absdiff_max < 1e-4
     assert report.tensors == len(list(tiny_moe.parameters()))
@@ -106,7 +97,7 @@ def test_a_fault_of_the_reload_is_seen(tiny_moe: PreTrainedModel, fault: str) ->
     engine = opened(host, tiny_moe)
     host.fault = fault
     with pytest.raises(GspoError, match="weights of step 9") as caught:
-        engine.sync(moved(tiny_moe), 9)
+        engine.sync(moved(copy.deepcopy(tiny_moe), 0), 9)
     assert caught.value.code is ExitCode.ENGINE
     assert "0.0001" in caught.value.why
 
@@ -116,11 +107,11 @@ def test_a_choice_between_level_experts_on_one_text_is_no_fault(tiny_moe: PreTra
     engine = opened(host, tiny_moe)
     assert engine.probe is not None and engine.probe.texts[0] != engine.probe.texts[1]
     host.fault, host.level = "level experts", engine.probe.texts[0]
-    report = engine.sync(moved(tiny_moe), 1)
+    report = engine.sync(moved(copy.deepcopy(tiny_moe), 0), 1)
     assert report is not None and report.absdiff_max < 1e-4
     host.fault = "shifted"  # on every text
     with pytest.raises(GspoError, match="weights of step 2"):
-        engine.sync(moved(tiny_moe), 2)
+        engine.sync(moved(copy.deepcopy(tiny_moe), 0), 2)
 
 
 def test_a_reload_that_changes_something_is_seen_before_training(tiny_moe: PreTrainedModel) -> None:
@@ -132,15 +123,15 @@ def test_a_reload_that_changes_something_is_seen_before_training(tiny_moe: PreTr
 
 def test_other_weights_from_the_start_are_seen(tiny_moe: PreTrainedModel) -> None:
     with pytest.raises(GspoError, match="weights of step 0"):
-        opened(CopyHost(moved(tiny_moe)), tiny_moe)
+        opened(CopyHost(moved(copy.deepcopy(tiny_moe), 0)), tiny_moe)
 
 
 def test_in_half_precision_the_start_is_the_yardstick(tiny_moe: PreTrainedModel) -> None:
     host = CopyHost(tiny_moe, torch.bfloat16)
     engine = opened(host, tiny_moe)
     assert engine.probe is not None and engine.probe.limit > 1e-4  # far above what float32 is allowed
-    engine.sync(moved(tiny_moe), 1)
+    engine.sync(moved(copy.deepcopy(tiny_moe), 0), 1)
     host.fault = "unpacked"
     with pytest.raises(GspoError, match="weights of step 2") as caught:
-        engine.sync(moved(tiny_moe), 2)
+        engine.sync(moved(copy.deepcopy(tiny_moe), 0), 2)
     assert "three times the difference at the start" in caught.value.why

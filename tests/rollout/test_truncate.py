@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -83,8 +84,6 @@ def test_by_hand(sampling: Sampling, kept: list[int]) -> None:
 
 
 def test_frequencies_match_the_truncated_distribution() -> None:
-    import numpy as np
-
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
     sampling = Sampling(0.6, 1, top_p=0.9)
     uniform = torch.from_numpy(uniforms(np.arange(100_000, dtype="uint64"), 0, 1)[:, 0])

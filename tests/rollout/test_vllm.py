@@ -228,16 +228,8 @@ def test_the_trainers_threads_stay_its_own() -> None:
 def test_the_commands_take_it(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     """Training, a rollout batch and a benchmark, from the command line to the files."""
     engine = ["--set", "rollout.engine=vllm", "--set", f"rollout.vllm.python={PYTHON}"]
-    recipe = [
-        smoke,
-        "--set",
-        "model.tiny.hidden=32",
-        "--set",
-        "model.tiny.head_dim=32",
-        "--set",
-        "eval.bench=[]",
-        *engine,
-    ]
+    shape = ["--set", "model.tiny.hidden=32", "--set", "model.tiny.head_dim=32"]
+    recipe = [smoke, *shape, "--set", "eval.bench=[]", *engine]
     done = gspo_here("train", *recipe, "--out", tmp_path, "--name", "study")
     assert done.code == 0, done.err
     run = tmp_path / "study" / "gspo-s0"

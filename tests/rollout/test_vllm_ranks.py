@@ -95,9 +95,8 @@ def test_a_broken_update_leaves_a_paused_server(moe: Path, tmp_path: Path) -> No
     with server(moe, tmp_path / "log") as (url, running):
         config = RolloutConfig(engine="vllm-server", deadline_s=120, vllm=VllmConfig(url=url))
         engine = open_engine(config, model, tokenizer, trains=True)
-        orders = engine.host.transfer.orders  # type: ignore[attr-defined]
-        post = orders.client.post
-        orders.update_weights = lambda _: post("/update_weights", {"update_info": {"path": "/no/such"}})
+        client = engine.host.client  # type: ignore[attr-defined]
+        client.update_weights = lambda _: client.post("/update_weights", {"update_info": {"path": "/no/such"}})
         with pytest.raises(GspoError, match="did not answer") as caught:
             engine.sync(model, 1)
         print(caught.value.why)
@@ -111,12 +110,9 @@ def test_ranks_with_engines_of_their_own_train_as_one_process(smoke: Path, tmp_p
     recipe = [smoke, "--set", "model.tiny.hidden=32", "--set", "model.tiny.head_dim=32", "--set", "eval.bench=[]",
               "--set", "rollout.engine=vllm", "--set", f"rollout.vllm.python={PYTHON}"]  # fmt: skip
     several = ["--launcher", "torchrun", "--nproc", "2"]
+    spread = [*several, "--set", "rollout.vllm.tensor_parallel=2"]
     found = {}
-    for name, more in (
-        ("one", []),
-        ("own", several),
-        ("spread", [*several, "--set", "rollout.vllm.tensor_parallel=2"]),
-    ):
+    for name, more in (("one", []), ("own", several), ("spread", spread)):
         command = [GSPO, "train", *recipe, *more, "--out", tmp_path, "--name", name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr
@@ -132,7 +128,6 @@ SENDER = """
 import torch
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerWeightTransferEngine
 from gspo_cli.rollout.vllm.transfer import ServerClient
-from gspo_cli.rollout.vllm.transfer import Orders
 from gspo_cli.rollout.vllm.weights import WeightStream
 
 class Client(ServerClient):
@@ -147,13 +142,13 @@ class Group:  # in NCCL's place
         self.sent.append(tensor.dtype)
 
 torch.cuda.current_stream = lambda: None
-stream, orders = WeightStream(), Orders(Client("http://nowhere", 1))
+stream, client = WeightStream(), Client("http://nowhere", 1)
 stream.dtype = torch.bfloat16
 stream.begin(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)))
-engine = NCCLTrainerWeightTransferEngine(client=orders, source=stream, packed=False)
+engine = NCCLTrainerWeightTransferEngine(client=client, source=stream, packed=False)
 engine.model_update_group = Group()
 for version in (1, 2):
-    orders.version = str(version)
+    client.sent_version = str(version)
     engine.send_weights()
 routes = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
 assert [p for p, _ in Client.posts] == routes * 2, Client.posts

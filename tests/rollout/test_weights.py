@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,30 +12,16 @@ from transformers import PreTrainedModel
 from gspo_cli.rollout.vllm.weights import named_weights, write_weights
 
 
-@pytest.fixture
-def file() -> Iterator[int]:
-    descriptor = os.memfd_create("test")
-    yield descriptor
-    os.close(descriptor)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_written_is_what_the_trainer_holds(tiny_moe: PreTrainedModel, file: int, dtype: torch.dtype) -> None:
+def test_a_file_and_a_stream_hand_over_what_the_trainer_holds(tiny_moe: PreTrainedModel, dtype: torch.dtype) -> None:
+    file = os.memfd_create("test")
     os.write(file, b"longer than what follows" * 100_000)
     count = write_weights(tiny_moe, dtype, file)
-    read = load_file(f"/proc/self/fd/{file}")
+    read, named = load_file(f"/proc/self/fd/{file}"), dict(named_weights(tiny_moe, dtype))
+    os.close(file)
     expected = {name: p.detach().to(dtype) for name, p in tiny_moe.named_parameters()}
-    assert count == len(read) == len(expected)
+    assert count == len(read) == len(expected) and list(named) == list(expected)
     assert "lm_head.weight" not in read  # tied: once is enough
     for name, tensor in expected.items():
-        assert read[name].dtype == dtype
-        assert torch.equal(read[name], tensor)
-
-
-def test_both_ways_hand_over_the_same(tiny_dense: PreTrainedModel, file: int) -> None:
-    write_weights(tiny_dense, torch.float32, file)
-    read = load_file(f"/proc/self/fd/{file}")
-    named = dict(named_weights(tiny_dense, torch.float32))
-    assert list(named) == [n for n, _ in tiny_dense.named_parameters()]
-    assert all(torch.equal(read[name], tensor) for name, tensor in named.items())
-    assert not any(t.requires_grad for t in named.values())
+        assert read[name].dtype == dtype and not named[name].requires_grad
+        assert torch.equal(read[name], tensor) and torch.equal(named[name], tensor)

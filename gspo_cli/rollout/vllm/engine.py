@@ -11,7 +11,7 @@ from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.moe.routers import Routing
 from gspo_cli.rollout.engine import EngineInfo, SampleKey, SyncReport
-from gspo_cli.rollout.vllm.host import Host, HostLost, HostRefused
+from gspo_cli.rollout.vllm.host import Host, HostLost, HostRefused, vllm_sampling
 from gspo_cli.rollout.vllm.sync_check import SyncProbe
 from gspo_cli.types import Prompt, Sample, Sampling
 
@@ -133,11 +133,3 @@ class HostedEngine:
             "rollout.deadline_s is its time limit",
             ExitCode.ENGINE,
         )
-
-
-def vllm_sampling(sampling: Sampling) -> dict[str, Any]:
-    """Every field that vLLM would otherwise take from somewhere else, under its own names."""
-    return {
-        "temperature": sampling.temperature, "max_tokens": sampling.max_new_tokens, "top_p": sampling.top_p,
-        "top_k": sampling.top_k, "min_p": sampling.min_p,
-    }  # fmt: skip

@@ -24,6 +24,7 @@ from gspo_cli.events import SamplingProgress
 from gspo_cli.models.remote_code import allowed_code
 from gspo_cli.rollout.engine import Progress, check_spread, find_python
 from gspo_cli.rollout.vllm.weights import named_weights, write_weights
+from gspo_cli.types import Sampling
 
 
 class HostLost(Exception):
@@ -53,6 +54,14 @@ class Host(Protocol):
 
     def give_up(self) -> None:
         """Ends it after an error: nothing may be sampled from what it holds."""
+
+
+def vllm_sampling(sampling: Sampling) -> dict[str, Any]:
+    """Every field that vLLM would otherwise take from somewhere else, under its own names."""
+    return {
+        "temperature": sampling.temperature, "max_tokens": sampling.max_new_tokens, "top_p": sampling.top_p,
+        "top_k": sampling.top_k, "min_p": sampling.min_p,
+    }  # fmt: skip
 
 
 PROGRAMS = Path(__file__).parent / "worker"

@@ -19,13 +19,13 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import SamplingProgress
 from gspo_cli.rollout.engine import Progress
 from gspo_cli.rollout.vllm.engine import HostedEngine
-from gspo_cli.rollout.vllm.host import HostLost
+from gspo_cli.rollout.vllm.host import HostLost, vllm_sampling
 from gspo_cli.rollout.vllm.sync_check import trainer_log_probs
 from gspo_cli.rollout.vllm.transfer import ANSWER_S, ServerClient, Transfer
 from gspo_cli.types import Prompt, Sampling
 
 GENERATE = "/inference/v1/generate"
-GREEDY = {"temperature": 0.0, "max_tokens": 1, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+GREEDY = vllm_sampling(Sampling(temperature=0.0, max_new_tokens=1))
 
 
 class ServerHost:
@@ -187,7 +187,7 @@ class ServerHost:
 
         Errors: GspoError when the server gives those before temperature and truncation.
         """
-        only = GREEDY | {"temperature": 1.0, "top_k": 1}
+        only = vllm_sampling(Sampling(temperature=1.0, max_new_tokens=1, top_k=1))
         until = time.monotonic() + self.client.deadline_s
         [choice] = self._answer([self.stop_ids[0]], only, 0, until, stop=True)["choices"]
         if abs(float(choice["logprobs"]["content"][0]["logprob"])) > 1e-3:

@@ -19,14 +19,14 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.precision import compute_dtype
 from gspo_cli.rollout.engine import SyncReport
-from gspo_cli.rollout.vllm.host import Host
+from gspo_cli.rollout.vllm.host import Host, vllm_sampling
+from gspo_cli.types import Sampling
 
 LENGTH, MORE = 160, 16  # tokens; vLLM's blocks on a CPU have 128
 EXACT = 1e-4  # nats of any token, both sides in float32: sums are merely taken in another order
 RELOAD = 1e-6  # nats of any token, the same weights loaded again
 START = 0.1  # nats in the mean, lower precision, at the start: about 0.01 is rounding, other weights give whole nats
 WIDER = 3.0  # lower precision: median difference over that of the start, when both sides had loaded the same files
-SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class SyncProbe:
 
     def _sample(self, host: Host, prompt: list[int], length: int, seed: int = 1) -> tuple[list[int], list[float]]:
         [sample] = host.ask(
-            "generate", prompts=[prompt], requests=[[0, seed]], sampling=SAMPLING | {"max_tokens": length}, stop=False,
-            deadline_s=self.deadline_s,
+            "generate", prompts=[prompt], requests=[[0, seed]], sampling=vllm_sampling(Sampling(1.0, length)),
+            stop=False, deadline_s=self.deadline_s,
         )["samples"]  # fmt: skip
         return sample[3], sample[4]
 

@@ -37,10 +37,13 @@ OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class ServerClient:
-    """One server, at `url`. Every method: GspoError (exit code 5) when the server does not answer as it should."""
+    """One server, at `url`. Every method: GspoError (exit code 5) when the server does not answer as it should.
+
+    The last four are the server's side of a transfer, as vLLM's own sender calls it.
+    """
 
     def __init__(self, url: str, deadline_s: float) -> None:
-        self.url, self.deadline_s = url.rstrip("/"), deadline_s
+        self.url, self.deadline_s, self.sent_version = url.rstrip("/"), deadline_s, ""
 
     def get(self, path: str, within_s: float = ANSWER_S) -> dict[str, Any]:
         """What stands there, asked for again where the failure may pass."""
@@ -87,6 +90,22 @@ class ServerClient:
             ExitCode.ENGINE,
         )
 
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Has the server's workers connect."""
+        self.post("/init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        """Has them make room."""
+        self.post("/start_weight_update")
+
+    def update_weights(self, update_info: Any) -> None:
+        """Has them receive and load what `update_info` says."""
+        self.post("/update_weights", {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Has them use it, under its version: vLLM's sender names none, so `sent_version` is taken."""
+        self.post("/finish_weight_update", {"weight_version": weight_version or self.sent_version})
+
 
 def _said(error: Exception) -> str:
     if not isinstance(error, urllib.error.HTTPError):
@@ -111,29 +130,6 @@ class Transfer(Protocol):
         """Frees this side of the connection."""
 
 
-class Orders:
-    """The server's side of a transfer, as both backends and vLLM's own sender call it."""
-
-    def __init__(self, client: ServerClient) -> None:
-        self.client, self.version = client, ""
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Has the server's workers connect."""
-        self.client.post("/init_weight_transfer_engine", {"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        """Has them make room."""
-        self.client.post("/start_weight_update")
-
-    def update_weights(self, update_info: Any) -> None:
-        """Has them receive and load what `update_info` says."""
-        self.client.post("/update_weights", {"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Has them use it, under its version: vLLM's sender names none, so the one that is being sent is taken."""
-        self.client.post("/finish_weight_update", {"weight_version": weight_version or self.version})
-
-
 class FileTransfer:
     """A file without a name in rank 0's memory, for a server of the same user on the same machine: for CPUs, which NCCL
     does not know. The server's side is `worker/file_transfer.py`."""
@@ -141,7 +137,7 @@ class FileTransfer:
     backend = "file"
 
     def __init__(self, client: ServerClient, ranks: Ranks) -> None:
-        self.orders, self.ranks = Orders(client), ranks
+        self.client, self.ranks = client, ranks
         self.file: int | None = None
         self.dtype = torch.float32
 
@@ -149,16 +145,16 @@ class FileTransfer:
         """See `Transfer.open`."""
         self.dtype = getattr(torch, dtype)
         self.file = os.memfd_create("gspo-weights") if self.ranks.is_main else None
-        self.ranks.broadcast(lambda: self.orders.init_weight_transfer_engine({}))
+        self.ranks.broadcast(lambda: self.client.init_weight_transfer_engine({}))
 
     def send(self, weights: PreTrainedModel, version: int) -> int:
         """See `Transfer.send`."""
         tensors = write_weights(weights, self.dtype, self.file)
 
         def update() -> None:
-            self.orders.start_weight_update()
-            self.orders.update_weights({"path": f"/proc/{os.getpid()}/fd/{self.file}"})
-            self.orders.finish_weight_update(str(version))
+            self.client.start_weight_update()
+            self.client.update_weights({"path": f"/proc/{os.getpid()}/fd/{self.file}"})
+            self.client.finish_weight_update(str(version))
 
         self.ranks.broadcast(update)
         return tensors
@@ -175,7 +171,7 @@ class NcclTransfer:
     backend = "nccl"
 
     def __init__(self, client: ServerClient, ranks: Ranks) -> None:
-        self.client, self.orders, self.ranks = client, Orders(client), ranks
+        self.client, self.ranks = client, ranks
         self.stream = WeightStream()
         self.sender: Any = None
 
@@ -184,12 +180,12 @@ class NcclTransfer:
         self.stream.dtype = getattr(torch, dtype)
         workers = self.ranks.broadcast(lambda: self.client.get("/get_world_size")["world_size"])
         place = {"master_address": own_address(self.client.url), "master_port": free_port(), "world_size": 1 + workers}
-        self.sender = self._in_time(lambda: open_sender(place, self.ranks.rank, self.orders, self.stream), "connecting")
+        self.sender = self._in_time(lambda: open_sender(place, self.ranks.rank, self.client, self.stream), "connecting")
 
     def send(self, weights: PreTrainedModel, version: int) -> int:
         """See `Transfer.send`."""
         self.stream.begin(weights)
-        self.orders.version = str(version)
+        self.client.sent_version = str(version)
 
         def work() -> None:
             try:
@@ -235,7 +231,7 @@ class NcclTransfer:
             ) from error
 
 
-def open_sender(place: dict[str, Any], rank: int, orders: Orders, stream: WeightStream) -> Any:
+def open_sender(place: dict[str, Any], rank: int, client: ServerClient, stream: WeightStream) -> Any:
     """vLLM's sender, connected. Errors: GspoError where vLLM is not installed."""
     try:
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
@@ -244,7 +240,7 @@ def open_sender(place: dict[str, Any], rank: int, orders: Orders, stream: Weight
         message = "weights over NCCL need vLLM beside the trainer"
         raise GspoError(message, str(error), "pip install 'gspo[vllm]'") from error
     info = NCCLTrainerInitInfo(**place, rank=rank)
-    return WeightTransferTrainerFactory.trainer_init(info, client=orders, source=stream)
+    return WeightTransferTrainerFactory.trainer_init(info, client=client, source=stream)
 
 
 def own_address(url: str) -> str:
