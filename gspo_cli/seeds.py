@@ -7,6 +7,10 @@ a paired comparison needs.
 
 import hashlib
 import json
+from typing import Any
+
+GAMMA, FIRST, SECOND = (value - 2**64 for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+"""splitmix64's constants (Steele, Lea and Flood 2014) as int64; the first is its golden gamma."""
 
 
 def derive_seed(run_seed: int, stream: str, *keys: int | str) -> int:
@@ -18,3 +22,15 @@ def derive_seed(run_seed: int, stream: str, *keys: int | str) -> int:
 def permutation(size: int, seed: int) -> list[int]:
     """The numbers 0..size-1 in an order that depends only on the seed, not on a library's generator."""
     return sorted(range(size), key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest())
+
+
+def mix_bits(bits: Any) -> Any:
+    """splitmix64's output function, of an int64 array of numpy or tensor of torch: products wrap around."""
+    bits = (bits ^ shift_right(bits, 30)) * FIRST
+    bits = (bits ^ shift_right(bits, 27)) * SECOND
+    return bits ^ shift_right(bits, 31)
+
+
+def shift_right(bits: Any, by: int) -> Any:
+    """A logical shift."""
+    return (bits >> by) & ((1 << (64 - by)) - 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,8 @@ def check_source(source: str) -> None:
 
 def read_config(source: str, revision: str | None) -> PreTrainedConfig:
     """The model's configuration. Errors: GspoError when it cannot be read."""
-    try:
+    with loading(f"the model {source}", source):
         return AutoConfig.from_pretrained(source, revision=revision, **code_arguments(source))  # type: ignore[no-any-return]
-    except (OSError, ValueError) as error:
-        raise load_error(f"cannot load the model {source}", source, error) from error
 
 
 def check_model_folder(folder: Path) -> None:
@@ -159,7 +158,21 @@ def looks_local(source: str) -> bool:
     return source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(Path(source).parts[0]).is_dir()
 
 
-def load_error(message: str, source: str, error: BaseException) -> GspoError:
+@contextmanager
+def loading(what: str, source: str) -> Iterator[None]:
+    """Within the context, every error of a library is a user error: libraries raise almost anything over a broken file.
+
+    Errors: GspoError that names what cannot be loaded.
+    """
+    try:
+        yield
+    except GspoError:
+        raise
+    except Exception as error:
+        raise _load_error(f"cannot load {what}", source, error) from error
+
+
+def _load_error(message: str, source: str, error: BaseException) -> GspoError:
     """The error for a model or tokenizer that cannot be loaded, or that needs code which was not allowed."""
     if hint := code_hint(source, error):
         return GspoError(message, "it comes with its own Python code, which runs only if allowed; none was run", hint)

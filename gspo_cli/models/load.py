@@ -17,7 +17,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.hub import prepare_hub
 from gspo_cli.models.admission import Paths, admit, paths_of, use_paths
 from gspo_cli.models.device import pick_device
-from gspo_cli.models.files import MAX_TOKEN_ID, check_model_folder, check_source, check_vocabulary, load_error
+from gspo_cli.models.files import MAX_TOKEN_ID, check_model_folder, check_source, check_vocabulary, loading
 from gspo_cli.models.lora import adapt, adapter_base, attach, is_adapter
 from gspo_cli.models.precision import compute_dtype, compute_in
 from gspo_cli.models.remote_code import code_arguments
@@ -42,15 +42,12 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
         return attach(model, Path(path)), load_tokenizer(source, None, local)
     check_source(source)
     tokenizer = load_tokenizer(source, config.revision, local)
-    try:  # every architecture has eager attention, while admission chooses the one that is used
+    with loading(f"the model {source}", source):
+        # every architecture has eager attention, while admission chooses the one that is used
         model, report = AutoModelForCausalLM.from_pretrained(
             source, revision=config.revision, dtype=getattr(torch, config.dtype), use_safetensors=True,
             attn_implementation="eager", output_loading_info=True, **code_arguments(source),
         )  # fmt: skip
-    except GspoError:
-        raise
-    except Exception as error:  # libraries raise almost anything over a broken file
-        raise load_error(f"cannot load the model {source}", source, error) from error
     require_all_weights(source, report)
     stop_ids(model, tokenizer)
     keep_weights(model)
@@ -93,12 +90,8 @@ def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrained
         check_vocabulary(Path(source))
     else:
         prepare_hub()
-    try:
+    with loading(f"the tokenizer of {source}", source):
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, **code_arguments(source))
-    except GspoError:
-        raise
-    except Exception as error:  # a damaged tokenizer.json is an `Exception` of its library, without a type of its own
-        raise load_error(f"cannot load the tokenizer of {source}", source, error) from error
     if tokenizer.eos_token_id is None:
         raise GspoError(
             f"the tokenizer of {source} names no end-of-sequence token",

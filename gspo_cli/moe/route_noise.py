@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gspo_cli.errors import GspoError
+from gspo_cli.seeds import GAMMA, mix_bits, shift_right
 
 SMALLEST, LARGEST, HALVINGS = 1e-4, 1e4, 30
 """Scales of the noise that are searched, in standard deviations of the logits, and steps of the search."""
@@ -67,8 +68,8 @@ def reachable(num_experts: int, top_k: int) -> float:
 def logit_noise(hashes_N: Tensor, layers: int, num_experts: int) -> Tensor:
     """Standard normal numbers [L, N, E] in float64 that depend on the hashes alone."""
     streams_LE = torch.arange(1, layers * num_experts + 1, device=hashes_N.device).view(layers, 1, num_experts)
-    bits_LNE = _mix(hashes_N[:, None] + streams_LE * GAMMA)
-    uniform_LNE = (_shift(bits_LNE, 11).double() + 0.5) / 2**53
+    bits_LNE = mix_bits(hashes_N[:, None] + streams_LE * GAMMA)
+    uniform_LNE = (shift_right(bits_LNE, 11).double() + 0.5) / 2**53
     return sqrt(2) * torch.erfinv(2 * uniform_LNE - 1)
 
 
@@ -80,21 +81,6 @@ def prefix_hashes(ids_BT: Tensor, key: int) -> Tensor:
     hash_B = torch.full_like(ids_BT[:, 0], key)
     columns = []
     for ids_B in ids_BT.unbind(1):
-        hash_B = _mix(hash_B + (ids_B + 1) * GAMMA)
+        hash_B = mix_bits(hash_B + (ids_B + 1) * GAMMA)
         columns.append(hash_B)
     return torch.stack(columns, 1)
-
-
-GAMMA, FIRST, SECOND = (value - 2**64 for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-
-
-def _mix(bits: Tensor) -> Tensor:
-    """splitmix64's output function (Steele, Lea and Flood 2014); int64 products wrap around."""
-    bits = (bits ^ _shift(bits, 30)) * FIRST
-    bits = (bits ^ _shift(bits, 27)) * SECOND
-    return bits ^ _shift(bits, 31)
-
-
-def _shift(bits: Tensor, by: int) -> Tensor:
-    """A logical shift to the right."""
-    return (bits >> by) & ((1 << (64 - by)) - 1)

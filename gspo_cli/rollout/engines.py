@@ -66,7 +66,7 @@ def open_server(
     config: RolloutConfig, model: PreTrainedModel, stops: frozenset[int], progress: Progress, trains: bool, ranks: Ranks
 ) -> ServerHost:
     """The server that runs already; if the weights will change, with those of `model` in it."""
-    assert config.vllm.url is not None  # see capabilities.py
+    assert config.vllm.url is not None  # see `check_engine`
     client = ServerClient(config.vllm.url, config.deadline_s)
     host = ServerHost(client, stops, config.vllm.concurrency, progress, ranks)
     if trains:

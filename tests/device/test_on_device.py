@@ -119,19 +119,14 @@ def waits(crossed: list[Transfer]) -> list[Transfer]:
     return [t for t in crossed if t.waits]
 
 
-@pytest.mark.parametrize("routes", [False, True])
-def test_sampling_waits_once_per_token(model: PreTrainedModel, routes: bool) -> None:
-    fixed = 1 + 2 * routes  # the log-probabilities; the prompts' expert choices, and the responses' for each 64 tokens
-    for responses, tokens in ((2, 6), (7, 6), (2, 12)):
-        assert len(waits(crossed_in_sampling(model, responses, tokens, routes))) == tokens + fixed
-
-
-@pytest.mark.parametrize("fixed", [False, True])
-def test_two_copies_to_the_device_per_token(model: PreTrainedModel, fixed: bool) -> None:
-    """One to draw it and one to continue with it, also where rows part; no wait more in steps of fixed shape."""
+@pytest.mark.parametrize(("routes", "fixed"), [(False, False), (True, False), (False, True)])
+def test_sampling_waits_once_and_copies_twice_per_token(model: PreTrainedModel, routes: bool, fixed: bool) -> None:
+    """To the device goes what a token is drawn with and what it is continued with, also where rows part."""
+    # the log-probabilities; the prompts' expert choices, and the responses' for each 64 tokens
+    more = 1 + 2 * routes
     for responses, tokens in ((2, 6), (7, 12)):
-        crossed = crossed_in_sampling(model, responses, tokens, fixed=fixed)
-        assert len(waits(crossed)) == tokens + 1
+        crossed = crossed_in_sampling(model, responses, tokens, routes, fixed)
+        assert len(waits(crossed)) == tokens + more
         assert len([t for t in crossed if not t.waits and "_decode" in t.within]) == 2 * tokens - 1
 
 

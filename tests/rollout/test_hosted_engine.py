@@ -71,9 +71,8 @@ def test_the_version_moves_with_the_weights(tiny_moe: PreTrainedModel) -> None:
         after = draw(engine, version=3)
         assert {s.weight_version for s in after.values()} == {3}
         assert {k: s.token_ids for k, s in after.items()} != {k: s.token_ids for k, s in before.items()}
-        with pytest.raises(GspoError, match="rejected") as caught:
+        with pytest.raises(GspoError, match=r"(?s)rejected.*weights of step 3, not 4"):
             draw(engine, version=4)
-        assert "weights of step 3, not 4" in caught.value.why
 
 
 @pytest.mark.parametrize(
@@ -88,9 +87,8 @@ def test_the_version_moves_with_the_weights(tiny_moe: PreTrainedModel) -> None:
     ],
 )
 def test_a_wrong_answer_rejects_the_whole_batch(tiny_moe: PreTrainedModel, fault: Any, reason: str) -> None:
-    with faulty(tiny_moe, fault=fault) as engine, pytest.raises(GspoError) as caught:
+    with faulty(tiny_moe, fault=fault) as engine, pytest.raises(GspoError, match=reason) as caught:
         draw(engine)
-    assert reason in caught.value.why
     assert caught.value.code is ExitCode.ENGINE
     assert engine.restarts == 0
 
@@ -156,9 +154,8 @@ def test_nothing_is_left_open(tiny_moe: PreTrainedModel) -> None:
 
 def test_an_engine_that_cannot_start_says_why(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faulty_engine.sys.executable", "/bin/false")
-    with pytest.raises(GspoError, match="did not start") as caught, faulty(tiny_moe):
+    with pytest.raises(GspoError, match=r"(?s)did not start.*exit code 1"), faulty(tiny_moe):
         pass
-    assert "exit code 1" in caught.value.why
 
 
 PARENT = f"""

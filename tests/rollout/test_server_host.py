@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 
@@ -17,6 +16,7 @@ from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.rollout.builtin.sampler import sample
 from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
 from gspo_cli.rollout.engines import open_engine
+from gspo_cli.rollout.vllm import server as vllm_server
 from gspo_cli.rollout.vllm import transfer
 from gspo_cli.types import Prompt, Sampling
 
@@ -30,6 +30,7 @@ FIELDS = {"n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "
 @pytest.fixture
 def server(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(transfer, "PAUSE_S", 0.01)
+    monkeypatch.setattr(vllm_server, "SAMPLES", 2)
     with serving(tiny_moe) as running:
         yield running
 
@@ -76,10 +77,9 @@ def test_one_that_does_not_ends_the_batch(
 ) -> None:
     engine = connected(server, tiny_moe, concurrency=1)
     server.fail = list(fail)
-    with pytest.raises(GspoError, match="did not answer") as caught:
+    with pytest.raises(GspoError, match=rf"(?s)did not answer.*{reason}") as caught:
         generate_checked(engine, PROMPTS, SAMPLING, SEEDS, 0)
     assert caught.value.code is ExitCode.ENGINE
-    assert re.search(reason, caught.value.why)
 
 
 def test_a_silent_server_ends_within_the_deadline(server: Server, tiny_moe: PreTrainedModel) -> None:
@@ -101,9 +101,8 @@ def test_a_server_that_is_not_there_is_named(tiny_moe: PreTrainedModel, monkeypa
 
 def test_log_probs_of_another_distribution_are_refused(server: Server, tiny_moe: PreTrainedModel) -> None:
     server.raw = True
-    with pytest.raises(GspoError, match="another distribution") as caught:
+    with pytest.raises(GspoError, match=r"(?s)another distribution.*--logprobs-mode processed_logprobs"):
         connected(server, tiny_moe)
-    assert "--logprobs-mode processed_logprobs" in caught.value.hint
 
 
 def test_another_model_is_refused(server: Server, tiny_dense: PreTrainedModel) -> None:

@@ -15,6 +15,7 @@ from fake_vllm import FileSender, Server, moved, serving
 from transformers import PreTrainedModel
 
 from gspo_cli.config import RolloutConfig, VllmConfig
+from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.rollout import engines
@@ -117,9 +118,8 @@ def test_one_that_was_not_started_for_it_is_left_alone(
     server: Server, tiny_moe: PreTrainedModel, backend: str, reason: str
 ) -> None:
     server.backend = backend
-    with pytest.raises(GspoError, match="cannot take over") as caught:
+    with pytest.raises(GspoError, match=rf"(?s)cannot take over.*{reason}.*VLLM_SERVER_DEV_MODE=1"):
         following(server, tiny_moe)
-    assert reason in caught.value.why and "VLLM_SERVER_DEV_MODE=1" in caught.value.hint
     assert server.calls == ["generate"] and not server.paused
 
 
@@ -135,9 +135,8 @@ def test_samples_of_two_versions_reject_the_batch(
         return answer
 
     monkeypatch.setattr(server, "answer", mixed)
-    with pytest.raises(GspoError, match="rejected") as caught:
+    with pytest.raises(GspoError, match=r"(?s)rejected.*step -1, not 0"):
         generate_checked(engine, PROMPTS, Sampling(1.0, 8), SEEDS, 0)
-    assert "step -1, not 0" in caught.value.why
 
 
 @pytest.fixture
@@ -209,8 +208,6 @@ def test_what_is_announced_is_what_comes(tiny_moe: PreTrainedModel) -> None:
 
 
 def test_requests_are_shared_out_among_ranks(server: Server) -> None:
-    from gspo_cli.distributed import Ranks
-
     client = transfer.ServerClient(server.url, 60)
     host = partial(vllm_server.ServerHost, client, frozenset({1}), 64, lambda *_: None)
     assert [host(Ranks(0, size)).concurrency for size in (1, 8, 100)] == [64, 8, 1]

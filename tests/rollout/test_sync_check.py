@@ -16,9 +16,11 @@ from gspo_cli.models.load import weights_hash
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.rollout.builtin.sampler import Drawn, sample
 from gspo_cli.rollout.engine import SyncReport
+from gspo_cli.rollout.vllm import sync_check
 from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.types import Sampling
 
+BLOCK = 32
 DRAWN: dict[tuple[tuple[int, ...], int, int, str], Drawn] = {}
 """What was drawn before, by prompt, length, seed and weights."""
 
@@ -40,7 +42,7 @@ class CopyHost:
         if do == "score":
             return {"log_probs": [self._score(self.model, s) for s in request["sequences"]]}
         prompt, length = tuple(request["prompts"][0]), request["sampling"]["max_tokens"]
-        model = self.cached if len(prompt) > 128 else self.model  # a stale prefix cache serves long prompts
+        model = self.cached if len(prompt) > BLOCK else self.model  # a stale prefix cache serves long prompts
         seed = request["requests"][0][1]
         request_key = (prompt, length, seed, weights_hash(model))
         if request_key not in DRAWN:  # most tests begin with the same samples of the same weights
@@ -77,6 +79,12 @@ class CopyHost:
         pass
 
     give_up = close
+
+
+@pytest.fixture(autouse=True)
+def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a block all the same."""
+    monkeypatch.setattr(sync_check, "LENGTH", BLOCK + 8)
 
 
 def opened(host: CopyHost, model: PreTrainedModel) -> HostedEngine:

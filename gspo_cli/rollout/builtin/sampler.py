@@ -25,6 +25,7 @@ from gspo_cli.models.fixed import FixedRows, FixedStep
 from gspo_cli.models.trunk import head_logits
 from gspo_cli.moe.hooks import RouterTap, tapped
 from gspo_cli.moe.routers import Routing
+from gspo_cli.seeds import GAMMA, mix_bits, shift_right
 from gspo_cli.types import Sampling
 
 if TYPE_CHECKING:
@@ -249,16 +250,12 @@ def _keep(log_probs_RV: Tensor, kept_RV: Tensor) -> Tensor:
 def uniforms(seeds: NDArray[np.uint64], first: int, count: int) -> NDArray[np.float64]:
     """Numbers in [0, 1) for tokens first..first+count-1 of each seed: [len(seeds), count].
 
-    splitmix64 (Steele, Lea and Flood 2014) of seed + (t + 1) * golden gamma, its upper 53 bits as a float64.
+    splitmix64 of seed + (t + 1) * golden gamma, its upper 53 bits as a float64.
     """
-    with np.errstate(over="ignore"):
-        counter = np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        z = seeds[:, None] + counter[None, :]
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    upper: NDArray[np.float64] = (z >> np.uint64(11)).astype(np.float64)
-    return upper * 2.0**-53
+    counter_T = np.arange(first + 1, first + count + 1) * GAMMA
+    bits_BT = mix_bits(seeds.view(np.int64)[:, None] + counter_T)
+    upper_BT: NDArray[np.float64] = shift_right(bits_BT, 11).astype(np.float64)
+    return upper_BT * 2.0**-53
 
 
 class RouteRecorder:

@@ -13,7 +13,7 @@ from gspo_cli.config import Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
 from gspo_cli.models.device import pick_device
-from gspo_cli.models.files import load_error
+from gspo_cli.models.files import loading
 from gspo_cli.models.lora import refuse_adapter, require_peft
 from gspo_cli.models.remote_code import code_arguments
 from gspo_cli.moe.routers import needed_routing, replayable
@@ -113,12 +113,9 @@ def check_routers(recipes: list[Recipe], start: Path) -> None:
     settings = [setting for recipe in recipes if (setting := routing_setting(recipe))]
     if not settings or not (start / "config.json").is_file():  # a hub name is checked when the model is loaded
         return
-    code = code_arguments(start)
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(start, **code), **code)
-    except Exception as error:  # transformers raises almost anything over a broken configuration
-        raise load_error(f"cannot load the model {start}", str(start), error) from error
+    with loading(f"the model {start}", str(start)), torch.device("meta"):
+        code = code_arguments(start)
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(start, **code), **code)
     needed_routing(model, settings[0])
     for replays in {recipe.replays for recipe in recipes if recipe.replays}:
         replayable(model, replays)
