@@ -7,8 +7,7 @@ same code is compiled to C++, which needs g++ or clang.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -73,6 +72,8 @@ def expert_kernels(model: PreTrainedModel) -> tuple[str, ...]:
 
 def compiled(backend: Backend) -> Decode:
     """`decode`, compiled for sizes that vary: one compilation, and on a GPU one recorded graph for each size."""
+    from torch.fx.experimental import _config as shapes
+
     mode: dict[str, Any] = {"mode": "reduce-overhead"} if backend == "inductor" else {}
     function = torch.compile(decode, fullgraph=True, dynamic=True, backend=backend, **mode)
 
@@ -80,31 +81,23 @@ def compiled(backend: Backend) -> Decode:
         for stored in (*cache.keys_RHTD, *cache.values_RHTD):  # a CUDA graph writes to them where they are
             torch._dynamo.mark_static_address(stored, guard=False)  # type: ignore[no-untyped-call]
         torch.compiler.cudagraph_mark_step_begin()
-        with _settings():
-            hidden_RH: Tensor = function(trunk, cache, inputs_3R)
+        # the step writes each place of the cache once and needs no deterministic kernels: with them, every layer's two
+        # writes would be kernels of their own, which sort
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(False)
+        try:
+            with (
+                # a layer's epsilon or scale is a constant: an input is on the CPU, where no CUDA graph can read it
+                torch._dynamo.config.patch(specialize_float=True, recompile_limit=MOST_VARIANTS),  # type: ignore[no-untyped-call]
+                shapes.patch(use_duck_shape=False),  # type: ignore[attr-defined]  # equal sizes by chance are no rule
+            ):
+                hidden_RH: Tensor = function(trunk, cache, inputs_3R)
+        finally:
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         return hidden_RH.clone()  # the next step overwrites what a CUDA graph returned
 
     return run
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    """torch's settings for the step. It writes each place of the cache once, so it needs no deterministic kernels, and
-    with them every layer's two writes would be kernels of their own, which sort."""
-    from torch.fx.experimental import _config as shapes
-
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
-    try:
-        with (
-            # a layer's epsilon or scale is a constant: as an input it is on the CPU, where no CUDA graph can read it
-            torch._dynamo.config.patch(specialize_float=True, recompile_limit=MOST_VARIANTS),  # type: ignore[no-untyped-call]
-            shapes.patch(use_duck_shape=False),  # type: ignore[attr-defined]  # equal sizes by chance are no rule
-        ):
-            yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
 
 
 @torch.no_grad()
