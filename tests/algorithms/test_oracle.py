@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -41,20 +42,26 @@ def oracle_settings(params: Any) -> dict[str, Any]:
 
 
 def other_params(rng: Random, params: Any) -> Any:
-    """The same algorithm with every number of its loss drawn anew."""
-    changes: dict[str, Any] = {}
+    """The same algorithm with every number of its loss drawn anew, from those that it takes."""
     for parameter in dataclasses.fields(params):
-        if parameter.name == "dual_clip":
-            changes["dual_clip"] = rng.choice((1.0001, 1.1, 3.0))
-        elif parameter.name == "clip":
-            changes["clip"] = Clip(10 ** rng.uniform(-4, -0.5), 10 ** rng.uniform(-4, -0.3))
-        elif parameter.name == "cap":
-            changes["cap"] = rng.uniform(1.001, 1.5)
-        elif parameter.name == "max_length":
-            changes["max_length"] = rng.randint(9, 99)
-        elif parameter.name not in NOT_IN_THE_LOSS:
-            changes[parameter.name] = getattr(params, parameter.name) * rng.uniform(0.1, 1.3)
-    return dataclasses.replace(params, **changes)
+        name, value = parameter.name, getattr(params, parameter.name)
+        if name in NOT_IN_THE_LOSS:
+            continue
+        for _ in range(99):
+            if name == "dual_clip":
+                changed: Any = rng.choice((1.0001, 1.1, 3.0))
+            elif isinstance(value, Clip):
+                changed = Clip(10 ** rng.uniform(-4, -0.5), 10 ** rng.uniform(-4, -0.3))
+            elif isinstance(value, int):
+                changed = rng.randint(9, 99)
+            else:
+                changed = value * rng.choice((rng.uniform(0.1, 0.4), rng.uniform(0.4, 1.3)))
+            with suppress(ValueError):  # outside what the algorithm takes, such as a cap below 1
+                params = dataclasses.replace(params, **{name: changed})
+                break
+        else:
+            raise AssertionError(f"{name} takes none of the values drawn for it: name one here")
+    return params
 
 
 def tensor(values: Any) -> Tensor:

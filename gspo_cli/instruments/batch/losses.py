@@ -13,7 +13,7 @@ from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, LossInputs, LossOutpu
 from gspo_cli.algorithms.metrics import weight_metrics, weight_variation
 from gspo_cli.algorithms.ops import group_advantage, sequence_log_ratio, token_log_ratio
 from gspo_cli.instruments.batch.data import StoredBatch
-from gspo_cli.types import Kish, Mean, Reduced
+from gspo_cli.training.step.metrics import Accumulator
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -49,8 +49,9 @@ class Loss:
     advantages_B: Tensor
     shares_G: Tensor
     """Each group's part of the denominator."""
-    at_one_BT: Tensor
-    """`output.gradient_weight_BT` where all ratios are 1."""
+    metrics: dict[str, float | None]
+    """The algorithm's own metrics (clip/*, gate/*, ...), the spread of weights within a response and the effective
+    share of the tokens that have an advantage, by logged name."""
 
     @property
     def objective(self) -> float:
@@ -82,8 +83,10 @@ def losses(batch: StoredBatch, scores: TokenScores) -> dict[str, Loss]:
         output = algorithm.loss(inputs, params)
         shares = [algorithm.denominator(mask_BT[rows], params) for rows in batch.groups]
         on_policy = replace(inputs, old_log_probs_BT=scores.now_BT, sampler_log_probs_BT=scores.now_BT)
-        at_one = algorithm.loss(on_policy, params)
-        found[name] = Loss(output, advantages_B, torch.stack(shares).double(), at_one.gradient_weight_BT)
+        at_one_BT, metrics = algorithm.loss(on_policy, params).gradient_weight_BT, Accumulator()
+        metrics.add(output.metrics | {"weight/within_seq_cv": weight_variation(output.gradient_weight_BT, mask_BT)})
+        metrics.add(weight_metrics(output.gradient_weight_BT, at_one_BT))
+        found[name] = Loss(output, advantages_B, torch.stack(shares).double(), metrics.result().values)
     return found
 
 
@@ -92,19 +95,6 @@ def published(algorithm: AlgorithmSpec, batch: StoredBatch) -> Any:
     params = algorithm.Params()
     has_limit = any(field.name == "max_length" for field in fields(params))
     return replace(params, max_length=batch.max_length[0]) if has_limit else params
-
-
-def metrics(loss: Loss, mask_BT: Tensor) -> dict[str, float | None]:
-    """The algorithm's own metrics (clip/*, gate/*, ...) and the spread of weights within a response, by logged name."""
-    own: dict[str, Reduced] = {
-        **loss.output.metrics, "weight/within_seq_cv": weight_variation(loss.output.gradient_weight_BT, mask_BT),
-    }  # fmt: skip
-    return {name: mean(value) for name, value in own.items() if isinstance(value, Mean)}
-
-
-def mean(value: Mean) -> float | None:
-    """The quotient; None over nothing."""
-    return float(value.numerator) / float(value.denominator) if float(value.denominator) else None
 
 
 def weight_quantiles(loss: Loss, mask_BT: Tensor, here_BT: Tensor) -> dict[str, float] | None:
@@ -119,13 +109,6 @@ def weight_quantiles(loss: Loss, mask_BT: Tensor, here_BT: Tensor) -> dict[str, 
     # not torch.quantile, which takes 16 million numbers at most
     values = np.quantile(chosen_N.numpy() / float(mean), QUANTILES)
     return {f"p{100 * q:02.0f}": float(v) for q, v in zip(QUANTILES, values, strict=True)}
-
-
-def effective_frac(loss: Loss) -> float | None:
-    """Effective share of the tokens that have an advantage, by weights over those at ratio 1; None without any."""
-    found = weight_metrics(loss.output.gradient_weight_BT, loss.at_one_BT)["weight/effective_frac"]
-    assert isinstance(found, Kish)
-    return float(found.total**2 / (found.num * found.squares)) if float(found.squares) else None
 
 
 def kish(weight: Tensor) -> float | None:

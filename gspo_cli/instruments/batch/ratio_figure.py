@@ -15,7 +15,6 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.instruments.batch.losses import metrics
 from gspo_cli.instruments.batch.measure import BatchMeasurements
 from gspo_cli.report.figures import axes, style
 from gspo_cli.report.figures.canvas import framed
@@ -92,7 +91,7 @@ def _draw_panel(ax: Axes, algorithm: str, rows: pd.DataFrame) -> None:
 
 
 def _share(measured: BatchMeasurements, algorithm: str, name: str) -> str:
-    value = metrics(measured.losses[algorithm], measured.scores.mask_BT)[name]
+    value = measured.losses[algorithm].metrics[name]
     return "n/a" if value is None else f"{100 * value:.3g} %"
 
 

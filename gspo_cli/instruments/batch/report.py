@@ -17,7 +17,7 @@ from gspo_cli.instruments.batch import length_figure, ratio_figure, weight_figur
 from gspo_cli.instruments.batch.data import read_batch
 from gspo_cli.instruments.batch.gradients import DRAWS, MIN_GROUPS, SKETCH, noise
 from gspo_cli.instruments.batch.lengths import tails
-from gspo_cli.instruments.batch.losses import effective_frac, kish, metrics, weight_quantiles
+from gspo_cli.instruments.batch.losses import kish, weight_quantiles
 from gspo_cli.instruments.batch.measure import BatchMeasurements, measure
 from gspo_cli.instruments.batch.policy import load_later_policy, load_sampling_policy
 from gspo_cli.report.figures.save import save
@@ -281,14 +281,14 @@ def summary(measured: BatchMeasurements) -> dict[str, Any]:
 def _algorithm(measured: BatchMeasurements, name: str) -> dict[str, Any]:
     loss, mask_BT = measured.losses[name], measured.scores.mask_BT
     weight_BT, norm = loss.weight_BT, measured.norm(name)
-    index = list(measured.losses).index(name)
-    noisy = noise(measured.gradients.sketch_AGK[index], loss.shares_G, norm**2)
+    noisy = noise(measured.gradients.sketch_AGK[list(measured.losses).index(name)], loss.shares_G, norm**2)
+    effective = "weight/effective_frac"
     return {
         "objective": loss.objective,
-        "metrics": metrics(loss, mask_BT),
+        "metrics": {metric: value for metric, value in loss.metrics.items() if metric != effective},
         "weight_abs_mean": float(weight_BT[mask_BT].abs().mean()),
         "weight_quantiles": weight_quantiles(loss, mask_BT, mask_BT),
-        "effective_frac": effective_frac(loss),
+        "effective_frac": loss.metrics[effective],
         "effective_tokens": kish(weight_BT),
         "effective_responses": kish(weight_BT.sum(-1)),
         "gradient_norm": norm,
