@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from gspo_cli.report.figures.plots import FIGURES
+
 Record = dict[str, Any]
 
 CLIP = {"grpo": 0.01, "gspo": 0.4}
@@ -37,7 +39,8 @@ def records(
         tokens += int(TOKENS_A_STEP * (1 + 0.4 * step / steps + 0.05 * rng.normal()))
         rise = 0.25 * (1 - math.exp(-3 * step / steps)) * (1.0 if algorithm == "gspo" else 0.8)
         reward = 0.4 + rise + 0.01 * seed + 0.02 * rng.normal()
-        yield line(step, "rollout", None, {"reward/mean": reward, "compute/gen_tokens": tokens}, {"reward/mean": 512})
+        metrics: Record = {"reward/mean": reward, "compute/gen_tokens": tokens}
+        yield line(step, "rollout", None, with_others("rollout", metrics), {"reward/mean": 512})
         clips = []
         for index in range(mini_batches):
             noise = math.exp(0.3 * rng.normal())
@@ -46,14 +49,20 @@ def records(
                 clips[-1] = 0.0
             churn = None if dense else CHURN.get(algorithm, 0.005) * warm * (index + 1) * noise
             metrics = {"clip/token_frac": clips[-1], "moe/slot_churn_probe": churn, "lr": 1e-4 * warm}
-            yield line(step, "update", index, metrics, {"clip/token_frac": 2000})
+            yield line(step, "update", index, with_others("update", metrics), {"clip/token_frac": 2000})
         pooled = None if clips[0] is None else sum(c for c in clips if c is not None) / mini_batches
         layers = CHURN.get(algorithm, 0.005) * warm * np.exp(0.25 * rng.normal(size=len(LAYERS)) + np.array(LAYERS) / 4)
         metrics = {"clip/token_frac": pooled, "moe/slot_churn_step": None if dense else float(layers.mean())}
         metrics["replay/natural_agree_frac"] = 1 - 3 * float(layers.mean()) if replay else None
         if not dense:
             metrics |= {f"moe/slot_churn_step/layer_{n:02d}": float(v) for n, v in zip(LAYERS, layers, strict=True)}
-        yield line(step, "step", None, metrics, {})
+        yield line(step, "step", None, with_others("step", metrics), {})
+
+
+def with_others(kind: str, metrics: Record) -> Record:
+    """The metrics, and a value for what else a figure reads from such lines: a new figure needs no entry here."""
+    read = {name for figure in FIGURES.values() for of, name in figure.wanted if of == kind and name[-1] != "_"}
+    return dict.fromkeys(sorted(read), 0.5) | metrics
 
 
 def line(step: int, kind: str, mini_batch: int | None, metrics: Record, counts: Record) -> Record:

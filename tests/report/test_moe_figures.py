@@ -146,7 +146,7 @@ def test_eight_arms_of_a_deep_model_lay_out() -> None:
 def test_models_without_layers_in_the_log_keep_the_other_figures(tmp_path: Path) -> None:
     write_run(tmp_path, "gspo", 0, [step_line(t, (), 0.1 * t, 0.01 * t) for t in (1, 2)])
     report = make(tmp_path)
-    assert set(report.files) == {"clip", "volatility", "churn_clip"}
+    assert {"clip", "volatility", "churn_clip"} <= set(report.files)
     assert report.left_out["volatility_layers"] == f"no run has a value of {CHURN}/layer_NN"
 
 
