@@ -318,10 +318,10 @@ def clip(study: Study = None, out: Results = Path("results"), json_: Json = Fals
         gspo report clip
         gspo report clip results/quickstart-20260101-120000 --json
     """
-    from gspo_cli.report.clip_range import TARGETS, clip_ranges, rows
+    from gspo_cli.report.clip_range import TARGETS, clip_ranges
     from gspo_cli.report.runs.folders import find_study
 
-    found = rows(clip_ranges(find_study(study, out)))
+    found = [one.to_json() for one in clip_ranges(find_study(study, out))]
     if json_:
         console.print_json({"arms": found})
         return

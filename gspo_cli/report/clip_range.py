@@ -7,7 +7,7 @@ responses: the mean of L independent log-ratios spreads as 1 / sqrt(L).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import expm1, isfinite, sqrt
 from typing import Any
 
@@ -43,9 +43,9 @@ class ClipRange:
     algorithm: str
     unit: str
     """What the clip acts on: `token` or `sequence`."""
-    keys: dict[str, float]
-    """The range, as keys of `[algo]`."""
-    length: float
+    range: dict[str, float]
+    """As keys of `[algo]`: the lower end, the upper end."""
+    length_mean: float
     """Mean response length in tokens."""
     log_std: float
     """Standard deviation of the log-ratio, nats; root mean square over mini-batches."""
@@ -53,12 +53,22 @@ class ClipRange:
     """Share of the responses (sequence) or tokens (token) with an advantage that the clip discarded."""
     predicted: float
     """The share for normal log-ratios around 0 whose sign has nothing to do with the advantage's."""
-    by_length: float | None
+    scaled_by_length: float | None
     """GSPO's published range scaled to this length as 1 / sqrt(L); None for other algorithms."""
     proposals: dict[float, dict[str, float]]
-    """Wanted share -> the range that would discard it, under the same assumption, as keys of `[algo]`."""
+    """Wanted share -> the range that would discard it, under the same assumption, likewise."""
     verdict: str
     """A sentence."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON holds it: ranges as `low` and `high`, and the `keys` of `[algo]` that these are."""
+        table = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "range"}
+        proposals = {f"{share:g}": _ends(keys) for share, keys in self.proposals.items()}
+        return table | {"keys": list(self.range), **_ends(self.range), "proposals": proposals}
+
+
+def _ends(range_: dict[str, float]) -> dict[str, float]:
+    return dict(zip(("low", "high"), range_.values(), strict=True))
 
 
 def clip_ranges(study: Study) -> list[ClipRange]:
@@ -129,21 +139,3 @@ def _verdict(measured: float, unit: str) -> str:
     if measured < NOTHING:
         return f"It discards {100 * measured:.2g} % of the {what}: it might as well not be there."
     return f"It discards {100 * measured:.1f} % of the {what}."
-
-
-def rows(found: Sequence[ClipRange]) -> list[dict[str, Any]]:
-    """As JSON holds them."""
-    return [
-        {
-            "arm": one.arm, "algorithm": one.algorithm, "unit": one.unit, "keys": list(one.keys),
-            **dict(zip(("low", "high"), one.keys.values(), strict=True)),
-            "length_mean": one.length, "log_std": one.log_std, "measured": one.measured, "predicted": one.predicted,
-            "scaled_by_length": one.by_length,
-            "proposals": {
-                f"{share:g}": dict(zip(("low", "high"), keys.values(), strict=True))
-                for share, keys in one.proposals.items()
-            },
-            "verdict": one.verdict,
-        }
-        for one in found
-    ]  # fmt: skip

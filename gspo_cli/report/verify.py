@@ -55,23 +55,23 @@ def verify(path: Path) -> Verification:
     Errors: GspoError if there is nothing of the kind.
     """
     if path.is_file() and path.suffix == ".json":
-        return _collect(_readable(path, _side_file(path)))
+        return _collect(_checked(path, _side_file(path)))
     if not path.is_dir():
         raise GspoError(f"no run, study or side file {path}", "there is no such folder or .json file", "check the path")
     if _is_run(path):
-        return _collect(_readable(path, _run(path)), _reports(path))
+        return _collect(_checked(path, _run(path)), _reports(path))
     runs = [p for p in sorted(path.iterdir()) if p.is_dir() and _is_run(p)]
     if not runs:
         raise GspoError(f"no run in {path}", "no folder in it has a run.json or metrics.jsonl", "name a study or a run")
     return _collect(
-        _readable(path / CHECKSUMS, _checksums(path)),
-        _told(path / PLANS, _removed(path)),
-        *(_readable(run, _run(run)) for run in runs),
+        _checked(path / CHECKSUMS, _checksums(path)),
+        _checked(path / PLANS, _removed(path)),
+        *(_checked(run, _run(run)) for run in runs),
         _reports(path),
     )
 
 
-def _removed(study: Path) -> Iterator[Discrepancy]:
+def _removed(study: Path) -> Iterator[Finding]:
     """Runs that `study.json`, which is sealed, says were begun."""
     gone = (study / name for name in begun_runs(study) if not (study / name).is_dir())
     yield from (_fault(run, "the study began this run, and it is gone") for run in gone)
@@ -90,20 +90,15 @@ def _collect(*checks: Iterable[Finding]) -> Verification:
     )
 
 
-def _readable(path: Path, check: Iterable[Finding]) -> Iterator[Finding]:
-    """The findings of a check, which ends at what has another form than anything that is ever written."""
-    try:
-        yield from check
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OSError) as error:
-        yield _fault(path, f"it is not what was written: {type(error).__name__}: {error}")
-
-
-def _told(path: Path, check: Iterable[Discrepancy]) -> Iterator[Discrepancy]:
-    """The findings of a check, which ends where a reader refuses the file."""
+def _checked(path: Path, check: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings of a check, which ends where a reader refuses the file, or at what has another form than anything
+    that is ever written."""
     try:
         yield from check
     except GspoError as error:
         yield _fault(path, error.why)
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OSError) as error:
+        yield _fault(path, f"it is not what was written: {type(error).__name__}: {error}")
 
 
 def _fault(path: Path, what: str, line: int | None = None) -> Discrepancy:
@@ -115,9 +110,9 @@ def _run(run: Path) -> Iterator[Finding]:
     if odd := [path for path in run.rglob("*") if path.exists() and not path.is_file() and not path.is_dir()]:
         yield _fault(odd[0], "it is no ordinary file")  # reading a pipe would wait for ever
         return
-    yield from _told(run / "run.json", _config(run))
+    yield from _checked(run / "run.json", _config(run))
     yield from _chain(run)
-    rollouts = list(_readable(run / "events.jsonl", _rollouts(run)))
+    rollouts = list(_checked(run / "events.jsonl", _rollouts(run)))
     yield from rollouts
     try:
         status, _ = final_status(run)
@@ -133,20 +128,20 @@ def _run(run: Path) -> Iterator[Finding]:
     yield from (item for item in _checksums(run) if not (isinstance(item, Discrepancy) and item.file in named))
 
 
-def _config(run: Path) -> Iterator[Discrepancy]:
+def _config(run: Path) -> Iterator[Finding]:
     """`config.json` against the hash in `run.json`."""
     path, run_json = run / "config.json", read_object(run / "run.json")
 
-    def differs() -> Iterator[Discrepancy]:
+    def differs() -> Iterator[Finding]:
         text = config_text(read_object(path))
         if hashlib.sha256(text.encode()).hexdigest() != run_json["config_sha256"]:
             yield _fault(path, "it is not the configuration whose sha256 run.json holds")
 
     if "config_sha256" in run_json:
-        yield from _told(path, differs())
+        yield from _checked(path, differs())
 
 
-def _chain(run: Path) -> Iterator[Discrepancy]:
+def _chain(run: Path) -> Iterator[Finding]:
     """The log's hash chain, which begins at the configuration; stops at the first line that breaks it."""
     path = run / "metrics.jsonl"
     if not path.is_file():
@@ -163,7 +158,7 @@ def _chain(run: Path) -> Iterator[Discrepancy]:
         yield _fault(path, f"{error}: unreadable")
 
 
-def _rollouts(run: Path) -> Iterator[Discrepancy]:
+def _rollouts(run: Path) -> Iterator[Finding]:
     """The stored batches of the run, and those that a resume has put aside, against their hashes in `events.jsonl`."""
     try:
         stored = _stored_rollouts(read_events(run))
@@ -229,7 +224,7 @@ def _checksums(folder: Path) -> Iterator[Finding]:
 def _reports(folder: Path) -> Iterator[Finding]:
     """The side files of a folder's figures, tables and pages."""
     for path in [*sorted(folder.glob("figures/*.json")), *sorted(folder.glob(f"*{SIDE_FILE}"))]:
-        yield from _readable(path, _side_file(path))
+        yield from _checked(path, _side_file(path))
 
 
 def _side_file(path: Path) -> Iterator[Finding]:
@@ -254,7 +249,7 @@ def _side_file(path: Path) -> Iterator[Finding]:
         yield from _figure(path, side, study)
 
 
-def _log(run: Path, log: dict[str, Any]) -> Iterator[Discrepancy]:
+def _log(run: Path, log: dict[str, Any]) -> Iterator[Finding]:
     """The part of a log that was read, by its length and hash; it may have grown since."""
     path = run / "metrics.jsonl"
     if not path.is_file():
@@ -265,7 +260,7 @@ def _log(run: Path, log: dict[str, Any]) -> Iterator[Discrepancy]:
             yield _fault(path, "it is not the log that the figure or table was made of (sha256)")
 
 
-def _figure(path: Path, side: dict[str, Any], study: Path) -> Iterator[Discrepancy]:
+def _figure(path: Path, side: dict[str, Any], study: Path) -> Iterator[Finding]:
     """Its csv by hash and by rebuilding it, its images by the side file's hash within them."""
     csv = path.with_suffix(".csv")
     if not csv.is_file() or sha256_of(csv) != side.get("csv", {}).get("sha256"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,6 +24,9 @@ ALPHA, POWER = 0.05, 0.8
 FEWEST = 6
 """Seeds below which the exact test cannot reach 5 % (2 / 2^5 = 0.0625)."""
 MOST_SEEDS = 1 << 20
+DETECTABLE = {6: 1.920, 7: 1.539, 8: 1.318, 9: 1.215, 10: 1.120, 11: 1.028, 12: 0.964}
+"""Seeds -> the difference, in standard deviations, that the rule detects in 80 % of 10,000 simulated normal studies
+(`python results/programs/statements.py --power --studies 10000`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,29 +228,42 @@ def power(effect_sd: float, n: int) -> float:
 
 
 def mde(sd: float, n: int) -> float:
-    """The smallest true difference detected with 80 % power, in the unit of `sd`."""
+    """The smallest true difference that the t test alone detects with 80 % power, in the unit of `sd`.
+
+    It promises too much: where its power is 80 %, that of the whole rule for "better" (paired t, the same corrected for
+    skewness, and the exact sign flip) is 58, 67 and 70 % at six, seven and eight seeds.
+    """
     return float(sd * optimize.brentq(lambda effect: power(effect, n) - POWER, 1e-3, 20.0, xtol=1e-12, rtol=1e-12))
 
 
-def seeds_needed(sd: float, margin: float) -> int | None:
-    """The fewest seeds that detect a true difference of `margin` with 80 % power; None beyond a million."""
+def rule_mde(sd: float, n: int) -> float | None:
+    """The smallest true difference that the rule calls better with 80 % power; None where it cannot say so at all.
+
+    Above twelve seeds the t test's own difference, 7 % larger up to 15 seeds and 5 % beyond (simulated likewise: 7.1 %
+    at 14 seeds, 4.7 % at 16, 4.3 % at 20, 3.4 % at 30).
+    """
+    if n < FEWEST:
+        return None
+    return sd * DETECTABLE[n] if n in DETECTABLE else mde(sd, n) * (1.07 if n <= 15 else 1.05)
+
+
+def rule_seeds_needed(sd: float, margin: float) -> int | None:
+    """The fewest seeds with which the rule detects a true difference of `margin` with 80 % power, at least `FEWEST`;
+    None beyond a million."""
 
     def enough(n: int) -> bool:
-        return power(margin / sd, n) >= POWER - 1e-9  # at the `mde` itself the power is 0.8 up to rounding
+        found = rule_mde(sd, n)
+        return found is not None and found <= margin * (1 + 1e-9)
 
-    high = 2
+    high = FEWEST
     while not enough(high):
         high *= 2
         if high > MOST_SEEDS:
             return None
-    low = max(2, high // 2)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    return low
+    return bisect_left(range(high), True, lo=max(FEWEST, high // 2), key=enough)
 
 
 def sd_range(n: int) -> tuple[float, float]:
-    """95 % range of the true over the estimated standard deviation, on which `mde` and `seeds_needed` rest."""
+    """95 % range of the true over the estimated standard deviation, on which power and seeds rest."""
     low, high = ((n - 1) / stats.chi2.ppf([0.975, 0.025], n - 1)) ** 0.5
     return float(low), float(high)

@@ -68,11 +68,6 @@ def most(count: int, n: int, level: float = 0.95) -> float:
     return 1.0 if count >= n else float(stats.beta.ppf(level, count + 1, n - count))
 
 
-def least(count: int, n: int, level: float = 0.95) -> float:
-    """The smallest such share."""
-    return 0.0 if count <= 0 else float(stats.beta.ppf(1 - level, count, n - count + 1))
-
-
 def holds_for_all_runs(low: float, pairs: int, lost: int) -> bool:
     """Whether a positive mean difference holds over all runs of a metric within [0, 1], collapsed ones included.
 

@@ -130,6 +130,12 @@ def change(path: Path, changes: Table) -> None:
     put(path, table)
 
 
+def configure(study: Path, changes: Table, runs: str = "*-s*") -> None:
+    """Sets dotted keys of the configurations of a study's runs."""
+    for path in study.glob(f"{runs}/config.json"):
+        change(path, changes)
+
+
 def put(path: Path, table: Table) -> None:
     """Writes one JSON object."""
     path.parent.mkdir(parents=True, exist_ok=True)

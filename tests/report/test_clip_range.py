@@ -71,9 +71,9 @@ def test_arms_of_a_study(tmp_path: Path) -> None:
     found = {one.arm: one for one in clip_ranges(read_study(folder))}
     assert set(found) == {"gspo", "grpo"}  # sapo has no clip range
     gspo, grpo = found["gspo"], found["grpo"]
-    assert (gspo.unit, gspo.length, gspo.log_std, gspo.measured) == ("sequence", 45.0, 0.01, 0.45)
-    assert (grpo.unit, grpo.log_std, grpo.by_length) == ("token", 0.03, None)
-    assert gspo.by_length == pytest.approx(3e-4 * (10_000 / 45) ** 0.5)
+    assert (gspo.unit, gspo.length_mean, gspo.log_std, gspo.measured) == ("sequence", 45.0, 0.01, 0.45)
+    assert (grpo.unit, grpo.log_std, grpo.scaled_by_length) == ("token", 0.03, None)
+    assert gspo.scaled_by_length == pytest.approx(3e-4 * (10_000 / 45) ** 0.5)
     assert gspo.predicted == pytest.approx(0.486, abs=0.001)
     assert (
         gspo.verdict
@@ -94,11 +94,11 @@ def test_only_what_has_an_advantage_counts_and_every_algorithm_has_its_own_row(t
     found = {one.arm: one for one in clip_ranges(read_study(folder))}
     assert [one.measured for one in found.values()] == pytest.approx([0.45] * 4)
     gmpo = found["gmpo"]
-    assert (gmpo.unit, gmpo.log_std, gmpo.by_length) == ("token", 0.03, None)
-    assert gmpo.keys == pytest.approx({"log_clip_low": 0.4, "log_clip_high": 0.3})
+    assert (gmpo.unit, gmpo.log_std, gmpo.scaled_by_length) == ("token", 0.03, None)
+    assert gmpo.range == pytest.approx({"log_clip_low": 0.4, "log_clip_high": 0.3})
     edge = 0.03 * NormalDist().inv_cdf(0.85)
     assert gmpo.proposals[0.15] == pytest.approx({"log_clip_low": edge, "log_clip_high": edge})
-    assert found["luspo"].unit == "sequence" and found["luspo"].by_length is None  # 3e-4 was published for GSPO
+    assert found["luspo"].unit == "sequence" and found["luspo"].scaled_by_length is None  # 3e-4 was published for GSPO
 
 
 def test_an_algorithm_of_ones_own_is_judged_by_the_unit_that_its_run_recorded(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from compare_studies import (
     D1,
     STEPS,
-    Rewards,
     change,
     compared,
+    configure,
     cube,
     end,
     flat,
@@ -91,39 +91,21 @@ def test_the_worked_cube(tmp_path: Path, gspo_here: Gspo) -> None:
     ).replace("+5 ", "+5.0 ").replace("[-35, 45]", "[-35.5, 45.5]")
 
 
-@pytest.mark.parametrize(("seeds", "verdict"), [(1, "two_checkpoints"), (2, "no_claim"), (5, "suggestive")])
-def test_few_seeds(seeds: int, verdict: str, tmp_path: Path, gspo_here: Gspo) -> None:
-    found = compared(gspo_here, write_study(tmp_path / "demo", seeds=seeds))
-    assert found["verdict"] == verdict
-    assert verdict != "no_claim" or found["sentence"].startswith("No claim from 2 seeds: ")
-
-
-@pytest.mark.parametrize("difference", [0.0, 0.02])
-def test_equal_differences_have_no_p_and_no_interval(difference: float, tmp_path: Path, gspo_here: Gspo) -> None:
-    found = compared(gspo_here, write_study(tmp_path / "demo", flat([difference] * 6)))
+def test_equal_differences_have_no_p_and_no_interval(tmp_path: Path, gspo_here: Gspo) -> None:
+    found = compared(gspo_here, write_study(tmp_path / "demo", flat([0.02] * 6)))
     assert found["verdict"] == "inconclusive" and "all seed differences are equal" in found["sentence"]
     assert [found[key] for key in ("ci", "p_t", "p_exact", "p_equal", "sd", "mde", "two_way")] == [None] * 7
 
 
-def test_last_tenth_against_area(tmp_path: Path, gspo_here: Gspo) -> None:
-    def rising(arm: str, seed: int) -> list[float]:
-        top = 0.5 + 0.01 * seed + (0.0 if arm == "grpo" else D1[seed])
-        return [0.1] * 18 + [top - 0.02, top + 0.02]
-
-    found = compared(gspo_here, write_study(tmp_path / "demo", rising), "--metric", "reward/mean:last10")
-    assert [row["baseline"] for row in found["per_seed"]] == pytest.approx([0.5 + 0.01 * s for s in range(6)])
-    assert found["effect"] == pytest.approx(np.mean(D1))
-
-
 def test_the_last_batches_of_the_plan(tmp_path: Path, gspo_here: Gspo) -> None:
-    """The mean of the last 4 of 20; more than there are mean all of them."""
+    """The mean of the last tenth, or of the last 4 of 20; more than there are mean all of them."""
 
     def rising(arm: str, seed: int) -> list[float]:
         rise = 0.02 if arm == "gspo" else 0.01
         return [0.1 + 0.001 * seed + rise * step for step in range(20)]
 
     study = write_study(tmp_path / "demo", rising)
-    for metric, middle in (("last@4", 17.5), ("last@20", 9.5), ("last@500", 9.5)):
+    for metric, middle in (("last10", 18.5), ("last@4", 17.5), ("last@500", 9.5)):
         found = compared(gspo_here, study, "--metric", f"reward/mean:{metric}")
         wanted = [0.1 + 0.001 * seed + 0.01 * middle for seed in range(6)]
         assert [row["baseline"] for row in found["per_seed"]] == pytest.approx(wanted)
@@ -192,8 +174,7 @@ def test_collapses_are_counted(tmp_path: Path, gspo_here: Gspo) -> None:
     assert (fallen["baseline"], fallen["treatment"], fallen["p"]) == ([0, 1, 2, 3, 4, 5], [], 0.03125)
     assert found["verdict"] == "inconclusive" and "in 0 of 6 pairs neither run collapsed" in found["sentence"]
     assert "GRPO collapses more often than GSPO (exact p = 0.031)" in found["sentence"]
-    for run in (tmp_path / "demo").glob("g*"):
-        change(run / "config.json", {"report.collapse": {"below": 1.5}})
+    configure((tmp_path / "demo"), {"report.collapse": {"below": 1.5}})
     assert compared(gspo_here, tmp_path / "demo")["collapses"]["baseline"] == []
 
 
@@ -231,44 +212,21 @@ def test_other_arms_are_one_family(tmp_path: Path, gspo_here: Gspo) -> None:
     assert (found["verdict"], found["others"][0]["verdict"]) == ("better", "refused")
 
 
-def test_a_family_of_two_can_miss_what_one_would_find(tmp_path: Path, gspo_here: Gspo) -> None:
-    near = (0.03, 0.02, 0.09, 0.001, 0.05, 0.02)
-
-    def rewards(arm: str, seed: int) -> list[float]:
-        return [0.5 + 0.01 * seed + (0.0 if arm == "grpo" else near[seed])] * STEPS
-
-    study = write_study(tmp_path / "demo", rewards, arms=("grpo", "gspo", "sapo", "luspo"))
-    found = compared(gspo_here, study)
-    assert found["verdict"] == "better" and 0.025 < found["p_t"] < 0.05
-    assert [other["verdict"] for other in found["others"]] == ["inconclusive"] * 2
-
-
 def test_options_that_choose_make_it_exploratory_and_keep_nothing(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "demo")
-    for options in (
-        ("--metric", "reward/mean:last10"),
-        ("--margin", "5"),
-        ("--seeds", "0-4"),
-        ("--baseline", "gspo", "--treatment", "grpo"),
-    ):
-        found = compared(gspo_here, study, *options)
-        assert not found["declared"] and found["sentence"].startswith("Exploratory: ")
+    turned = ("--margin", "5", "--baseline", "gspo", "--treatment", "grpo")
+    found = []
+    for options in (("--margin", "5"), turned, ("--metric", "reward/mean:last10"), ("--seeds", "0-4")):
+        found.append(compared(gspo_here, study, *options))
+        assert not found[-1]["declared"] and found[-1]["sentence"].startswith("Exploratory: ")
         assert not (study / "compare.json").exists()
+    one, other = found[:2]  # swapping the arms changes names and signs only
+    assert other["effect"] == pytest.approx(-one["effect"])
+    assert other["ci"] == pytest.approx([-one["ci"][1], -one["ci"][0]])
+    assert all(one[key] == other[key] for key in ("sentence", "p_exact", "verdict", "seeds_needed"))
     same = ("--metric", "reward/mean:area@steps", "--baseline", "grpo", "--treatment", "gspo", "--margin", "2")
     assert compared(gspo_here, study, *same)["declared"]
     assert (study / "compare.json").exists()
-
-
-def test_swapping_the_arms_changes_names_and_signs_only(tmp_path: Path, gspo_here: Gspo) -> None:
-    study = write_study(tmp_path / "demo")
-    one = compared(gspo_here, study, "--margin", "5")
-    other = compared(gspo_here, study, "--margin", "5", "--baseline", "gspo", "--treatment", "grpo")
-    assert other["sentence"] == one["sentence"]
-    assert other["effect"] == pytest.approx(-one["effect"])
-    assert other["ci"] == pytest.approx([-one["ci"][1], -one["ci"][0]])
-    assert {k: other[k] for k in ("p_exact", "verdict", "seeds_needed")} == {
-        k: one[k] for k in ("p_exact", "verdict", "seeds_needed")
-    }
 
 
 def test_require(tmp_path: Path, gspo_here: Gspo) -> None:
@@ -285,8 +243,7 @@ def test_require(tmp_path: Path, gspo_here: Gspo) -> None:
 
 def test_a_metric_with_a_unit_of_its_own(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "demo", lambda arm, seed: [30.0 + seed + (arm == "gspo") * D1[seed]] * STEPS)
-    for run in study.glob("g*"):
-        change(run / "config.json", {"report.margin": None, "report.unit": "reward"})
+    configure(study, {"report.margin": None, "report.unit": "reward"})
     found = compared(gspo_here, study)
     assert (found["points"], found["margin"], found["p_equal"]) == (False, None, None)
     assert "+0.028 reward [0.013, 0.046]" in found["sentence"]
@@ -353,8 +310,6 @@ def test_runs_that_end_below_their_start_are_counted_and_left_out_of_nothing(tmp
     text = " ".join(gspo_here("report", "compare", str(study)).out.split())
     assert "0 and 2 of 6 runs (last tenth below the first 3 batches; left out of nothing)" in text
     assert "Only pairs in which no run collapsed or ended below its start: -33.50 points" in text
-    page = gspo_here("report", "html", str(study))
-    assert page.code == 0 and "ended below their start" in (study / "report.html").read_text()
 
 
 def test_a_pair_that_a_collapse_leaves_out_is_told_with_the_verdict_that_it_would_give(
@@ -387,12 +342,6 @@ def test_tuning_and_contamination_are_shown(tmp_path: Path, gspo_here: Gspo) -> 
     done = gspo_here("report", "compare", study, "--metric", "aime24/avg@4")
     assert "grpo: 6 trials on seeds [100, 101]; gspo: 6 trials" in done.out
     assert "public since early 2024" in done.out
-
-
-def test_every_seed_beyond_eighteen_is_drawn_and_said(tmp_path: Path, gspo_here: Gspo) -> None:
-    many: Rewards = flat(list(np.random.default_rng(0).normal(0.02, 0.02, 19)))
-    study = write_study(tmp_path / "demo", many, seeds=19)
-    assert "(Monte Carlo, 99,999 sign flips)" in gspo_here("report", "compare", study).out
 
 
 def test_problems_of_one_contest_are_one_cluster(tmp_path: Path, gspo_here: Gspo) -> None:

@@ -66,6 +66,7 @@ def test_twelve_runs_of_ten_thousand_steps(tmp_path: Path) -> None:
     assert seconds < 10 and gigabytes < 1, (seconds, gigabytes)
 
 
+@pytest.mark.slow
 def test_eight_pairs_with_a_thousand_answers_each(tmp_path: Path, gspo_here: Gspo) -> None:
     study, rng = tmp_path / "demo", np.random.default_rng(0)
     for arm in ("grpo", "gspo"):

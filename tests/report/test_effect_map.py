@@ -42,10 +42,16 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_cells_are_the_studies_own_comparisons(sweep: Path) -> None:
+@pytest.fixture(scope="module")
+def mapped(sweep: Path) -> tuple[list[str], pd.DataFrame]:
+    """The sweep's axes and table."""
     axes, cells = map_cells([str(sweep)], sweep, ComparisonRequest())
+    return axes, map_table(axes, cells)
+
+
+def test_cells_are_the_studies_own_comparisons(sweep: Path, mapped: tuple[list[str], pd.DataFrame]) -> None:
+    axes, table = mapped
     assert axes == ["train.minibatches", "noise.token"]
-    table = map_table(axes, cells)
     places = table[[*axes, "study"]].to_numpy().tolist()
     assert places == [["4", "0", "c"], ["4", "0.3", "b"], ["10", "0", "a"], ["10", "0.3", "d"]]  # 10 after 4
     assert table["verdict"].tolist() == ["no_claim", "better", "better", "unmeasured"]
@@ -60,9 +66,9 @@ def test_cells_are_the_studies_own_comparisons(sweep: Path) -> None:
     assert table["effect"][2] == pytest.approx(100 * sum(BETTER) / 6) and table["effect"][1] < 0
 
 
-def test_the_heat_map_colours_what_is_decided_only(sweep: Path) -> None:
-    axes, cells = map_cells([str(sweep)], sweep, ComparisonRequest())
-    figure = draw(map_table(axes, cells), axes, ("grpo", "gspo"), ["A note."])
+def test_the_heat_map_colours_what_is_decided_only(mapped: tuple[list[str], pd.DataFrame]) -> None:
+    axes, table = mapped
+    figure = draw(table, axes, ("grpo", "gspo"), ["A note."])
     faces = [tuple(round(x, 2) for x in patch.get_facecolor()[:3]) for patch in figure.axes[0].patches]
     white = (1.0, 1.0, 1.0)
     assert [face == white for face in faces] == [True, False, False, True]
@@ -70,13 +76,11 @@ def test_the_heat_map_colours_what_is_decided_only(sweep: Path) -> None:
     assert red[0] > red[2] and blue[2] > blue[0]  # the baseline ahead is red
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert "too few seeds" in texts[0] and "N = 6" in texts[1] and texts[3] == "unmeasured"
+    assert figure.axes[0].get_xlabel() == "mini-batches of a rollout batch"
+    assert figure.axes[0].get_ylabel() == "synthetic noise [nat per token]"
 
 
-def test_axes_are_named_in_words_and_sentences_stand_once(sweep: Path) -> None:
-    axes, cells = map_cells([str(sweep)], sweep, ComparisonRequest())
-    (ax, _) = draw(map_table(axes, cells), axes, ("grpo", "gspo"), []).axes
-    assert ax.get_xlabel() == "mini-batches of a rollout batch"
-    assert ax.get_ylabel() == "synthetic noise [nat per token]"
+def test_sentences_stand_once() -> None:
     noise = "Synthetic noise on the old log-probabilities: {} nat per token.".format
     rows = "Rows of 8 to 11 digits."
     assert merged([noise("0.3"), rows, noise("1"), noise("0.3")]) == [noise("0.3, 1"), rows]

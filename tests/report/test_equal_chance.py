@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compare_studies import change, compared, config, flat, write_plan, write_run, write_study
+from compare_studies import change, compared, config, configure, flat, write_plan, write_run, write_study
 from program import Gspo
 
 from gspo_cli.config import flat as dotted
@@ -122,8 +122,7 @@ def test_arms_are_called_tuned_only_under_the_conditions_of_their_trials(
     trial, run, said = ELSEWHERE[name]
     own = [trials(1e-4, study="tuning", conditions=conditions(arm, **trial)) for arm in ("grpo", "gspo")]
     study = tuned(write_study(tmp_path / "demo"), *own, grpo=1e-4, gspo=1e-4)
-    for folder in study.glob("*-s*"):
-        change(folder / "config.json", run or {})
+    configure(study, run or {})
     found = compared(gspo_here, study)
     assert said in found["sentence"] or said[0].upper() + said[1:] in found["sentence"], found["sentence"]
     if said.startswith("Tuned"):
@@ -178,8 +177,7 @@ def test_planned_looks_are_no_exploration_but_cost_their_share(tmp_path: Path, g
     study = write_study(tmp_path / "demo", flat(EIGHT), seeds=8)
     (study / "study.json").unlink()
     write_plan(study, ("grpo", "gspo"), range(12))
-    for run in study.glob("*-s*"):
-        change(run / "config.json", {"report.looks": [8, 12]})
+    configure(study, {"report.looks": [8, 12]})
     found = compared(gspo_here, study)
     assert found["declared"] and found["looks"] == 2 and "Look 1 of 2, each at 5 % / 2." in found["sentence"]
     # the interval of one look is at 97.5 %: t(.9875, 7) = 2.841244 for Student's

@@ -68,7 +68,7 @@ def test_false_positives(num_seeds: int) -> None:
 def test_the_formulas_above_are_what_compare_computes(num_seeds: int) -> None:
     a_MSJ, b_MSJ = null_studies(num_seeds)
     p_t, p_exact = p_values((b_MSJ - a_MSJ).mean(axis=2))
-    for m in range(40):
+    for m in range(15):
         cube = (a_MSJ[m], b_MSJ[m])
         sides = [side.mean(axis=1) for side in cube]
         evidence = difference_stats(Scores(sides[0], sides[1], cube, SAMPLES, True), 2.0).evidence()

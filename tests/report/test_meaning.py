@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compare_studies import STEPS, change, compared, config, end, flat, provenance, put, write_plan, write_study
+from compare_studies import STEPS, compared, config, configure, end, flat, provenance, put, write_plan, write_study
 from program import Gspo
 from report_runs import line, write_log
 
-from gspo_cli.report.compare.meaning import MEANINGS
+from gspo_cli.report.compare.preconditions import MEANINGS
 from gspo_cli.runlog.schema import METRICS
 
 PROMPTS, SAMPLES = 32, 16
@@ -88,11 +88,9 @@ def test_each_setting_that_changes_a_metric(name: str, tmp_path: Path, gspo_here
 
 def test_lag_may_not_differ_even_where_it_was_tuned(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_frozen(tmp_path / "demo")
-    for run in study.glob("*-s*"):
-        change(run / "config.json", {"report.tuned": ["rollout.max_lag"]})
+    configure(study, {"report.tuned": ["rollout.max_lag"]})
     assert compared(gspo_here, study)["reasons"] == []
-    for run in study.glob("grpo_ds-*"):
-        change(run / "config.json", {"rollout.max_lag": 2})
+    configure(study, {"rollout.max_lag": 2}, "grpo_ds-*")
     (reason,) = compared(gspo_here, study, code=3)["reasons"]
     assert (reason["check"], reason["baseline"], reason["treatment"]) == ("meaning", "0", "2")
 
@@ -124,20 +122,17 @@ def test_the_unit_does_not_depend_on_the_values(shift: float, tmp_path: Path, gs
     study = write_study(tmp_path / "demo", rewards)
     found = compared(gspo_here, study)
     assert (found["verdict"], found["points"], found["margin"]) == ("inconclusive", True, 0.02)
-    for run in study.glob("*-s*"):
-        change(run / "config.json", {"report.unit": "reward"})
+    configure(study, {"report.unit": "reward"})
     found = compared(gspo_here, study)
     assert (found["verdict"], found["points"], found["margin"]) == ("equal", False, 2.0)
 
 
 def test_a_reward_of_ones_own_needs_a_unit(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_study(tmp_path / "demo", flat(WIDE))
-    for run in study.glob("*-s*"):
-        change(run / "config.json", {"task.reward": "mine:reward"})
+    configure(study, {"task.reward": "mine:reward"})
     found = compared(gspo_here, study)
     assert (found["verdict"], found["unit_known"], found["margin"]) == ("inconclusive", False, None)
     assert "report.unit" in gspo_here("report", "compare", str(study)).out
-    for run in study.glob("*-s*"):
-        change(run / "config.json", {"report.unit": "points"})
+    configure(study, {"report.unit": "points"})
     found = compared(gspo_here, study)
     assert (found["points"], found["margin"]) == (True, 0.02)

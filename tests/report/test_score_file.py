@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from gspo_cli.cli.report import app
 from gspo_cli.errors import GspoError
+from gspo_cli.report.compare.learning_curves import fit_sigmoid
 from gspo_cli.report.compare.score_file import read_scores
 from gspo_cli.report.compare.score_table import profile
-from gspo_cli.stats.sigmoid import fit_sigmoid
 
 SLEEP = {
     "dextro": (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0),
@@ -92,7 +92,7 @@ def test_a_file_with_collapses_counts_them_and_compares_the_others(tmp_path: Pat
 def test_unseen_collapses_let_a_bare_file_suggest_at_most(tmp_path: Path) -> None:
     # mean difference 0, as one run of seven falls by 20: in a third of studies with six seeds none falls
     rng = np.random.default_rng(0)
-    for study in range(30):
+    for study in range(10):
         fell = rng.random(6) < 0.15
         gains = rng.normal(3, 1, 6) - 20 * fell
         rows = [(run, s, gain * (run == "b")) for s, gain in enumerate(gains) for run in "ab"]
@@ -149,17 +149,17 @@ BAD = {
     "no column 'value'": ("run,seed\na,0\n", "run, seed"),
     "no rows": ("run,seed,value\n", "header"),
     "line 2: value 'nan'": ("run,seed,value\na,0,nan\n", "finite"),
-    "line 2: collapsed 'maybe'": ("run,seed,value,collapsed\na,0,1,maybe\n", "or did not (0)"),
+    "line 2: collapsed 'maybe'": ("run,seed,value,collapsed\na,0,1,maybe\n", "boolean"),
     "line 3: seed 'x'": ("run,seed,value\na,0,1\na,x,1\n", "whole number"),
-    "line 2: no run": ("run,seed,value\n,0,1\n", "name of what is compared"),
+    "line 2: run ''": ("run,seed,value\n,0,1\n", "required"),
     "line 3: a second value": ("run,seed,value\na,0,1\na,0,2\n", "one value"),
     "has no value of task 'y'": ("run,seed,task,value\na,0,x,1\na,0,y,1\nb,0,x,1\n", "another number"),
     "nothing to compare": ("run,seed,value\na,0,1\n", "it has a"),
     "has no column 'run'": ("run;seed;value\na;0;1\n", "run;seed;value"),
     "several columns 'value'": ("run,seed,value,value\na,0,1,2\n", "run, seed, value, value"),
     "line 2: more cells than": ("run,seed,value\na,0,0,5\nb,0,0,7\n", "a decimal comma splits a number"),
-    "line 2: value '1_000'": ("run,seed,value\na,0,1_000\n", "finite"),
-    "line 2: step 99": (f"run,seed,step,value\na,0,{'9' * 400},1\n", "at most 9007199254740992"),
+    "line 2: value '1_000'": ("run,seed,value\na,0,1_000\n", "no underscore"),
+    "line 2: step '99": (f"run,seed,step,value\na,0,{'9' * 400},1\n", "less than or equal to"),
     "largest value is 1e+308": ("run,seed,value\na,0,1\nb,0,-1e308\n", "values from 1e-09 to 1e+90"),
     "largest value is 2e-300": ("run,seed,value\na,0,1e-300\nb,0,2e-300\n", "values from 1e-09 to 1e+90"),
     "cannot read": (f"run,seed,value\n{'a' * 140_000},0,1\n", "field larger than field limit"),

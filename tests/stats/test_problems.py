@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import combinations
 from math import sqrt
-from statistics import fmean, variance
 
 import numpy as np
 import pytest
@@ -56,15 +55,6 @@ def test_clustered_error_by_hand() -> None:
     assert (low, high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
     assert interval(0.5, None, 1) is None
     assert detectable(0.1) == pytest.approx(0.39598, abs=1e-5)  # 2.8 sqrt 2 x 0.1
-
-
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=40))
-def test_clustered_error_against_other_formulas(shares: list[float]) -> None:
-    n, mean = len(shares), fmean(shares)
-    assert clustered_error(shares) == pytest.approx(
-        sqrt(sum((p - mean) ** 2 for p in shares) / (n * (n - 1))), abs=1e-12
-    )
-    assert clustered_error(shares) == pytest.approx(sqrt(variance(shares) / n), abs=1e-12)
 
 
 def test_the_interval_covers_the_mean_over_problems() -> None:

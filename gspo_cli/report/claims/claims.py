@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gspo_cli.report.compare.verdict import Collapses, Evidence, Verdict, num_pairs, within_margin
+from gspo_cli.report.compare.verdict import Evidence, judge, num_pairs, within_margin
 from gspo_cli.stats.paired import ALPHA, FEWEST
 
 Rule = Literal["ahead", "not_ahead_needed", "needed", "fewer_collapses", "ahead_or_fewer_collapses", "equal", "inside",
@@ -92,28 +92,20 @@ TOKEN_FORM = ("token_form", "GSPO-token equals GSPO for equal advantages", "§4.
 """The claim that is exact, on any stored batch: id, text, place, recipe."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a claim's runs show."""
+def verdict_of(rule: Rule, e: Evidence, better: str, second: Evidence | None = None) -> ClaimVerdict:
+    """The verdict of one claim. A suggestive result is inconclusive, as is any with fewer than `FEWEST` seeds.
 
-    verdict: Verdict
-    """Of the comparison, by the rules of `report compare`."""
-    evidence: Evidence
-    """Treatment minus baseline; for `inside`, the value minus the band's middle, with half its width as margin."""
-    collapses: Collapses | None
-    """With the p of McNemar's test adjusted like the others."""
-    second: Outcome | None = None
-    """For `ahead_twice`: the same treatment against a second baseline."""
-
-
-def verdict_of(rule: Rule, o: Outcome) -> ClaimVerdict:
-    """The verdict of one claim. A suggestive result is inconclusive, as is any with fewer than `FEWEST` seeds."""
-    e, c, num_runs = o.evidence, o.collapses, num_pairs(o.evidence)
+    `e` = treatment minus baseline, with the p-values of all its tests adjusted; for `inside`, the value minus the
+    band's middle, with half its width as margin. `better` = the number's good direction. `second` = for `ahead_twice`,
+    the same treatment against a second baseline.
+    """
+    c, num_runs = e.collapses, num_pairs(e)
     if num_runs < FEWEST:
         return "inconclusive"
-    ahead, behind, equal = _shows(o, 1), _shows(o, -1), o.verdict == "equal"
+    ahead, behind, equal = _shows(e, better, 1), _shows(e, better, -1), judge(e, better) == "equal"
     more = len(c.treatment) - len(c.baseline) if c and c.p <= ALPHA else 0  # collapses, where that is shown
-    stable, unneeded = c is not None and not c.baseline, c is not None and not c.baseline and not c.treatment
+    stable = c is not None and not c.baseline
+    unneeded = stable and c is not None and not c.treatment
     only_baseline = c is not None and len(c.baseline) == num_runs and not c.treatment
     outside = e.ci is not None and e.margin is not None and (e.ci[0] > e.margin or e.ci[1] < -e.margin)
     # rule -> (what supports the claim, what contradicts it)
@@ -125,12 +117,12 @@ def verdict_of(rule: Rule, o: Outcome) -> ClaimVerdict:
         "not_ahead_needed": (equal and stable, ahead),
         "equal": (equal, behind),
         "inside": (within_margin(e), outside),
-        "ahead_twice": (ahead and o.second is not None and _shows(o.second, 1), behind),
+        "ahead_twice": (ahead and second is not None and _shows(second, better, 1), behind),
     }
     supported, contradicted = rules[rule]
     return "supported" if supported else "contradicted" if contradicted else "inconclusive"
 
 
-def _shows(o: Outcome, sign: int) -> bool:
+def _shows(e: Evidence, better: str, sign: int) -> bool:
     """Whether the treatment is ahead (1) or behind (-1)."""
-    return o.verdict in ("better", "different") and o.evidence.effect * sign > 0
+    return judge(e, better) in ("better", "different") and e.effect * sign > 0

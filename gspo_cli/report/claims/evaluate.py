@@ -11,12 +11,12 @@ import numpy as np
 from gspo_cli.config import ReportConfig
 from gspo_cli.report.claims import arms
 from gspo_cli.report.claims.arms import COMMAND, batch_reports, noise_slopes, token_form
-from gspo_cli.report.claims.claims import CLAIMS, Claim, Outcome, verdict_of
+from gspo_cli.report.claims.claims import CLAIMS, Claim, verdict_of
 from gspo_cli.report.compare.preconditions import failures
 from gspo_cli.report.compare.scores import DifferenceStats, Scores, below_start, collapses, difference_stats, scores
 from gspo_cli.report.compare.settings import conditions, settings_of
 from gspo_cli.report.compare.study import report_config, seed_departure
-from gspo_cli.report.compare.verdict import Collapses, Evidence, judge, within_margin
+from gspo_cli.report.compare.verdict import Collapses, Evidence, within_margin
 from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.metric_spec import BenchmarkMetric, MetricSpec, better_of, parse_metric
 from gspo_cli.report.runs.pairs import Pair, Records, all_of, load_records, with_answers, write_sources
@@ -186,15 +186,14 @@ def _to_dict(result: ClaimResult, p: dict[str, float]) -> dict[str, Any]:
     if result.stats is None:
         verdict = "not_tested" if result.not_tested else "inconclusive"
         return head | sides | {"verdict": verdict, "why": result.not_tested or result.decide, "decide": result.decide}
-    evidence = result.stats.evidence(unequal=result.unequal, p_t=p.get("t"), p_equal=p.get("equal"))
     fallen = result.collapses and replace(result.collapses, p=p.get("collapses", result.collapses.p))
+    evidence = result.stats.evidence(fallen, unequal=result.unequal, p_t=p.get("t"), p_equal=p.get("equal"))
     second = None
     if result.second is not None:
-        other = result.second.evidence(p_t=p.get("t_second"))
-        second = Outcome(judge(other, result.better), other, None)
+        second = result.second.evidence(p_t=p.get("t_second"))
         sides = {"baseline": "gspo", "treatment": "grpo", "differs": []}
-        head["second"] = {"baseline": "reinforce", "value": other.effect, "ci": other.ci, "p_exact": other.p_exact}
-    verdict = verdict_of(claim.rule, Outcome(judge(evidence, result.better), evidence, fallen, second))
+        head["second"] = {"baseline": "reinforce", "value": second.effect, "ci": second.ci, "p_exact": second.p_exact}
+    verdict = verdict_of(claim.rule, evidence, result.better, second)
     if result.unequal and verdict in ("supported", "contradicted"):
         verdict = "inconclusive"  # fewer collapses of an arm that was tuned alone show nothing
     return head | sides | {

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.config import flat
-from gspo_cli.report.compare.meaning import MOST_UNSCORED, changed_meanings, unscored_share
 from gspo_cli.report.runs.curves import QUERIES
 from gspo_cli.report.runs.facts import command_for
 from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec
 from gspo_cli.report.runs.pairs import Pair, RunRecord
+from gspo_cli.runlog.schema import metric
 
 ABSENT = "not recorded"
 """A fact that every run should record; it equals nothing, not even another gap."""
@@ -194,17 +194,90 @@ def _queries(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
             yield Failure("budget", f"prompts consumed by step {common[-1]}", sides[0], sides[1], do)
 
 
+MOST_UNSCORED = 0.01
+"""Share of unscored responses above which a mean over the scored ones may be a mean over the easy ones."""
+SAMPLED = (
+    "group/dropped_frac", "compute/", "moe/", "lr", "kl/sampler", "mismatch/", "lag/", "entropy/",
+)  # fmt: skip
+"""Prefixes of what dynamic sampling leaves as it is: over all groups, on the probe, about engine and trainer, or only
+over rows with an advantage anyway."""
+ON_RATIOS = ("ratio/", "kl/old", "clip/", "gate/", "weight/")
+ON_LOSS_TOKENS = (*ON_RATIOS, "entropy/", "kl/", "mismatch/", "lag/", "correction/", "value/", "loss", "grad/")
+ON_ADVANTAGES = (
+    "adv/",
+    "length/mean_pos",
+    "length/mean_neg",
+    "loss",
+    "grad/",
+    "update/skipped_rows_frac",
+    "gate/mean_",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A setting, and the metrics that mean something else under it."""
+
+    key: str
+    affects: Callable[[str], bool]
+    """Whether a logged metric changes its meaning with this key."""
+    why: str
+    default: Any = None
+    instead: str = "judge by reward/mean, or by a benchmark"
+
+
+def _is_eval(name: str) -> bool:
+    return "eval" in metric(name).lines
+
+
+def _any_of(prefixes: tuple[str, ...]) -> Callable[[str], bool]:
+    return lambda name: name.startswith(prefixes)
+
+
+MEANINGS = (
+    Meaning("algo.dynamic_sampling", lambda name: not (name == REWARD or name.startswith(SAMPLED) or _is_eval(name)),
+            "it covers only the groups that dynamic sampling kept", False),
+    Meaning("algo.truncation", _any_of(ON_LOSS_TOKENS), "masked responses are not among the loss tokens", "keep"),
+    Meaning("algo.overlong_cache_frac", _any_of(ON_ADVANTAGES), "advantages contain the penalty on long responses"),
+    Meaning("algo.old_log_probs", _any_of(ON_RATIOS), "ratios are taken to another old policy", "trainer"),
+    Meaning("algo.name", lambda name: name == "loss", "each algorithm has its own objective", "gspo"),
+    Meaning("rollout.max_lag", lambda name: not _is_eval(name),
+            "the value of a step belongs to weights of another age", 0, "judge by a benchmark"),
+)  # fmt: skip
+"""Also where `report.tuned` lets the key differ. To add a setting, add a row here and in docs/compare.md."""
+
+
 def _meaning(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
-    """The metric must be the same quantity in both arms, whatever their settings."""
-    for what, left, right, do in changed_meanings(pair, spec):
-        yield Failure("meaning", what, left, right, do)
-    if isinstance(spec, BenchmarkMetric) or spec.metric != REWARD:
+    """The metric must be the same quantity in both arms, whatever their settings, and cover nearly all responses."""
+    if isinstance(spec, BenchmarkMetric):
         return
-    for record in pair.records:
-        if (share := unscored_share(record)) is not None and share > MOST_UNSCORED:
-            sides = _sides(pair, record, f"{share:.1%} of the responses of {record.name}")
+    for meaning in (m for m in MEANINGS if m.affects(spec.metric)):
+        sides = [{str(_setting(record, meaning)) for record in side.values()} for side in (pair.left, pair.right)]
+        if sides[0] != sides[1] and all(sides):
+            left, right = (" or ".join(sorted(side)) for side in sides)
+            what = f"what {spec.metric} means: {meaning.key} ({meaning.why})"
+            yield Failure("meaning", what, left, right, meaning.instead)
+    for record in pair.records if spec.metric == REWARD else ():
+        if (share := _unscored_share(record)) is not None and share > MOST_UNSCORED:
+            sides_of_run = _sides(pair, record, f"{share:.1%} of the responses of {record.name}")
             do = f"mend the reward; a mean over scored responses may leave out {MOST_UNSCORED:.0%} at most"
-            yield Failure("meaning", "responses without a reward", *sides, do)
+            yield Failure("meaning", "responses without a reward", *sides_of_run, do)
+
+
+def _setting(record: RunRecord, meaning: Meaning) -> Any:
+    value = record.facts.config_flat.get(meaning.key)
+    return meaning.default if value is None else value
+
+
+def _unscored_share(record: RunRecord) -> float | None:
+    """The share of sampled responses without a reward; None where the log has no counts."""
+    if record.curves is None:
+        return None
+    scored = record.curves.counts[REWARD]
+    queries, samples = record.curves.values[QUERIES], record.facts.config_flat.get("rollout.samples")
+    if not len(scored) or not len(queries) or scored.isna().any() or not isinstance(samples, int):
+        return None
+    return max(0.0, 1 - float(scored.sum()) / (float(queries.iloc[-1]) * samples))
 
 
 def _problems(pair: Pair, _: MetricSpec) -> Iterable[Failure]:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
 
 from pydantic_core import to_jsonable_python
 
 from gspo_cli.config import Tuning
 from gspo_cli.report.compare.learning_curves import LearningCurve
 from gspo_cli.report.compare.preconditions import Failure
-from gspo_cli.report.compare.scores import DifferenceStats
+from gspo_cli.report.compare.scores import DifferenceStats, adjusted
 from gspo_cli.report.compare.settings import Settings
-from gspo_cli.report.compare.verdict import Collapses, Evidence, Interval, Sides, Verdict, estimand
+from gspo_cli.report.compare.verdict import (
+    Collapses,
+    Evidence,
+    Interval,
+    Sides,
+    Verdict,
+    Wording,
+    estimand,
+    judge,
+    sentence,
+)
 from gspo_cli.stats.paired import sd_range
 from gspo_cli.stats.robust import pairs_for_all_runs
 from gspo_cli.stats.starts import StartShare
@@ -63,8 +74,11 @@ class Tested(Found):
     seeds: list[int]
     stats: DifferenceStats
     evidence: Evidence
-    p_holm: float | None
-    p_equal_holm: float | None
+    wording: Wording
+    p_holm: float | None = None
+    """Of the t test, adjusted for several comparisons; None where it is not."""
+    p_equal_holm: float | None = None
+    """Of the equality test, likewise."""
     apart_from_step: int | None = None
     """From which the arms' curves differ."""
 
@@ -87,6 +101,9 @@ class Tested(Found):
         """The expected standard deviation between seeds with other numbers of samples."""
         noise = self.stats.noise
         return {f"{factor:g} k": noise.sd(factor) for factor in OTHER_SAMPLES} if noise else {}
+
+
+Adjusted = TypeVar("Adjusted", bound=Tested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +197,22 @@ class StudyComparison:
         return {"study": self.study} | to_json(self.primary) | {"others": [to_json(one) for one in self.others]}
 
 
+def adjust(family: Sequence[Adjusted]) -> list[Adjusted]:
+    """Comparisons with their p-values adjusted as one family, and the verdicts that follow."""
+    p_t, p_equal = adjusted({i: one.stats for i, one in enumerate(family)})
+    found = []
+    for i, one in enumerate(family):
+        evidence = replace(one.evidence, p_t=p_t.get(i), p_equal=p_equal.get(i))
+        verdict = judge(evidence, one.wording.better)
+        text = sentence(verdict, evidence, one.wording)
+        judged = replace(one, evidence=evidence, verdict=verdict, sentence=text)
+        found.append(replace(judged, p_holm=p_t.get(i), p_equal_holm=p_equal.get(i)))
+    return found
+
+
 def to_json(found: Found) -> dict[str, Any]:
     """Plain values, in full precision; null for what has no value."""
-    kept = {f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("stats", "evidence")}
+    kept = {f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("stats", "evidence", "wording")}
     plain: dict[str, Any] = to_jsonable_python(kept | (numbers(found) if isinstance(found, Tested) else {}))
     return plain
 

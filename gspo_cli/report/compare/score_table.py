@@ -15,9 +15,9 @@ from pydantic_core import to_jsonable_python
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.compare.learning_curves import LearningCurve, learning_curve
-from gspo_cli.report.compare.result import Tested, to_json
+from gspo_cli.report.compare.result import Tested, adjust, to_json
 from gspo_cli.report.compare.score_file import ScoreFile
-from gspo_cli.report.compare.scores import DifferenceStats, Scores, adjusted, difference_stats
+from gspo_cli.report.compare.scores import Scores, difference_stats
 from gspo_cli.report.compare.study import ComparisonRequest
 from gspo_cli.report.compare.verdict import Collapses, Interval, Wording, count_collapses, judge, sentence
 from gspo_cli.stats import problems, robust
@@ -46,6 +46,7 @@ class OfRuns(Tested):
 
     per_task: list[TaskRow]
     improvement_tasks: Summary
+    """The probability that the treatment is above the baseline on a task, the mean over tasks (ties count half)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,36 +98,37 @@ def compare_scores(file: ScoreFile, request: ComparisonRequest, form: str) -> Fi
     Errors: GspoError for a run that the file lacks, or fewer than two.
     """
     baseline, treatments = _choose(file, request)
-    pairs = {name: _paired(file, baseline, name, request.seeds) for name in treatments}
-    fallen = {name: _collapses(file, baseline, name, seeds) for name, (seeds, _, _) in pairs.items()}
-    stats = {
-        name: _statistics(a_SJ, b_SJ, request.margin, fell.among(seeds) if (fell := fallen[name]) else None)
-        for name, (seeds, a_SJ, b_SJ) in pairs.items()
-    }
-    p_t, p_equal = adjusted(stats)
     number = "value" if form == "last" else f"value:{form}"
     number += f", mean of {len(file.tasks)} tasks" if len(file.tasks) > 1 else ""
-    rows = []
-    for name, (seeds, a_SJ, b_SJ) in pairs.items():
-        evidence = stats[name].evidence(fallen[name], p_t=p_t.get(name), p_equal=p_equal.get(name))
-        if fallen[name] is None:
-            evidence = replace(evidence, collapses_unknown=True, unequal=NO_COLUMN)
-        wording = Wording(
-            baseline, name, number, "", "", False, "units", "neither", problem="task",
-            conditions=_conditions(file, baseline, name, seeds), why_exploratory=_left_out(file, baseline, name, seeds),
-        )  # fmt: skip
-        verdict = judge(evidence, "neither")
-        rows.append(OfRuns(
-            verdict=verdict, sentence=sentence(verdict, evidence, wording), metric=number, baseline=baseline,
-            treatment=name, points=False, unit="units", seeds=seeds, stats=stats[name], evidence=evidence,
-            p_holm=p_t.get(name) if len(pairs) > 1 else None,
-            p_equal_holm=p_equal.get(name) if len(pairs) > 1 else None,
-            per_task=_by_task(file.tasks, a_SJ, b_SJ), improvement_tasks=_improvement(a_SJ, b_SJ),
-        ))  # fmt: skip
-    shown = {run: np.stack(list(by_seed.values())) for run, by_seed in file.scores.items() if run in (baseline, *pairs)}
+    rows = [_compare_runs(file, baseline, name, request, number) for name in treatments]
+    rows = adjust(rows) if len(rows) > 1 else rows
+    shown = {
+        run: np.stack(list(by_seed.values())) for run, by_seed in file.scores.items() if run in (baseline, *treatments)
+    }
     return FileComparison(
         file.path.name, file.sha256, len(file.tasks), form, rows, [_summary(*run) for run in shown.items()],
         profile(shown), [learning_curve(run, file.curves[run]) for run in shown if run in file.curves],
+    )  # fmt: skip
+
+
+def _compare_runs(file: ScoreFile, baseline: str, treatment: str, request: ComparisonRequest, number: str) -> OfRuns:
+    seeds, a_SJ, b_SJ = _paired(file, baseline, treatment, request.seeds)
+    fallen, cube = _collapses(file, baseline, treatment, seeds), (a_SJ, b_SJ) if len(file.tasks) > 1 else None
+    scores = Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), cube)
+    stats = difference_stats(scores, request.margin, fallen.among(seeds) if fallen else None)
+    evidence = stats.evidence(fallen)
+    if fallen is None:
+        evidence = replace(evidence, collapses_unknown=True, unequal=NO_COLUMN)
+    wording = Wording(
+        baseline, treatment, number, "", "", False, "units", "neither", problem="task",
+        conditions=_conditions(file, baseline, treatment, seeds),
+        why_exploratory=_left_out(file, baseline, treatment, seeds),
+    )  # fmt: skip
+    verdict = judge(evidence, "neither")
+    return OfRuns(
+        verdict=verdict, sentence=sentence(verdict, evidence, wording), metric=number, baseline=baseline,
+        treatment=treatment, points=False, unit="units", seeds=seeds, stats=stats, evidence=evidence, wording=wording,
+        per_task=_by_task(file.tasks, a_SJ, b_SJ), improvement_tasks=_share((b_SJ > a_SJ) + (b_SJ == a_SJ) / 2),
     )  # fmt: skip
 
 
@@ -188,11 +190,6 @@ def _collapses(file: ScoreFile, baseline: str, treatment: str, seeds: list[int])
     return count_collapses(a, b, len(seeds))
 
 
-def _statistics(a_SJ: Array, b_SJ: Array, margin: float | None, collapsed_S: Array | None) -> DifferenceStats:
-    cube = (a_SJ, b_SJ) if a_SJ.shape[1] > 1 else None
-    return difference_stats(Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), cube), margin, collapsed_S)
-
-
 def _by_task(tasks: list[str], a_SJ: Array, b_SJ: Array) -> list[TaskRow]:
     """The mean difference on each task with its interval over seeds; not adjusted for the number of tasks."""
     d_SJ = b_SJ - a_SJ
@@ -202,19 +199,11 @@ def _by_task(tasks: list[str], a_SJ: Array, b_SJ: Array) -> list[TaskRow]:
     ]
 
 
-def _improvement(a_SJ: Array, b_SJ: Array) -> Summary:
-    """The probability that the treatment is above the baseline on a task, the mean over tasks (ties count half).
-
-    With its interval over seeds; with a single seed over tasks.
-    """
-    wins_SJ = (b_SJ > a_SJ) + (b_SJ == a_SJ) / 2
-    shares = wins_SJ.mean(axis=1) if len(wins_SJ) > 1 else wins_SJ[0]
-    return Summary(float(wins_SJ.mean()), _bounded(shares))
-
-
-def _bounded(shares: Array) -> Interval | None:
-    """The 95 % interval of a mean of shares, within [0, 1]."""
-    return problems.interval(float(shares.mean()), problems.clustered_error(shares.tolist()), len(shares))
+def _share(shares_SJ: Array) -> Summary:
+    """The mean of shares with its 95 % interval, within [0, 1]: over seeds; with a single seed over tasks."""
+    shares = shares_SJ.mean(axis=1) if len(shares_SJ) > 1 else shares_SJ[0]
+    mean = float(shares.mean())
+    return Summary(mean, problems.interval(mean, problems.clustered_error(shares.tolist()), len(shares)))
 
 
 def _summary(run: str, scores_SJ: Array) -> RunSummary:
@@ -227,16 +216,9 @@ def _summary(run: str, scores_SJ: Array) -> RunSummary:
 def profile(scores: dict[str, Array]) -> list[ProfilePoint]:
     """Performance profiles: the share of tasks on which a run's score is above tau, the mean over seeds.
 
-    tau runs over the deciles of all scores. The interval is over seeds and stays within [0, 1]; with a single seed it
-    is over tasks. It is pointwise.
+    tau runs over the deciles of all scores. The interval is that of `_share`, pointwise.
     """
-    taus = np.unique(
-        np.quantile(np.concatenate([s.ravel() for s in scores.values()]), np.linspace(0, 1, PROFILE_POINTS))
-    )
-    found = []
-    for tau in taus.tolist():
-        for run, scores_SJ in scores.items():
-            above_SJ = (scores_SJ > tau).astype(float)
-            shares = above_SJ.mean(axis=1) if len(above_SJ) > 1 else above_SJ[0]
-            found.append(ProfilePoint(tau, run, float(shares.mean()), _bounded(shares)))
-    return found
+    values = np.concatenate([s.ravel() for s in scores.values()])
+    taus = np.unique(np.quantile(values, np.linspace(0, 1, PROFILE_POINTS))).tolist()
+    shares = [(tau, run, _share((scores_SJ > tau).astype(float))) for tau in taus for run, scores_SJ in scores.items()]
+    return [ProfilePoint(tau, run, share.value, share.ci) for tau, run, share in shares]

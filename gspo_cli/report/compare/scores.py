@@ -32,7 +32,6 @@ from gspo_cli.runlog.collapse import ROUNDING, batch_reward, collapse_window, ha
 from gspo_cli.stats import paired, problems, robust
 from gspo_cli.stats.curves import apart_from, area_mean, last_mean, max_t
 from gspo_cli.stats.paired import FEWEST, PairedT, SignFlip, holm
-from gspo_cli.stats.power import rule_mde, rule_seeds_needed
 from gspo_cli.stats.problems import Array, NoiseSplit, TwoWay
 from gspo_cli.stats.robust import Summary
 
@@ -243,8 +242,8 @@ def difference_stats(
         t=t,
         flip=paired.sign_flip(D_S) if t else None,
         p_equal=paired.p_equal(D_S, margin) if t and margin else None,
-        mde=rule_mde(t.sd, t.n) if t and looks == 1 else None,
-        seeds_needed=rule_seeds_needed(t.sd, margin) if t and margin and looks == 1 else None,
+        mde=paired.rule_mde(t.sd, t.n) if t and looks == 1 else None,
+        seeds_needed=paired.rule_seeds_needed(t.sd, margin) if t and margin and looks == 1 else None,
         two_way=problems.two_way(cube[1] - cube[0], scores.contests_J) if cube and t else None,
         noise=problems.noise_split(*cube, scores.k) if cube and scores.k and len(D_S) else None,
         over_problems=problems.over_problems((cube[1] - cube[0])[0]) if cube and len(D_S) == 1 else None,

@@ -40,25 +40,31 @@ class Settings:
 
 def settings_of(pair: Pair, config: ReportConfig) -> Settings:
     """The settings of two arms, from their first runs and the recipe's `report.tuning`."""
-    left, right = (next(iter(side.values())).facts for side in (pair.left, pair.right))
-    tables = [_algo(facts.config_flat) for facts in (left, right)]
-    keys = [key for key in dict.fromkeys([*tables[0], *tables[1]]) if tables[0].get(key) != tables[1].get(key)]
-    differ = [{"key": k, "baseline": tables[0].get(k), "treatment": tables[1].get(k)} for k in keys if k != "name"]
-    arms = (pair.baseline, pair.treatment)
-    tuning = {arm: t if (t := config.tuning.get(arm)) and t.trials else None for arm in arms}
+    runs = {arm: next(iter(side.values())).facts
+            for arm, side in ((pair.baseline, pair.left), (pair.treatment, pair.right))}  # fmt: skip
+    tables = {arm: _algo(facts.config_flat) for arm, facts in runs.items()}
+    left, right = tables[pair.baseline], tables[pair.treatment]
+    differ = [
+        {"key": key, "baseline": left.get(key), "treatment": right.get(key)}
+        for key in left | right
+        if key != "name" and left.get(key) != right.get(key)
+    ]
+    tuning = {arm: own if (own := config.tuning.get(arm)) and own.trials else None for arm in runs}
     edges = [edge for arm, own in tuning.items() if own for edge in _edges(arm, own)]
-    by_arm = dict(zip(arms, tables, strict=True))
-    one_algorithm = tables[0].get("name") == tables[1].get("name")
     seeds = next((list(own.seeds) for own in tuning.values() if own), [])
-    wider = [tuning_command(left, list(tuning), seeds, f"algo.{key}", _wider(edges, key)) for key in _keys(edges)]
+    wider = [
+        tuning_command(runs[pair.baseline], list(tuning), seeds, f"algo.{key}", _wider(edges, key))
+        for key in dict.fromkeys(edge["key"] for edge in edges)
+    ]
     starts = {record.facts.run_json.get("model_sha256") for record in pair.records}
     shared = len(starts) if len(pair.seeds) > len(starts) else None
-    ran = {arm: conditions_of(facts.config_flat) for arm, facts in zip(arms, (left, right), strict=True)}
+    ran = {arm: conditions_of(facts.config_flat) for arm, facts in runs.items()}
     elsewhere = _elsewhere(ran, tuning, set(config.tuned))
-    unequal = _unequal(by_arm, tuning, differ, one_algorithm)
+    one_algorithm = left.get("name") == right.get("name")
+    unequal = _unequal(tables, tuning, differ, one_algorithm)
     if not (one_algorithm and _same_choice(tuning)):
         unequal = unequal or elsewhere
-    synthetic = synthetic_settings(left.config)
+    synthetic = synthetic_settings(runs[pair.baseline].config)
     return Settings(differ, unequal, edges, _tuning(tuning, elsewhere), wider, shared, elsewhere, synthetic)
 
 
@@ -137,10 +143,6 @@ def _edges(arm: str, own: Tuning) -> list[Table]:
     return rows
 
 
-def _keys(edges: list[Table]) -> list[str]:
-    return list(dict.fromkeys(edge["key"] for edge in edges))
-
-
 def _wider(edges: list[Table], key: str) -> list[str]:
     """One grid for all arms: a key's own, with two more values beyond each edge that an arm chose, by its factor."""
     values: set[float] = set()
@@ -155,17 +157,19 @@ def _wider(edges: list[Table], key: str) -> list[str]:
 def _tuning(tuning: dict[str, Tuning | None], elsewhere: str) -> str:
     if not any(tuning.values()):
         return "Neither arm was tuned."
-    texts = []
-    for arm, own in sorted(tuning.items()):
-        grid = "; ".join(
-            f"{key} in {', '.join(map(_number, values))}" for key, values in ((own and own.grid) or {}).items()
-        )
-        over = f" over {grid}" if grid else f" of {', '.join(own.chosen)}" if own and own.chosen else ""
-        texts.append(f"{arm} {own.trials} trials{over} on {len(own.seeds)} seeds" if own else f"{arm} not at all")
-    first, second = texts[0], texts[-1]
-    alike = first.partition(" ")[2] == second.partition(" ")[2]
     head = f"{elsewhere[0].upper()}{elsewhere[1:]}" if elsewhere else "Tuned"
-    return f"{head}: both arms {first.partition(' ')[2]}." if alike else f"{head}: {first}; {second}."
+    trials = {arm: _trials(own) for arm, own in sorted(tuning.items())}
+    if len(set(trials.values())) == 1:
+        return f"{head}: both arms {next(iter(trials.values()))}."
+    return f"{head}: {'; '.join(f'{arm} {text}' for arm, text in trials.items())}."
+
+
+def _trials(own: Tuning | None) -> str:
+    if own is None:
+        return "not at all"
+    grid = "; ".join(f"{key} in {', '.join(map(_number, values))}" for key, values in (own.grid or {}).items())
+    over = f" over {grid}" if grid else f" of {', '.join(own.chosen)}" if own.chosen else ""
+    return f"{own.trials} trials{over} on {len(own.seeds)} seeds"
 
 
 def conditions(settings: Settings, names: dict[str, str]) -> str:

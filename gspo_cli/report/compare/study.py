@@ -16,7 +16,7 @@ from gspo_cli import __version__
 from gspo_cli.config import ReportConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.report.compare.learning_curves import learning_curves
-from gspo_cli.report.compare.preconditions import WAIVABLE, Failure, failures, unknown_seeds
+from gspo_cli.report.compare.preconditions import WAIVABLE, failures, unknown_seeds
 from gspo_cli.report.compare.result import (
     ALL_PAIRS,
     NONE_BELOW,
@@ -29,10 +29,10 @@ from gspo_cli.report.compare.result import (
     OtherPairs,
     RunNote,
     StudyComparison,
+    adjust,
 )
 from gspo_cli.report.compare.scores import (
     DifferenceStats,
-    adjusted,
     axis_range,
     below_start,
     collapses,
@@ -42,7 +42,7 @@ from gspo_cli.report.compare.scores import (
     scores,
 )
 from gspo_cli.report.compare.settings import conditions, settings_of
-from gspo_cli.report.compare.verdict import Collapses, Sides, Wording, judge, refusal, sentence
+from gspo_cli.report.compare.verdict import Evidence, Sides, Wording, judge, refusal, sentence
 from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.metric_spec import Axis, BenchmarkMetric, MetricSpec, better_of, parse_metric, unit_of
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, all_of, load_records, write_sources
@@ -104,14 +104,12 @@ def compare(study: Study, request: ComparisonRequest) -> StudyComparison:
         _compare_pair(pair, why, spec, declared, is_declared, request)
         for pair, why in zip(pairs, departures, strict=True)
     ]
-    p_t, p_equal = adjusted({r.pair.treatment: r.stats for r in results[1:] if isinstance(r, Comparison)})
-    primary, *others = (
-        r if isinstance(r, Found) else _judged(r, declared, p_t.get(r.pair.treatment), p_equal.get(r.pair.treatment))
-        for r in results
-    )
+    primary, *others = results
+    family = iter(adjust([one for one in others if isinstance(one, Compared)]))
+    others = [next(family) if isinstance(one, Compared) else one for one in others]
     found = StudyComparison(study.folder.name, primary, others)
     if is_the_declared_one:  # with other seeds than planned too, or an earlier result would stand there
-        used = {record.name for r in results if isinstance(r, Comparison) for record in r.kept.records}
+        used = {run["run"] for one in results if isinstance(one, Compared) for run in one.runs}
         unused = _why_unused([r for r in all_of(records) if r.name not in used], [baseline, *treatments])
         write_text(study.folder / FILE, json.dumps(found.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
         write_sources(study.folder / FILE, all_of(records), unused)
@@ -186,8 +184,8 @@ def _look(num_seeds: int, looks: tuple[int, ...]) -> str:
 
 def _compare_pair(
     pair: Pair, departure: str, spec: MetricSpec, declared: ReportConfig, is_declared: bool, request: ComparisonRequest
-) -> Comparison | Found:
-    """The statistics of a pair of arms, or the refusal to compare them."""
+) -> Found:
+    """The comparison of a pair of arms, its p-values not yet adjusted; or the refusal to compare them."""
     valid, invalid = pair.drop_invalid()
     kept = valid if request.seeds is None else valid.narrow(request.seeds)
     ungraded = 0
@@ -200,10 +198,56 @@ def _compare_pair(
             verdict="refused", sentence=refusal(len(remaining)), metric=spec.text, baseline=pair.baseline,
             treatment=pair.treatment, declared=is_declared, reasons=remaining,
         )  # fmt: skip
-    fallen = collapses(kept, declared.collapse)
+    fallen, sunk = collapses(kept, declared.collapse), below_start(kept)
     margin = declared.margin if request.margin is None else request.margin
     stats = difference_stats(scores(kept, spec), margin, fallen.among(kept.seeds), max(1, len(declared.looks)))
-    return Comparison(pair, spec, is_declared, kept, stats, fallen, invalid, failed, ungraded, departure)
+    settings, better = settings_of(pair, declared), better_of(spec)
+    evidence = stats.evidence(fallen, sunk, "" if better == "neither" else settings.unequal)
+    left, right = (next(iter(side.values())) for side in (kept.left, kept.right))
+    names = _display_name(left), _display_name(right)
+    wording = Wording(
+        *names, number=spec.text, recipe=_recipe_name(left), budget=spec.budget, points=stats.scores.points,
+        unit=unit_of(spec), better=better, declared=is_declared, why_exploratory=departure,
+        conditions=conditions(settings, dict(zip((pair.baseline, pair.treatment), names, strict=True))),
+        look=_look(len(kept.seeds), declared.looks),
+    )  # fmt: skip
+    verdict = judge(evidence, better)
+    bench = getattr(spec, "bench", "")
+    return Compared(
+        metric=spec.text,
+        baseline=pair.baseline,
+        treatment=pair.treatment,
+        declared=is_declared,
+        verdict=verdict,
+        sentence=sentence(verdict, evidence, wording),
+        recipe=wording.recipe,
+        unit=wording.unit,
+        points=wording.points,
+        unit_known=stats.scores.unit_known,
+        better=better,
+        seeds=kept.seeds,
+        stats=stats,
+        evidence=evidence,
+        wording=wording,
+        apart_from_step=curves_apart_from(kept, spec),
+        budget=_budget(kept, spec),
+        collapses=fallen,
+        below_start=sunk,
+        sensitivity=_sensitivity(kept.seeds, stats, evidence, better),
+        tuning={arm: declared.tuning.get(arm) for arm in (pair.baseline, pair.treatment)},
+        settings=settings,
+        start_share=_start_shares(kept, stats),
+        learning_curves=learning_curves(kept, spec, stats.kept_S),
+        failed=[RunNote(r.name, r.facts.reason) for r in kept.records if r.facts.status == "failed"],
+        invalidated=[RunNote(r.name, r.facts.invalid) for r in invalid],
+        waivers=failed,
+        ungraded_as_wrong=ungraded,
+        all_seeds={pair.baseline: sorted(pair.left), pair.treatment: sorted(pair.right)},
+        data=_data(kept.records[0]),
+        notes=[CONTAMINATION[bench]] if bench in CONTAMINATION else [],
+        runs=[_provenance(r) for r in kept.records],
+        versions={"gspo": __version__, "scipy": scipy.__version__, "numpy": np.__version__},
+    )
 
 
 def _why_unused(records: list[RunRecord], arms: list[str]) -> dict[str, str]:
@@ -221,94 +265,19 @@ def _why_unused(records: list[RunRecord], arms: list[str]) -> dict[str, str]:
     return reasons
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A pair of arms that may be compared, with its statistics."""
-
-    pair: Pair
-    """Every run of the two arms."""
-    spec: MetricSpec
-    declared: bool
-    kept: Pair
-    """The runs that enter the statistics."""
-    stats: DifferenceStats
-    collapses: Collapses
-    invalid: list[RunRecord]
-    waived: list[Failure]
-    ungraded: int
-    """Answers without a verdict that were counted as wrong."""
-    why_exploratory: str
-    """How the seeds differ from the study's plan."""
-
-
-def _judged(result: Comparison, config: ReportConfig, p_holm: float | None, p_equal_holm: float | None) -> Compared:
-    """The comparison with its verdict and its sentence; the primary one has no adjusted p-values."""
-    pair, spec, kept, stats = result.pair, result.spec, result.kept, result.stats
-    left, right = (next(iter(side.values())) for side in (kept.left, kept.right))
-    sunk, settings, better = below_start(kept), settings_of(pair, config), better_of(spec)
-    unequal = "" if better == "neither" else settings.unequal
-    evidence = stats.evidence(result.collapses, sunk, unequal, p_holm, p_equal_holm)
-    names = _display_name(left), _display_name(right)
-    wording = Wording(
-        *names, number=spec.text, recipe=_recipe_name(left), budget=spec.budget, points=stats.scores.points,
-        unit=unit_of(spec), better=better, declared=result.declared, why_exploratory=result.why_exploratory,
-        conditions=conditions(settings, dict(zip((pair.baseline, pair.treatment), names, strict=True))),
-        look=_look(len(kept.seeds), config.looks),
-    )  # fmt: skip
-    verdict = judge(evidence, better)
-    bench = getattr(spec, "bench", "")
-    return Compared(
-        metric=spec.text,
-        baseline=pair.baseline,
-        treatment=pair.treatment,
-        declared=result.declared,
-        verdict=verdict,
-        sentence=sentence(verdict, evidence, wording),
-        recipe=wording.recipe,
-        unit=wording.unit,
-        points=wording.points,
-        unit_known=stats.scores.unit_known,
-        better=better,
-        seeds=kept.seeds,
-        stats=stats,
-        evidence=evidence,
-        p_holm=p_holm,
-        p_equal_holm=p_equal_holm,
-        apart_from_step=curves_apart_from(kept, spec),
-        budget=_budget(kept, spec),
-        collapses=result.collapses,
-        below_start=sunk,
-        sensitivity=_sensitivity(result, sunk, unequal, better),
-        tuning={arm: config.tuning.get(arm) for arm in (pair.baseline, pair.treatment)},
-        settings=settings,
-        start_share=_start_shares(kept, stats),
-        learning_curves=learning_curves(kept, spec, stats.kept_S),
-        failed=[RunNote(r.name, r.facts.reason) for r in kept.records if r.facts.status == "failed"],
-        invalidated=[RunNote(r.name, r.facts.invalid) for r in result.invalid],
-        waivers=result.waived,
-        ungraded_as_wrong=result.ungraded,
-        all_seeds={pair.baseline: sorted(pair.left), pair.treatment: sorted(pair.right)},
-        data=_data(kept.records[0]),
-        notes=[CONTAMINATION[bench]] if bench in CONTAMINATION else [],
-        runs=[_provenance(r) for r in kept.records],
-        versions={"gspo": __version__, "scipy": scipy.__version__, "numpy": np.__version__},
-    )
-
-
-def _sensitivity(result: Comparison, sunk: Sides[list[int]], unequal: str, better: str) -> list[OtherPairs]:
+def _sensitivity(seeds: list[int], stats: DifferenceStats, evidence: Evidence, better: str) -> list[OtherPairs]:
     """The verdict with the pairs that a collapse leaves out, and without those in which a run ended below its start;
     only where that changes the pairs. Not adjusted for several arms."""
-    stats, seeds = result.stats, np.array(result.kept.seeds)
-    nothing = np.zeros(len(seeds), dtype=bool)
-    below = np.isin(seeds, [*sunk.baseline, *sunk.treatment])
+    sunk = evidence.below_start
+    below = np.isin(seeds, [*sunk.baseline, *sunk.treatment] if sunk else [])
     margin = stats.margin and stats.margin * (100 if stats.scores.points else 1)
     found = []
-    for name, out_S in ((ALL_PAIRS, nothing), (NONE_BELOW, below | ~stats.kept_S)):
+    for name, out_S in ((ALL_PAIRS, np.zeros(len(seeds), dtype=bool)), (NONE_BELOW, below | ~stats.kept_S)):
         if len(seeds) == 1 or out_S.all() or (~out_S == stats.kept_S).all():
             continue
-        other = difference_stats(stats.scores, margin, out_S, stats.looks)
-        evidence = replace(other.evidence(unequal=unequal), pairs=int((~out_S).sum()))
-        found.append(OtherPairs(name, evidence.n, evidence.effect, evidence.ci, judge(evidence, better)))
+        other = difference_stats(stats.scores, margin, out_S, stats.looks).evidence(unequal=evidence.unequal)
+        verdict = judge(replace(other, pairs=other.n), better)
+        found.append(OtherPairs(name, other.n, other.effect, other.ci, verdict))
     return found
 
 
@@ -338,15 +307,18 @@ def _start_shares(pair: Pair, stats: DifferenceStats) -> dict[str, StartShare] |
 
 
 def _budget(pair: Pair, spec: MetricSpec) -> Budget:
-    means = dict[str, Sides[float | None]]()
-    for axis in AXES:
-        totals = [[r.curves.total(axis) for r in side.values() if r.curves] for side in (pair.left, pair.right)]
-        known = [[x for x in side if x is not None] for side in totals]
-        means[axis] = Sides(*(float(np.mean(side)) if side and len(side) == len(every) else None
-                              for side, every in zip(known, totals, strict=True)))  # fmt: skip
-    ratios = {axis: m.treatment / m.baseline if m.baseline and m.treatment is not None else None
-              for axis, m in means.items()}  # fmt: skip
+    means = {axis: Sides(_mean_total(pair.left, axis), _mean_total(pair.right, axis)) for axis in AXES}
+    ratios: dict[str, float | None] = {
+        axis: spent.treatment / spent.baseline if spent.baseline and spent.treatment is not None else None
+        for axis, spent in means.items()
+    }
     return Budget(spec.budget, ratios, **means)
+
+
+def _mean_total(side: dict[int, RunRecord], axis: Axis) -> float | None:
+    totals = [record.curves.total(axis) for record in side.values() if record.curves]
+    known = [total for total in totals if total is not None]
+    return float(np.mean(known)) if known and len(known) == len(totals) else None
 
 
 def _data(record: RunRecord) -> Data:
