@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import Event, RunEmit, Warned, WorkerEnded, WorkerIs, from_line, to_line
@@ -34,23 +34,7 @@ EVENTS_MEMORY = 100 * 2**20
 """Bytes of Ray's object store on a cluster that is started here; it holds only events."""
 
 
-class Cluster(Protocol):
-    """A place where jobs wait for a machine, run, and send events."""
-
-    def submit(self, job: TrainingJob) -> Any:
-        """Queue a job and return a hashable handle."""
-
-    def next_event(self, placed: Mapping[Any, TrainingJob]) -> tuple[Any, Event]:
-        """Wait for the next event of any of these handles.
-
-        The last event of each is `WorkerEnded`; its exit code is None if the worker was lost and the code is unknown.
-        """
-
-    def cancel(self, handle: Any) -> None:
-        """Stop a job, which saves first if it has started; its last event still comes."""
-
-
-def run_on_cluster(jobs: list[TrainingJob], cluster: Cluster, emit: RunEmit) -> Codes:
+def run_on_cluster(jobs: list[TrainingJob], cluster: RayCluster, emit: RunEmit) -> Codes:
     """Train all jobs, as many at once as the cluster has room for, and return each run's exit code.
 
     `emit` is called with a run's name and its events. A run that a training guard stops counts as a result. After any
@@ -78,7 +62,7 @@ def run_on_cluster(jobs: list[TrainingJob], cluster: Cluster, emit: RunEmit) -> 
 class _Scheduler:
     """The jobs on a cluster and their results."""
 
-    def __init__(self, cluster: Cluster, emit: RunEmit) -> None:
+    def __init__(self, cluster: RayCluster, emit: RunEmit) -> None:
         self.cluster, self.emit = cluster, emit
         self.placed: dict[Any, TrainingJob] = {}
         self.started: set[Any] = set()
@@ -124,7 +108,7 @@ def should_restart(code: int | None) -> bool:
 
 
 class RayCluster:
-    """A `Cluster` whose handles are Ray's streams of task results."""
+    """A place where jobs wait for a machine, run, and send events. A job's handle is Ray's stream of its task."""
 
     def __init__(self, ray: Any, gpus: int, threads: int) -> None:
         self.ray, self.gpus = ray, gpus
@@ -132,12 +116,15 @@ class RayCluster:
         self.needs = {"num_gpus": gpus, "num_cpus": threads, "max_retries": 0, "num_returns": "streaming"}
 
     def submit(self, job: TrainingJob) -> Any:
-        """Queue a job."""
+        """Queue a job and return its handle."""
         text = json.dumps({"name": job.name, "request": job.request})
         return self.task.options(name=job.name, **self.needs).remote(text, self.gpus)
 
     def next_event(self, placed: Mapping[Any, TrainingJob]) -> tuple[Any, Event]:
-        """Wait for the next event of any job."""
+        """Wait for the next event of any job.
+
+        The last event of each is `WorkerEnded`; its exit code is None if the worker was lost and the code is unknown.
+        """
         (stream,), _ = self.ray.wait(list(placed), num_returns=1)
         name = placed[stream].name
         try:
@@ -148,7 +135,7 @@ class RayCluster:
             return stream, ended_event(name, error, self.ray.exceptions)
 
     def cancel(self, stream: Any) -> None:
-        """Interrupt the task at the run's next event."""
+        """Interrupt a task at its next event: the run saves if it has started, and its last event still comes."""
         self.ray.cancel(stream)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ off-policy, which is what the clip ranges are for.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import exp
 
 from torch import Tensor
@@ -23,7 +23,7 @@ from gspo_cli.training.run_folder import store_if_due
 from gspo_cli.training.session import Interruption, Session
 from gspo_cli.training.state.checkpoints import Checkpoints
 from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
-from gspo_cli.training.step.clip_advice import as_event, clip_advice
+from gspo_cli.training.step.clip_advice import clip_advice
 from gspo_cli.training.step.metrics import Accumulator
 from gspo_cli.training.step.noise import noise_of
 from gspo_cli.training.step.preflight import preflight
@@ -58,14 +58,6 @@ def train(session: Session, checkpoints: Checkpoints) -> None:
     except Interruption:
         assert session.signals.received is not None
         checkpoints.stop(session, session.signals.received)
-    planned = recipe.train.steps * recipe.minibatches
-    if session.updates != planned:
-        raise GspoError(
-            f"{session.updates} updates were made or refused, not the {planned} planned",
-            "the plan and the loop disagree: a defect of gspo",
-            "report this with the run folder",
-            ExitCode.UNEXPECTED,
-        )
 
 
 def train_batch(session: Session, step: int) -> dict[str, float | None]:
@@ -205,8 +197,8 @@ def advise_clip_range(session: Session, update_lines: list[StepMetrics], length:
     advice = clip_advice(update_lines, session.run.algorithm.clip_unit, length, algo)
     if advice is None:
         return
-    session.log.event("clip_range", **as_event(advice, length))
-    if warning := advice.sentence(length):
+    session.log.event("clip_range", **asdict(advice))
+    if warning := advice.sentence():
         session.emit(Warned(warning))
 
 

@@ -158,30 +158,21 @@ def sampling_metadata(recipe: Recipe) -> dict[str, str]:
 
 
 def store_if_due(session: Session, batch: RolloutBatch) -> None:
-    """Stores a scored batch as `rollout.store` and `rollout.keep_newest` want it; every rank must call this.
+    """Stores a scored batch as `rollout.store` and `rollout.keep_newest` want it, with its hash as an event; then
+    removes the newest before it. Every rank must call this.
 
     A batch that the next one replaces has no hash of its model: on large weights it would take longer than the batch.
-    """
-    recipe, config = session.run.recipe, session.run.recipe.rollout
-    stays = is_kept(batch.step, config)
-    if stays or config.keep_newest:
-        metadata = sampling_metadata(recipe)
-        if stays:
-            metadata = rollout_metadata(session.learner.model, session.tokenizer, recipe)
-        if session.log.writes:
-            store_rollout(batch, metadata, config, session.log)
-
-
-def is_kept(step: int, config: RolloutConfig) -> bool:
-    """Whether the batch of this step stays stored when a newer one comes."""
-    return bool(config.store and step % config.store == 0) or (config.keep_newest and step == 1)
-
-
-def store_rollout(batch: RolloutBatch, metadata: dict[str, str], config: RolloutConfig, log: RunLog) -> None:
-    """Stores a scored batch in the run's folder, with its hash as an event, and removes the newest before it.
-
     The event comes before the removal, so that a crash between them leaves a file too many, never one missing.
     """
+    recipe, log = session.run.recipe, session.log
+    config, stays = recipe.rollout, is_kept(batch.step, recipe.rollout)
+    if not (stays or config.keep_newest):
+        return
+    metadata = sampling_metadata(recipe)
+    if stays:
+        metadata = rollout_metadata(session.learner.model, session.tokenizer, recipe)
+    if not log.writes:
+        return
     name = f"rollouts/step_{batch.step:06d}.parquet"
     write_rollout(batch, log.folder / name, metadata)
     earlier = [path for path in sorted((log.folder / name).parent.glob("step_*.parquet")) if _step(path) < batch.step]
@@ -190,6 +181,11 @@ def store_rollout(batch: RolloutBatch, metadata: dict[str, str], config: Rollout
     log.event("rollout_stored", step=batch.step, file=name, sha256=sha256_of(log.folder / name), **replaces)
     for path in passed:
         fs.remove(path)
+
+
+def is_kept(step: int, config: RolloutConfig) -> bool:
+    """Whether the batch of this step stays stored when a newer one comes."""
+    return bool(config.store and step % config.store == 0) or (config.keep_newest and step == 1)
 
 
 def _step(path: Path) -> int:

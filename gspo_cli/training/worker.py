@@ -46,8 +46,8 @@ def check_package(request: dict[str, Any]) -> None:
     """Errors: GspoError when this process runs another code than the one that started it."""
     from gspo_cli.runlog.provenance import PACKAGE, package_sha256
 
-    wanted = request.get("package")
-    if wanted is not None and wanted["sha256"] != package_sha256():
+    wanted = request["package"]
+    if wanted["sha256"] != package_sha256():
         raise GspoError(
             "a worker runs other code than the command that started it",
             f"{PACKAGE} on {socket.gethostname()} has sha256 {package_sha256()[:12]}; the command runs "

@@ -18,6 +18,7 @@ from gspo_cli.models.load import load_policy
 LORA = ["--set", "model.lora.rank=4", "--set", "model.lora.experts=true", "--set", "algo.kl.coef=0.01"]
 
 
+@pytest.mark.slow
 def test_a_run_with_adapters_from_its_start_to_its_evaluation(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     done = gspo_here("train", smoke, *LORA, "--set", "eval.every=0", "--out", tmp_path, "--name", "small")
     assert done.code == 0, done.err

@@ -196,13 +196,14 @@ def test_a_stored_batch_has_every_sample(study: Study) -> None:
 # Other commands on the same recipe
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ARMS])
-def test_every_other_algorithm_trains(gspo_here: Gspo, smoke: Path, tmp_path: Path, name: str) -> None:
+def test_every_other_algorithm_trains(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
+    names = [name for name in ALGORITHMS if name not in ARMS]
     sets = ["--set", "eval.bench=[]", "--set", "rollout.store=0"]
-    done = gspo_here("train", smoke, "--algo", name, "--out", tmp_path, "--name", "study", *sets)
+    done = gspo_here("train", smoke, "--algo", ",".join(names), "--out", tmp_path, "--name", "study", *sets)
     assert done.code == 0, done.err
-    steps = pick(strict_lines(tmp_path / "study" / f"{name}-s0" / "metrics.jsonl"), "step")
-    assert steps[-1]["metrics"]["compute/updates"] > 0
+    for name in names:
+        steps = pick(strict_lines(tmp_path / "study" / f"{name}-s0" / "metrics.jsonl"), "step")
+        assert steps[-1]["metrics"]["compute/updates"] > 0, name
 
 
 def test_rollout_stores_the_batch_that_training_starts_with(

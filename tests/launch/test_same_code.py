@@ -29,7 +29,6 @@ def test_a_folder_of_the_same_name_in_the_working_directory_is_not_run(tmp_path:
 
 def test_a_worker_with_other_code_refuses() -> None:
     check_package({"package": {"path": str(PACKAGE), "sha256": package_sha256()}})
-    check_package({})  # a request of an older version
     with pytest.raises(GspoError, match="runs other code") as refused:
         check_package({"package": {"path": "/other/gspo_cli", "sha256": "0" * 64}})
     assert "/other/gspo_cli" in refused.value.why and str(PACKAGE) in refused.value.why

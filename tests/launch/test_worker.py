@@ -16,6 +16,7 @@ from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.events import Noted, WorkerEnded, WorkerIs
 from gspo_cli.launch.local import TrainingJob, run_worker
+from gspo_cli.runlog.folder import StudyFile
 from gspo_cli.runlog.lock import locked
 from gspo_cli.training import worker
 from gspo_cli.training.study import plans
@@ -96,14 +97,14 @@ def test_a_run_that_a_signal_ended_names_it() -> None:
 
 
 def test_plans_of_several_commands_at_once_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = plans.read_plans
+    real = plans.read_study_file
 
-    def slow(study: Path) -> list[dict[str, object]]:
+    def slow(study: Path) -> StudyFile:
         found = real(study)
         time.sleep(0.05)
         return found
 
-    monkeypatch.setattr(plans, "read_plans", slow)
+    monkeypatch.setattr(plans, "read_study_file", slow)
     recipe = Recipe.model_validate({"name": "r", "model": {"path": "x"}, "task": {"name": "arithmetic"}})
     commands = [threading.Thread(target=record_plan, args=(tmp_path / "study", StudyPlan(recipe, ["gspo"], [seed], "")))
                 for seed in range(6)]  # fmt: skip
@@ -111,4 +112,4 @@ def test_plans_of_several_commands_at_once_are_all_kept(tmp_path: Path, monkeypa
         command.start()
     for command in commands:
         command.join()
-    assert sorted(entry["seeds"][0] for entry in real(tmp_path / "study")) == list(range(6))
+    assert sorted(entry["seeds"][0] for entry in real(tmp_path / "study").plans) == list(range(6))

@@ -30,9 +30,9 @@ def test_a_range_that_discards_too_much_gets_a_proposal() -> None:
     assert advice is not None
     assert advice.log_std == pytest.approx(math.sqrt((9 + 16) / 2) * 1e-3)  # the first mini-batch does not count
     assert advice.discarded == pytest.approx(0.45)
-    assert share_discarded(advice.low, advice.high, advice.log_std) == pytest.approx(0.15)
-    assert advice.by_length == pytest.approx(6e-3)  # 3e-4 sqrt(10,000 / 25)
-    sentence = advice.sentence(25.0)
+    assert share_discarded(*advice.proposed, advice.log_std) == pytest.approx(0.15)
+    assert advice.scaled_by_length == pytest.approx(6e-3)  # 3e-4 sqrt(10,000 / 25)
+    sentence = advice.sentence()
     assert sentence is not None and "45% of the responses with an advantage" in sentence
     assert "scaled to 25 tokens, is 0.006" in sentence
 
@@ -43,7 +43,7 @@ def test_responses_without_an_advantage_have_no_part() -> None:
     for one in skipped:
         one.values["update/skipped_rows_frac"] = 0.6
     advice = clip_advice(skipped, "sequence", 25.0)
-    assert advice is not None and advice.discarded == pytest.approx(0.45) and advice.sentence(25.0) is not None
+    assert advice is not None and advice.discarded == pytest.approx(0.45) and advice.sentence() is not None
     kept = line(0.1, 0.18)  # a KL penalty keeps the rows; their tokens say how many had an advantage
     kept.values |= {"clip/token_frac": 0.18, "clip/token_frac_active": 0.45, "update/skipped_rows_frac": 0.0}
     advice = clip_advice([line(0.0, 0.0), kept], "sequence", 25.0)
@@ -116,7 +116,7 @@ def test_gmpo_gets_nats_from_the_spread_of_its_tokens() -> None:
 
 def test_a_range_that_fits_says_nothing() -> None:
     advice = clip_advice([line(0.0, 0.0, "token"), line(0.1, 0.02, "token")], "token", 25.0)
-    assert advice is not None and advice.by_length is None and advice.sentence(25.0) is None
+    assert advice is not None and advice.scaled_by_length is None and advice.sentence() is None
 
 
 @pytest.mark.parametrize(

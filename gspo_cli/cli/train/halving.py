@@ -95,13 +95,13 @@ def _train_stages(
     from gspo_cli.cli.train.resume import resume_at_once, resume_one_by_one
     from gspo_cli.report.compare.scores import choose
     from gspo_cli.report.runs.folders import read_study
-    from gspo_cli.training.study.plans import read_plans
+    from gspo_cli.runlog.folder import read_study_file
     from gspo_cli.training.study.tuning import join_stages, record_tuning, survivors
 
     stages = []
     for number in range(1, len(steps) + 1):
         stage, one = folder / f"stage-{number}", _stage_request(request, folder, number, steps, seeds)
-        plans = read_plans(stage) if (stage / "study.json").is_file() else []
+        plans = read_study_file(stage).plans if (stage / "study.json").is_file() else []
         planned = {arm for plan in plans for arm in plan["arms"]}
         if planned:
             one_by_one = partial(resume_one_by_one, stage, None, [], [], request.as_json, ranks)

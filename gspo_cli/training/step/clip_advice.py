@@ -17,7 +17,7 @@ GSPO = {"name": "gspo"}
 
 @dataclass(frozen=True, slots=True)
 class ClipAdvice:
-    """A clip range against the off-policy mini-batches of one rollout batch."""
+    """A clip range against the off-policy mini-batches of one rollout batch, as the event `clip_range` holds it."""
 
     unit: str
     """What the clip acts on: `token` or `sequence`."""
@@ -25,22 +25,23 @@ class ClipAdvice:
     """Standard deviation of the log-ratios, nats; root mean square over the mini-batches."""
     discarded: float
     """Share of the responses or tokens with an advantage that lose their gradient by the clip, measured."""
-    low: float
-    high: float
+    length: float
+    """Mean length of the responses, tokens."""
+    proposed: tuple[float, float]
     """The range that would discard `PROPOSED`, if log-ratios were normal and unrelated to the advantage's sign."""
     keys: dict[str, float]
     """The same as keys of `[algo]`."""
-    by_length: float | None
+    scaled_by_length: float | None
     """GSPO's published range scaled to the length at hand; None for other algorithms."""
 
-    def sentence(self, length: float) -> str | None:
+    def sentence(self) -> str | None:
         """A warning where the range discards too much; None where it does not."""
         if self.discarded <= TOO_MUCH:
             return None
         what = "responses" if self.unit == "sequence" else "tokens"
         scaled = ""
-        if self.by_length is not None:
-            scaled = f"; the published 3e-4, scaled to {length:.0f} tokens, is {self.by_length:.2g}"
+        if self.scaled_by_length is not None:
+            scaled = f"; the published 3e-4, scaled to {self.length:.0f} tokens, is {self.scaled_by_length:.2g}"
         return (
             f"the clip range discards {self.discarded:.0%} of the {what} with an advantage in off-policy mini-batches; "
             f"{' / '.join(self.keys)} = {' / '.join(f'{value:.2g}' for value in self.keys.values())} would discard "
@@ -63,12 +64,4 @@ def clip_advice(
         return None
     low, high = range_for(PROPOSED, std)
     scaled = scaled_range(length) if unit == "sequence" and algo["name"] in SCALED else None
-    return ClipAdvice(unit, std, sum(shares) / len(shares), low, high, own_keys(algo, low, high), scaled)
-
-
-def as_event(advice: ClipAdvice, length: float) -> dict[str, Any]:
-    """What the run's events keep of it."""
-    return {
-        "unit": advice.unit, "log_std": advice.log_std, "discarded": advice.discarded, "length": length,
-        "proposed": [advice.low, advice.high], "keys": advice.keys, "scaled_by_length": advice.by_length,
-    }  # fmt: skip
+    return ClipAdvice(unit, std, sum(shares) / len(shares), length, (low, high), own_keys(algo, low, high), scaled)

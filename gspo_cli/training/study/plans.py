@@ -86,16 +86,11 @@ def record_plan(study: Path, plan: StudyPlan, begun: str | None = None) -> None:
             add_checksums(study, [study / NAME])
 
 
-def read_plans(study: Path) -> list[dict[str, Any]]:
-    """Errors: GspoError (exit code 6) when the file is damaged."""
-    return read_study_file(study).plans
-
-
 def runs_to_resume(path: Path) -> list[PlannedRun]:
     """The runs that a path names: one run, or all planned runs of a study. Errors: GspoError when it names neither."""
     if (path / "run.json").is_file() and has_begun(path):
         if (path.parent / NAME).is_file():
-            for entry in read_plans(path.parent):
+            for entry in read_study_file(path.parent).plans:
                 StudyPlan.from_table(entry)  # for its modules
         return [PlannedRun(path, None)]
     if found := _planned_at(path):
@@ -122,18 +117,12 @@ def runs_with_plans(path: Path) -> list[PlannedRun]:
 
 
 def _planned_at(path: Path) -> list[PlannedRun]:
-    """The planned runs of a study, or the one whose folder this is."""
-    if (path / NAME).is_file():
-        return planned_runs(path)
-    siblings = planned_runs(path.parent) if (path.parent / NAME).is_file() else []
-    return [planned for planned in siblings if planned.folder.name == path.name]
-
-
-def planned_runs(study: Path) -> list[PlannedRun]:
-    """All runs of a study in the order of its plans; a later plan of the same run replaces an earlier one."""
-    found: dict[str, PlannedRun] = {}
-    for entry in read_plans(study):
+    """The runs of a study in the order of its plans, or the one of them whose folder this is; a later plan of the same
+    run replaces an earlier one."""
+    study = path if (path / NAME).is_file() else path.parent
+    found: dict[Path, PlannedRun] = {}
+    for entry in read_study_file(study).plans if (study / NAME).is_file() else ():
         plan = StudyPlan.from_table(entry)
         for run in plan_runs(plan.recipe, plan.arms, plan.seeds):
-            found[run.name] = PlannedRun(study / run.name, run, plan)
-    return list(found.values())
+            found[study / run.name] = PlannedRun(study / run.name, run, plan)
+    return [planned for folder, planned in found.items() if path in (study, folder)]
