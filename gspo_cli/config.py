@@ -331,7 +331,7 @@ class Recipe(Table):
     _sources: tuple[Any, ...] = PrivateAttr(())
     """The layers it was merged from, so that later errors can name the file."""
     _command_line: dict[str, Any] = PrivateAttr(default_factory=dict)
-    """What the command line set, which holds for every arm that can take it (`training.study.command_line`)."""
+    """What the command line set, which holds for every arm that can take it (`training.study.arms`)."""
 
     def seeded(self, seed: int) -> Recipe:
         """The recipe of a run with this seed: its cold start too, if each seed has its own."""

@@ -91,7 +91,7 @@ def compare(
                 raise GspoError(
                     f"{option} with --scores", "a file of scores has no runs to check", f"leave out {option}"
                 )
-        from gspo_cli.cli.views.scores import show_scores
+        from gspo_cli.cli.views.comparison import show_scores
         from gspo_cli.report.compare.score_file import read_scores
         from gspo_cli.report.compare.score_table import compare_scores
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedModel
 
-from gspo_cli.cli.views import activity
-from gspo_cli.cli.views.activity import Activity, Drawing, batch_times
+from gspo_cli.cli.views import training as activity
 from gspo_cli.cli.views.evaluation import EvalView
+from gspo_cli.cli.views.training import Activity, Drawing, batch_times
 from gspo_cli.events import SamplingProgress
 from gspo_cli.rollout.builtin import engine as builtin
 from gspo_cli.rollout.builtin.engine import TransformersEngine

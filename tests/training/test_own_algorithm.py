@@ -13,7 +13,7 @@ from program import Gspo
 
 from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, grpo
 from gspo_cli.errors import GspoError
-from gspo_cli.training.study.trial import checked_names, try_algorithm
+from gspo_cli.training.study.arms import checked_names, try_algorithm
 
 
 def own(**changes: Any) -> Any:

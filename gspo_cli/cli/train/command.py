@@ -110,9 +110,8 @@ def train(
     """
     from gspo_cli.cli.train.halving import NAME as HALVING
     from gspo_cli.cli.train.halving import resume_halving, train_halving
-    from gspo_cli.cli.train.new_study import StudyRequest, train_new_study
+    from gspo_cli.cli.train.new_study import StudyRequest, train_new_study, train_sweep
     from gspo_cli.cli.train.resume import resume_at_once, resume_one_by_one
-    from gspo_cli.cli.train.sweep import train_sweep
     from gspo_cli.exporters.mirror import check_all
     from gspo_cli.launch.local import join_ranks, launch, launched_by_torchrun
     from gspo_cli.launch.report_to import reporting

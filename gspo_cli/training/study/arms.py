@@ -1,24 +1,31 @@
-"""The runs of a study: every arm with every seed, from one start model and in one data order."""
+"""The runs of a study: every arm with every seed, from one start model and in one data order.
+
+Precedence in an arm, from lowest to highest: the algorithm's published setting, `[algo]` of the recipe, the arm's table
+in `[arms]`, `algo.KEY` of the command line, `arms.LABEL.KEY` of the command line.
+"""
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import reduce
+from inspect import signature
 from typing import Any
 
+import torch
 from pydantic import ValidationError
+from torch import Tensor
 
-from gspo_cli.algorithms import ALGORITHMS, NEEDED, AlgorithmSpec
-from gspo_cli.config import Recipe
+from gspo_cli.algorithms import ALGORITHMS, NEEDED, AlgorithmSpec, LossInputs, LossOutput
+from gspo_cli.config import AlgoConfig, Recipe, flat, merge, nest
 from gspo_cli.errors import GspoError
-from gspo_cli.plugins import is_plugin, load_plugin
-from gspo_cli.recipe import Layer, check_params, contains, no_algorithm, user_errors
+from gspo_cli.plugins import is_plugin, load_plugin, users_code
+from gspo_cli.recipe import Layer, check_params, contains, is_file, no_algorithm, unknown_keys, user_errors
 from gspo_cli.training.study.checks import check_combination, check_recipe_engine
-from gspo_cli.training.study.command_line import GENERAL, algo_table, check_command_line
-from gspo_cli.training.study.trial import checked_names, try_algorithm
 
 
 @dataclass(frozen=True)
@@ -129,3 +136,194 @@ def locate_error(
     for path, table in itertools.product((within[:1], within), reversed(given)):
         prefix = next((p for p in (("arms", arm), ("algo",)) if path and contains(table, (*p, *path))), prefix)
     return user_errors(error, layers, model, prefix=prefix, also=also, skip=len(loc) - len(within))[0]
+
+
+GENERAL = AlgoConfig.model_fields.keys()
+OVERRIDDEN = ("lr", "minibatches")
+"""Keys of `[train]` that an arm's key of the same name in `[algo]` overrides."""
+
+
+def algo_table(recipe: Recipe, arm: str, name: str, algorithm: AlgorithmSpec) -> dict[str, Any]:
+    """What is set in an arm's `[algo]`, by its algorithm or anybody."""
+    algo, given = recipe.algo.model_dump(exclude_unset=True), recipe._command_line
+    typed = flat(given.get("algo", {}))
+    held = {key: value for key, value in typed.items() if key != "name" and has_key(algorithm, key, value)}
+    if name != recipe.algo.name:
+        algo = {key: value for key, value in algo.items() if key in GENERAL}
+    elif foreign := typed.keys() - held.keys():
+        algo = nested({key: value for key, value in flat(algo).items() if key not in foreign})
+    table = dict(algorithm.PRESET)
+    for over in (algo, recipe.arms.get(arm, {}), nested(held), given.get("arms", {}).get(arm, {})):
+        table = merge(table, over)
+    return merge(algorithm.run_defaults(recipe), table)
+
+
+def nested(values: dict[str, Any]) -> dict[str, Any]:
+    """The reverse of `flat`."""
+    return reduce(merge, (nest(key, value) for key, value in values.items()), {})
+
+
+def has_key(algorithm: AlgorithmSpec, key: str, value: Any) -> bool:
+    """Whether `[algo]` of this algorithm has a dotted key."""
+    return key.partition(".")[0] in GENERAL or not any(unknown_keys(algorithm.Params(), nest(key, value), ()))
+
+
+def check_command_line(recipe: Recipe, arms: dict[str, tuple[str, AlgorithmSpec]]) -> list[str]:
+    """A line for each key that only some of the arms can take; an arm comes with its algorithm's name.
+
+    Errors: GspoError for a key that none can take, with the nearest, and for an arm that is not among these.
+    """
+    given, notes = recipe._command_line, list[str]()
+    for label in given.get("arms", {}):
+        if label not in arms:
+            near = difflib.get_close_matches(label, arms, n=1) if label not in ALGORITHMS else []
+            raise GspoError(
+                f"{source_of(recipe, 'arms', label)}: no arm {label!r} trains",
+                f"the arms of this study are {', '.join(arms)}",
+                f"did you mean {near[0]!r}?" if near else f"name it with --algo, or --set arms.{label}.name=ALGORITHM",
+            )
+    for key, value in flat(given.get("algo", {})).items():
+        takers = [arm for arm, (name, algorithm) in arms.items()
+                  if (name == value if key == "name" else has_key(algorithm, key, value))]  # fmt: skip
+        if not takers and key != "name":
+            raise unknown_key(recipe, key, arms)
+        notes += only(recipe, f"algo.{key}", takers, arms)
+    for key in OVERRIDDEN:
+        if key in given.get("train", {}):
+            takers = [arm for arm, algo in arms.items() if algo_table(recipe, arm, *algo).get(key) is None]
+            notes += only(recipe, f"train.{key}", takers, arms)
+    return [*notes, *dropped_keys(recipe, arms)]
+
+
+def only(recipe: Recipe, key: str, takers: list[str], arms: dict[str, tuple[str, AlgorithmSpec]]) -> Iterator[str]:
+    """The line for a key that these arms take, unless all do. Errors: GspoError when none does."""
+    if not takers:
+        raise GspoError(
+            f"{source_of(recipe, *key.split('.'))}: no arm takes it",
+            "no arm is of that algorithm" if key == "algo.name" else f"each has {key.replace('train', 'algo')} instead",
+            "choose the arms with --algo" if key == "algo.name" else f"set {key.replace('train', 'algo')}",
+        )
+    if len(takers) < len(arms):
+        yield f"{key}: {', '.join(takers)} only"
+
+
+def dropped_keys(recipe: Recipe, arms: dict[str, tuple[str, AlgorithmSpec]]) -> Iterator[str]:
+    """A line for each parameter in the file's `[algo]` that an arm of another algorithm does not take over."""
+    owner, owners = AlgoConfig().name, dict[str, str]()
+    for layer in recipe._sources:
+        if is_file(layer) and isinstance(layer.table.get("algo"), dict):
+            owner = str(layer.table["algo"].get("name", owner))
+            owners |= dict.fromkeys((key for key in layer.table["algo"] if key not in GENERAL), owner)
+    for key, owner in owners.items():
+        without = [arm for arm, (name, _) in arms.items() if name != owner and key not in recipe.arms.get(arm, {})]
+        if without:
+            yield f"[algo] {key} of the recipe is for {owner}, not for {', '.join(without)}"
+
+
+def unknown_key(recipe: Recipe, key: str, arms: dict[str, tuple[str, AlgorithmSpec]]) -> GspoError:
+    """The error for a dotted key that `[algo]` of no arm has."""
+    paths = [
+        known.split(".") for _, algorithm in arms.values() for known in (*GENERAL, *flat(asdict(algorithm.Params())))
+    ]
+    path, depth = key.split("."), 0
+    while any(known[: depth + 1] == path[: depth + 1] for known in paths):
+        depth += 1
+    siblings = list(dict.fromkeys(known[depth] for known in paths if known[:depth] == path[:depth] and known[depth:]))
+    full, near = ".".join(path[: depth + 1]), difflib.get_close_matches(path[depth], siblings, n=1)
+    owners = [name for name, algorithm in ALGORITHMS.items() if has_key(algorithm, full, {})]
+    return GspoError(
+        f"{source_of(recipe, 'algo', *path)}: unknown key 'algo.{full}'",
+        f"[{'.'.join(['algo', *path[:depth]])}] of {', '.join(arms)} has the keys {', '.join(siblings)}",
+        f"it is a key of {', '.join(owners)}: add such an arm, or remove it"
+        if owners
+        else f"did you mean {near[0]!r}?"
+        if near
+        else "remove it, or see `gspo recipes show quickstart`",
+    )
+
+
+def source_of(recipe: Recipe, *path: str) -> str:
+    """Where a key was set last."""
+    return next((layer.source for layer in reversed(recipe._sources) if contains(layer.table, path)), ".".join(path))
+
+
+REWARDS_B, GROUPS_B = torch.tensor([1.0, 0.0, 0.5, 0.25]), torch.tensor([0, 0, 1, 1])
+MASK_BT = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 0]], dtype=torch.bool)
+OLD_BT = -torch.arange(1.0, 13.0).reshape(4, 3) / 8 * MASK_BT
+
+
+def checked_names(name: str, algorithm: AlgorithmSpec) -> AlgorithmSpec:
+    """The algorithm. Errors: GspoError unless `Params` is a dataclass, `UNIT` one of the two and its loss takes two
+    arguments."""
+    why, do = "the arms of a study are told apart by what they hold", "docs/extending.md has a complete example"
+    if not (isinstance(algorithm.Params, type) and is_dataclass(algorithm.Params)):
+        raise GspoError(f"algorithm {name!r}: Params is not a dataclass", why, do)
+    if algorithm.UNIT not in ("token", "sequence"):
+        raise GspoError(f'algorithm {name!r}: UNIT is neither "token" nor "sequence"', "each has its own ratio", do)
+    try:
+        signature(algorithm.loss).bind("inputs", "params")
+    except TypeError as error:
+        raise GspoError(
+            f"algorithm {name!r}: loss({', '.join(signature(algorithm.loss).parameters)}) is not loss(inputs, params)",
+            f"inputs is a gspo_cli.algorithms.LossInputs with {', '.join(f.name for f in fields(LossInputs))}",
+            f"write loss(inputs, params) and read inputs.log_probs_BT and so on; {do}",
+        ) from error
+    return algorithm
+
+
+def try_algorithm(name: str, algorithm: AlgorithmSpec, params: Any) -> None:
+    """Call each function of the contract once.
+
+    Errors: GspoError where one fails, or returns something of another type or shape, or numbers that are not finite.
+    """
+
+    def call(function: str, *arguments: Any) -> Any:
+        with users_code(f"algorithm {name!r} failed in {function}()"):
+            return getattr(algorithm, function)(*arguments)
+
+    advantages = call("advantage", REWARDS_B.clone(), GROUPS_B.clone(), params)
+    check_tensor(name, "advantage()", advantages, (4,))
+    denominator = call("denominator", MASK_BT.clone(), params)
+    if not isinstance(denominator, (int, float)):  # a plain number serves as well
+        check_tensor(name, "denominator()", denominator, ())
+    check_tensor(name, "token_terms()", call("token_terms", OLD_BT.clone(), MASK_BT.clone()), ())
+    log_probs_BT = (OLD_BT * 1.01).requires_grad_()
+    inputs = LossInputs(log_probs_BT, OLD_BT.clone(), advantages, MASK_BT.clone(), GROUPS_B.clone(), OLD_BT.clone())
+    output = call("loss", inputs, params)
+    if not isinstance(output, LossOutput):
+        raise rejected(name, "loss()", describe(output), "a gspo_cli.algorithms.LossOutput")
+    check_tensor(name, "loss_numerator", output.loss_numerator, ())
+    check_tensor(name, "denominator", output.denominator, ())
+    check_tensor(name, "gradient_weight_BT", output.gradient_weight_BT, (4, 3))
+    if output.clipped_BT is not None:
+        check_tensor(name, "clipped_BT", output.clipped_BT, (4, 3))
+    if not output.loss_numerator.requires_grad:
+        raise rejected(name, "loss_numerator", "a tensor without a gradient", "one that depends on log_probs_BT")
+    with users_code(f"algorithm {name!r} failed in the gradient of its loss"):
+        (gradient_BT,) = torch.autograd.grad(output.loss_numerator, log_probs_BT)
+    check_tensor(name, "the gradient of loss_numerator", gradient_BT, (4, 3))
+
+
+def check_tensor(name: str, what: str, found: Any, shape: tuple[int, ...]) -> None:
+    """Errors: GspoError unless it is a tensor of this shape with finite numbers."""
+    wanted = f"a tensor of shape {list(shape)} with finite numbers"
+    if not isinstance(found, Tensor) or found.shape != shape:
+        raise rejected(name, what, describe(found), wanted)
+    if not bool(torch.isfinite(found).all()):
+        raise rejected(name, what, f"{found.tolist()}", wanted)
+
+
+def rejected(name: str, what: str, found: str, wanted: str) -> GspoError:
+    """What the trial got and what it needs."""
+    return GspoError(
+        f"algorithm {name!r}: {what} is {found}",
+        f"in a trial on 4 responses of up to 3 tokens it must be {wanted}",
+        "correct the code; docs/extending.md has a complete example",
+    )
+
+
+def describe(found: Any) -> str:
+    """A value by its type, and a tensor by its shape."""
+    if isinstance(found, Tensor):
+        return f"a tensor of shape {list(found.shape)}"
+    return "None" if found is None else f"of type {type(found).__name__}"
