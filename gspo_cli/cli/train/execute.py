@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from gspo_cli.training.study.arms import Run
     from gspo_cli.training.study.plans import StudyPlan
 
-Starts = dict[int, Path]
-"""Seed -> the start model of its runs."""
-
 
 def train_one_by_one(
-    runs: list[Run], plan: StudyPlan, starts: Starts, study: Path, as_json: bool, ranks: Ranks, view: TrainView
+    runs: list[Run], plan: StudyPlan, starts: dict[int, Path], study: Path, as_json: bool, ranks: Ranks, view: TrainView
 ) -> int:
-    """Train the runs in this process, and return how many a training guard stopped; a single one raises instead."""
+    """Train the runs in this process, each from its seed's start model, and return how many a training guard stopped; a
+    single one raises instead."""
     from gspo_cli.training.run import execute
 
     stopped = 0
@@ -46,27 +44,6 @@ def train_one_by_one(
                 continue
             report_run(view, study / run.name, run.arm, run.recipe.seed, as_json and ranks.is_main)
     return stopped
-
-
-def train_at_once(
-    runs: list[Run],
-    at_once: int,
-    plan: StudyPlan,
-    starts: Starts,
-    study: Path,
-    as_json: bool,
-    cluster: RayCluster | None,
-) -> int:
-    """Train the runs in worker processes, here or on a cluster, and return how many a training guard stopped.
-
-    Errors: GspoError of a run that failed for another reason.
-    """
-    from gspo_cli.training.study.plans import record_plan
-
-    if cluster is not None:
-        record_plan(study, plan)  # now, because a run may wait for hours
-    jobs = [as_job(run, plan, starts[run.recipe.seed], study, on_ray=cluster is not None) for run in runs]
-    return train_jobs(jobs, at_once, plan.recipe.train.steps, study, as_json, cluster)
 
 
 def as_job(run: Run, plan: StudyPlan, start: Path, study: Path, on_ray: bool, **more: Any) -> TrainingJob:
@@ -89,7 +66,7 @@ def train_jobs(
     """Train `at_once` jobs at a time, or all on the cluster, which is left at the end; return how many a guard stopped.
 
     All runs are shown meanwhile, the finished ones printed as JSON if asked. If interrupted, the command that resumes
-    `path` is printed.
+    `path` is printed. Errors: GspoError of a run that failed for another reason.
     """
     from gspo_cli.launch import local, ray_cluster
 

@@ -88,19 +88,15 @@ def read_request(request: StudyRequest) -> tuple[Recipe, list[str], list[int]]:
 
 def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     """Train the requested runs, or with `--dry-run` print their plan."""
-    from gspo_cli.runlog.folder import study_folder
+    from gspo_cli.runlog.folder import check_free, make_writable, study_folder
 
     recipe, arms, seeds = read_request(request)
     # on rank 0 alone, because the name may contain the time
     folder = Path(ranks.broadcast(lambda: str(study_folder(request.out, request.name, recipe.name))))
-    _plan_and_train(request, recipe.model_copy(update={"name": folder.name}), arms, seeds, folder, ranks)
+    recipe = recipe.model_copy(update={"name": folder.name})
 
-
-def _plan_and_train(
-    request: StudyRequest, recipe: Recipe, arms: list[str], seeds: list[int], folder: Path, ranks: Ranks
-) -> None:
-    """The part that needs torch: plan, check, prepare the start model, train."""
-    from gspo_cli.cli.train.execute import report_study, train_at_once, train_one_by_one
+    # torch only once the options are valid
+    from gspo_cli.cli.train.execute import as_job, report_study, train_jobs, train_one_by_one
     from gspo_cli.cli.views.plan import show_plan
     from gspo_cli.cli.views.training import ColdStartBar, TrainView
     from gspo_cli.launch.local import threads_per_run
@@ -112,13 +108,12 @@ def _plan_and_train(
     from gspo_cli.report.compare.scores import choose
     from gspo_cli.report.runs.folders import read_study
     from gspo_cli.report.runs.signal import describe_signal
-    from gspo_cli.runlog.folder import check_free, make_writable
     from gspo_cli.tasks.scoring import show_slow_rewards
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.study.arms import arm_notes, plan_runs
     from gspo_cli.training.study.checks import check_ranks, check_routers
     from gspo_cli.training.study.inputs import read_inputs
-    from gspo_cli.training.study.plans import StudyPlan
+    from gspo_cli.training.study.plans import StudyPlan, record_plan
     from gspo_cli.training.study.tuning import expand, parse_grid, record_tuning, with_tuning
 
     trials: dict[str, Any] = {}
@@ -160,7 +155,10 @@ def _plan_and_train(
     console.note(f"study {folder}: {console.plural(len(runs), 'run')} of {recipe.train.steps} rollout batches")
     with reporting(folder, request.trackers, console.note):
         if request.on_ray or request.jobs > 1:
-            stopped = train_at_once(runs, request.jobs, study, starts, folder, request.as_json, cluster)
+            if cluster is not None:
+                record_plan(folder, study)  # now, because a run may wait for hours
+            jobs = [as_job(run, study, starts[run.recipe.seed], folder, request.on_ray) for run in runs]
+            stopped = train_jobs(jobs, request.jobs, recipe.train.steps, folder, request.as_json, cluster)
         else:
             view = TrainView(recipe.train.steps, len(runs), request.show_samples)
             stopped = train_one_by_one(runs, study, starts, folder, request.as_json, ranks, view)
