@@ -187,10 +187,10 @@ def test_what_is_refused_is_said_once(gspo: Gspo, tmp_path: Path) -> None:
 
 
 def test_several_runs_at_once_are_refused_under_torchrun(
-    gspo: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gspo_here: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for options in (["--jobs", "2"], ["--launcher", "ray"]):
-        done = gspo("train", *options, "--out", tmp_path)
+        done = gspo_here("train", *options, "--out", tmp_path)
         assert done.code == 2 and "each of its processes" in done.err
     assert not list(tmp_path.iterdir())

@@ -197,6 +197,16 @@ def with_signal(values: dict[str, float | None]) -> dict[str, float | None]:
     return values | {SIGNAL: None if flat is None else 1 - flat}
 
 
+def cells_of(values: Mapping[str, float | None], columns: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """The formatted numbers of a row, by column."""
+    return {name: number(values.get(key), form) for name, (key, form) in columns.items()}
+
+
+def pairs_of(cells: dict[str, str]) -> str:
+    """A row as a line such as `reward=0.125 cut_off=3%`."""
+    return " ".join(f"{name.replace(' ', '_')}={cell}" for name, cell in cells.items())
+
+
 def preflight_text(values: dict[str, float]) -> str:
     """What the first batch showed before any update: whether the engine that samples and the trainer agree."""
     small = values["floor"] <= values["band"] / 10 if "band" in values else values["token_floor"] <= 0.1
@@ -265,11 +275,10 @@ class TrainView(Shown):
         tokens = (values["length/mean"] or 0) * (values["compute/responses"] or 0) / step
         tokens_per_s = tokens / (values["batch_s"] or 1)
         values = with_signal(values)
-        cells = {name: number(values.get(key), form) for name, (key, form) in RUN_COLUMNS.items()}
+        cells = cells_of(values, RUN_COLUMNS)
         cells |= {"tok/s": f"{tokens_per_s:.0f}", "left": clock(self._left())}
         if self.plain:
-            pairs = " ".join(f"{k.replace(' ', '_')}={v}" for k, v in cells.items())
-            console.note(f"run={self.run} step={step}/{self.steps} {pairs}")
+            console.note(f"run={self.run} step={step}/{self.steps} {pairs_of(cells)}")
         self.rows = [*self.rows[-ROWS + 1 :], [f"{step}/{self.steps}", *cells.values()]]
         self.activity.finish_batch(step, values)
 
@@ -347,9 +356,8 @@ class StudyView(Shown):
                     return f"batch {self.at[name] + 1}: {self.state[name][1]}"
             case events.BatchDone(step, values):
                 self.at[name], self.values[name] = step, with_signal(values)
-                pairs = " ".join(f"{k.replace(' ', '_')}={v}" for k, v in self._cells(name).items())
-                left = self.left()
-                return f"step={step}/{self.steps} {pairs}" + ("" if left is None else f" left={clock(left)}")
+                cells, left = cells_of(self.values[name], STUDY_COLUMNS), self.left()
+                return f"step={step}/{self.steps} {pairs_of(cells)}" + ("" if left is None else f" left={clock(left)}")
             case events.Warned(text):
                 console.note(f"warning: {name}: {text}")
             case events.Noted(text) if text not in self.notes:
@@ -368,9 +376,6 @@ class StudyView(Shown):
             drawing = activity.drawing.text() if activity.phase == "rollout" else ""
             self.state[name] = (TRAINING, f"{PHASES.get(activity.phase, activity.phase)} {drawing}".strip())
 
-    def _cells(self, name: str) -> dict[str, str]:
-        return {title: number(self.values[name].get(key), form) for title, (key, form) in STUDY_COLUMNS.items()}
-
     def left(self) -> float | None:
         """Seconds until all runs are done, at the pace so far; None before the first step."""
         done = sum(self.at.values())
@@ -387,5 +392,7 @@ class StudyView(Shown):
         table = console.table("run", "state", "step", *STUDY_COLUMNS, title=title)
         for name, (state, reason) in self.state.items():
             what = f"{state}: {reason}" if reason else state
-            table.add_row(name, what, f"{self.at[name]}/{self.steps}", *self._cells(name).values())
+            table.add_row(
+                name, what, f"{self.at[name]}/{self.steps}", *cells_of(self.values[name], STUDY_COLUMNS).values()
+            )
         return table
