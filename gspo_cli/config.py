@@ -285,12 +285,19 @@ class ReportConfig(Table):
     built-in task; with a task or reward of one's own nothing counts as equal until this is set."""
     looks: tuple[Annotated[int, Field(ge=4)], ...] = ()
     """Numbers of seeds at which the study may be compared before all are trained; each look tests at 5 % / looks."""
-    checkpoint: Literal["last"] = "last"
     collapse: CollapseRule = CollapseRule()
     tuned: tuple[str, ...] = ()
     """Keys outside `[algo]` that were tuned per arm and may differ, such as `train.grad_clip`."""
     tuning: dict[Name, Tuning] = Field(default={})
     """Arm -> the cost of its tuning, shown beside every comparison."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _last_checkpoint(cls, table: Any) -> Any:
+        """Runs and recipes of earlier versions say that the last checkpoint is compared, as it always is."""
+        if isinstance(table, dict) and table.get("checkpoint") == "last":
+            return {key: value for key, value in table.items() if key != "checkpoint"}
+        return table
 
     @field_validator("looks")
     @classmethod

@@ -17,7 +17,6 @@ from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
     from gspo_cli.evals.command import Request
-    from gspo_cli.evals.store import Mode
 
 app = typer.Typer(help="Evaluate models on benchmarks.", no_args_is_help=True)
 
@@ -79,7 +78,6 @@ def benchmarks(
         gspo eval benchmarks results/my-study/gspo-s0 --all-checkpoints
         gspo eval benchmarks my-model --engine vllm-server --set rollout.vllm.url=http://127.0.0.1:8000
     """
-    from gspo_cli.evals.benchmark import DataChoice
     from gspo_cli.evals.benchmarks import find_benchmark
     from gspo_cli.evals.benchmarks.shared_code import grader_choice
     from gspo_cli.evals.settings import Overrides
@@ -95,15 +93,13 @@ def benchmarks(
         raise GspoError(f"--greedy and --temperature {temperature}", "greedy is temperature 0", "use one of them")
     if answers is not None and (model is not None or len(chosen) != 1):
         raise GspoError("--answers takes one --bench and no model", "the answers already exist", "leave out the rest")
-    named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests,
-             "ratings": ratings}  # fmt: skip
-    choices = parse_data({option: texts or [] for option, texts in named.items()}, chosen)
+    named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests}
+    loader = ProblemLoader(parse_data(named | {"ratings": ratings}, chosen), console.note)
     grading = grader_choice(grader, workers, SandboxChoice(unsafe_local, grader_python))
     if unsafe_local:
         console.note("warning: --unsafe-local: programs run without any isolation, and the summary says so")
-    loading = ProblemLoader(choices, console.note)
-    if answers is None and len(chosen) == 1:  # with several, the others can still be evaluated
-        loading.problems(chosen[0])
+    if len(chosen) == 1:  # with several, the others can still be evaluated
+        loader.problems(chosen[0])
 
     from gspo_cli.evals.command import Request  # torch, only once the options are known to be valid
     from gspo_cli.evals.runner import grade_stored
@@ -111,18 +107,23 @@ def benchmarks(
     from gspo_cli.models.remote_code import allow_code
 
     if answers is not None:
-        folder = out / f"eval-{answers.stem}" / chosen[0].name
-        problems = chosen[0].load(choices.get(chosen[0].name, DataChoice()))
+        folder, problems = out / f"eval-{answers.stem}" / chosen[0].name, loader.problems(chosen[0])
         summary = grade_stored(chosen[0], problems, answers, folder, overwrite, grading) | {"folder": str(folder)}
-        return _finish([summary], [_report(summary, json_)], json_)
+        return _finish([summary], [_report(summary, json_, problems.warnings)], json_)
     allow_code(trust_remote_code)
     targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
     if str(model) != targets[-1].name:
         why = "; no name was given, so it is the newest run" if model is None else ""
         console.note(f"model: {targets[-1].name}{why}")
-    overrides = Overrides(samples, 0.0 if greedy else temperature, top_p, top_k, min_p, max_tokens, limit)
-    mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
-    _evaluate(Request(chosen, targets, loading, overrides, seed, mode, grading), all_checkpoints, json_)
+    overrides = Overrides(
+        samples=samples, temperature=0.0 if greedy else temperature, top_p=top_p, top_k=top_k, min_p=min_p,
+        max_new_tokens=max_tokens, limit=limit,
+    )  # fmt: skip
+    request = Request(
+        benchmarks=chosen, targets=targets, loader=loader, overrides=overrides, seed=seed,
+        mode="resume" if resume else "overwrite" if overwrite else "new", grader_choice=grading,
+    )  # fmt: skip
+    _evaluate(request, all_checkpoints, json_)
 
 
 def _evaluate(request: Request, all_checkpoints: bool, as_json: bool) -> None:

@@ -147,8 +147,7 @@ def _draw_missing(plan: EvalPlan, store: Store, grading: GradingQueue, progress:
     missing = [index for index in range(len(store.portions)) if index not in store.parts]
     total, tokens = sum(map(len, store.portions)), 0
     progress(sum(map(len, store.parts.values())), total, 0)
-    keys = (store.portions[index] for index in missing)
-    drawn = generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, keys)
+    drawn = generate(plan, (store.portions[index] for index in missing))
     for index, answers in zip(missing, drawn, strict=True):
         store.add(index, answers)
         grading.submit(index, answers)
@@ -166,9 +165,7 @@ def measure(plan: EvalPlan, ranks: Ranks = SINGLE_PROCESS) -> dict[str, Any]:
     answers: list[Answer] = []
     grader = plan.benchmark.grader(plan.problems, plan.grader_choice)
     with GradingQueue(grader, plan.problems, plan.response_prefix) as grading:
-        for index, drawn in enumerate(
-            generate(plan.subject, plan.benchmark.name, plan.prompts, plan.settings, plan.portions)
-        ):
+        for index, drawn in enumerate(generate(plan, plan.portions)):
             grading.submit(index, [a for i, a in enumerate(drawn, len(answers)) if i % ranks.size == ranks.rank])
             answers += drawn
         # gathered on this thread: only one thread may talk to the other ranks
@@ -176,21 +173,15 @@ def measure(plan: EvalPlan, ranks: Ranks = SINGLE_PROCESS) -> dict[str, Any]:
     return score(answers, [Grade(**fields) for fields in interleave(grades)])
 
 
-def generate(
-    subject: Subject,
-    benchmark: str,
-    prompts: dict[str, Prompt],
-    settings: Settings,
-    portions: Iterable[list[SampleKey]],
-) -> Iterator[list[Answer]]:
+def generate(plan: EvalPlan, portions: Iterable[list[SampleKey]]) -> Iterator[list[Answer]]:
     """The answers of each portion, in the order of its keys.
 
     Errors: GspoError (exit code 5) when the engine fails, or drew with another seed than it was given.
     """
-    engine = subject.engine
+    engine, settings = plan.subject.engine, plan.settings
     for keys in portions:
-        seeds = {key: derive_seed(settings.seed, f"eval-{benchmark}", 0, *key) for key in keys}
-        batch = [prompts[problem_id] for problem_id in dict.fromkeys(problem_id for problem_id, _ in keys)]
+        seeds = {key: derive_seed(settings.seed, f"eval-{plan.benchmark.name}", 0, *key) for key in keys}
+        batch = [plan.prompts[problem_id] for problem_id in dict.fromkeys(problem_id for problem_id, _ in keys)]
         drawn = generate_checked(engine, batch, settings.sampling, seeds, engine.weight_version)
         answers = []
         for key in keys:
@@ -202,12 +193,12 @@ def generate(
                     "report this",
                     ExitCode.ENGINE,
                 )
-            token_ids = json.dumps(prompts[key[0]].token_ids)
+            token_ids = json.dumps(plan.prompts[key[0]].token_ids)
             answers.append(
                 Answer(
                     problem_id=key[0], sample=key[1], seed=sample.seed,
                     prompt_sha256=hashlib.sha256(token_ids.encode()).hexdigest(),
-                    text=decode(subject.tokenizer, sample), text_repaired=False,
+                    text=decode(plan.subject.tokenizer, sample), text_repaired=False,
                     n_tokens=len(sample.token_ids), finish_reason=sample.finish,
                 )
             )  # fmt: skip

@@ -178,37 +178,39 @@ class Store:
         shutil.rmtree(self.folder / "parts", ignore_errors=True)
 
 
+ANSWER_COLUMNS = {
+    "problem_id": "string", "sample": "int32", "seed": "int64", "prompt_sha256": "string", "text": "large_string",
+    "text_repaired": "bool_", "n_tokens": "int32", "finish_reason": "string",
+}  # fmt: skip
+GRADE_COLUMNS = {
+    "extracted": "large_string", "extracted_by": "string", "verdict": "string", "reason": "string",
+    "verdict_official": "string", "verdict_script": "string", "tests_run": "int32", "tests_total": "int32",
+    "seconds": "float64", "grader_error": "bool_",
+}  # fmt: skip
+"""Name -> type in pyarrow; a value that a row lacks is null."""
+
+
 def _write_answers(path: Path, answers: list[Answer], grades: list[Grade] | None, identity: dict[str, Any]) -> None:
     """Write a part (without grades) or the whole table; both carry the identity of what generated them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = [
-        ("problem_id", pa.string()), ("sample", pa.int32()), ("seed", pa.int64()), ("prompt_sha256", pa.string()),
-        ("text", pa.large_string()), ("text_repaired", pa.bool_()), ("n_tokens", pa.int32()),
-        ("finish_reason", pa.string()),
-    ]  # fmt: skip
-    rows = []
+    columns, rows = ANSWER_COLUMNS, []
     for answer in answers:
         text = _valid_unicode(answer.text)
         rows.append(asdict(answer) | {"text": text, "text_repaired": answer.text_repaired or text != answer.text})
     if grades is not None:
-        details = [
-            ("verdict_official", pa.string()), ("verdict_script", pa.string()), ("tests_run", pa.int32()),
-            ("tests_total", pa.int32()), ("seconds", pa.float64()),
-        ]  # fmt: skip
-        columns += [
-            ("extracted", pa.large_string()), ("extracted_by", pa.string()), ("verdict", pa.string()),
-            ("reason", pa.string()), *details, ("grader_error", pa.bool_()),
-        ]  # fmt: skip
+        columns = ANSWER_COLUMNS | GRADE_COLUMNS
         for row, grade in zip(rows, grades, strict=True):
-            row |= {name: grade.details.get(name) for name, _ in details}
-            row |= {
+            row |= dict(grade.details) | {
                 "extracted": grade.extracted and _valid_unicode(grade.extracted),
-                "extracted_by": grade.extracted_by, "verdict": grade.verdict, "reason": grade.reason,
+                "extracted_by": grade.extracted_by,
+                "verdict": grade.verdict,
+                "reason": grade.reason,
                 "grader_error": grade.verdict == "grader_error",
-            }  # fmt: skip
-    schema = pa.schema(columns, metadata={IDENTITY: json.dumps(identity, sort_keys=True).encode()})
+            }
+    types = [(name, getattr(pa, kind)()) for name, kind in columns.items()]
+    schema = pa.schema(types, metadata={IDENTITY: json.dumps(identity, sort_keys=True).encode()})
     with write_atomic(path) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary, compression="zstd")
 

@@ -41,7 +41,7 @@ class ProblemLoader:
         return self.loaded[benchmark.name]
 
 
-def parse_data(options: Mapping[str, list[str]], benchmarks: list[Benchmark]) -> dict[str, DataChoice]:
+def parse_data(options: Mapping[str, list[str] | None], benchmarks: list[Benchmark]) -> dict[str, DataChoice]:
     """From the values `NAME=VALUE` of `--data`, `--revision`, `--release`, `--window`, `--contests`, `--ratings`.
 
     Several files for one name are joined.
@@ -50,7 +50,7 @@ def parse_data(options: Mapping[str, list[str]], benchmarks: list[Benchmark]) ->
     by_name = {b.name: b for b in benchmarks}
     values: dict[str, dict[str, list[str]]] = {}
     for option, texts in options.items():
-        for text in texts:
+        for text in texts or ():
             name, equals, value = text.partition("=")
             if not equals or not value:
                 raise GspoError(f"--{option} {text} has no name and value", "the form is NAME=VALUE", "give both")

@@ -37,7 +37,7 @@ def test_every_shipped_recipe_is_free_of_faults() -> None:
         ("[task]\nname = 'no_module:Task'", "task: cannot load 'no_module:Task'", "beside the recipe"),
         ("[eval]\nbench = ['math50']", "eval: no benchmark 'math50'", "did you mean 'math500'?"),
         ("[eval.data]\narithmetic = 'no.jsonl'", "eval.data.arithmetic", "e.g. --data arithmetic=8-11"),
-        ("[cold_start]\npath = 'no.jsonl'", "cold_start.path: no data file no.jsonl", "check cold_start.path"),
+        ("[cold_start]\npath = 'no.jsonl'", "cold_start.path: no data file no.jsonl", "check the path"),
         ("[report]\nmetric = 'reward/meen:last10'", "report.metric: no metric", "did you mean 'reward/mean'?"),
     ],
 )

@@ -22,14 +22,19 @@ from gspo_cli.tasks.data import load_rows
 ROW = '{"question": "1+1?", "answer": "2"}\n'
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A small model folder."""
-    folder = tmp_path / "model"
-    made, tokenizer = build_tiny(TinyModel(kind="qwen3", hidden=16, layers=1), seed=0)
-    made.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model folder; leave it unchanged."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    for part in build_tiny(TinyModel(kind="qwen3", hidden=16, layers=1), seed=0):
+        part.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def model(small: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return shutil.copytree(small, tmp_path / "model")
 
 
 # By the program itself: these are found before anything heavy is imported
@@ -39,10 +44,6 @@ def model(tmp_path: Path) -> Path:
     ("arguments", "words"),
     [
         (["quikstart"], ["no recipe 'quikstart'", "did you mean 'quickstart'?"]),
-        (["missing.toml"], ["no recipe 'missing.toml'"]),
-        (["quickstart", "--steps", "0"], ["train.steps", "greater than or equal to 1", "(given: 0)"]),
-        (["quickstart", "--seeds", "0-x"], ["--seeds 0-x is not a list of seeds", "'0-x'"]),
-        (["quickstart", "--name", "a/b"], ["'a/b' is not a valid study name", "--name"]),
         (["quickstart", "--set", "train.stepps=3"], ["unknown key 'train.stepps'", "did you mean 'steps'?"]),
     ],
     ids=lambda value: " ".join(value),
@@ -96,6 +97,9 @@ def test_what_may_be_repeated_or_begin_with_a_hyphen(words: str) -> None:
         (["--algo", ""], ["names no arm"]),
         (["--seed", "-1"], ["seed -1 is negative"]),
         (["--set", "seed=-2"], ["greater than or equal to 0"]),
+        (["--steps", "0"], ["train.steps", "greater than or equal to 1", "(given: 0)"]),
+        (["--seeds", "0-x"], ["--seeds 0-x is not a list of seeds", "'0-x'"]),
+        (["--name", "a/b"], ["'a/b' is not a valid study name", "--name"]),
         (["--seed", "1", "--seeds", "0-3"], ["--seed and --seeds together"]),
         (["--seeds", "3-1"], ["is not a list of seeds"]),
         (["--seeds", "1,0-2"], ["names a seed twice"]),
@@ -140,16 +144,6 @@ def test_wrong_arguments(gspo_here: Gspo, smoke: Path, tmp_path: Path, arguments
     assert tree(tmp_path) == {}
 
 
-def test_a_recipe_with_a_mistyped_key(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(smoke.read_text().replace("warmup", "warmpu"))
-    check_refused(
-        gspo_here("train", path, "--out", tmp_path / "results"),
-        f"{path}: unknown key 'train.warmpu'", "did you mean 'warmup'?",
-    )  # fmt: skip
-    assert set(tree(tmp_path)) == {"mine.toml"}
-
-
 # Data
 
 
@@ -177,17 +171,16 @@ def test_a_recipe_with_a_mistyped_key(gspo_here: Gspo, smoke: Path, tmp_path: Pa
     ids=["missing", "ending", "no prompt", "no answer", "broken", "surrogate", "empty", "empty json", "null", "absent",
          "a list", "latin-1", "latin-1 json", "utf-16", "parquet", "too few"],
 )  # fmt: skip
-@pytest.mark.parametrize("planning", [[], ["--dry-run"]], ids=["train", "dry-run"])
 def test_wrong_data(
-    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path, name: str, content: str | bytes | None,
-    words: list[str], planning: list[str],
-) -> None:  # fmt: skip
+    gspo_here: Gspo, smoke: Path, small: Path, tmp_path: Path, name: str, content: str | bytes | None, words: list[str]
+) -> None:
     data = tmp_path / name
     if content is not None:
         data.write_bytes(content if isinstance(content, bytes) else content.encode())
     before = tree(tmp_path)
-    arguments = ["--set", "task.name=gsm8k", "--set", f"task.path={data}", "--set", "eval.bench=[]", "--model", model]
-    check_refused(gspo_here("train", smoke, "--out", tmp_path / "results", *arguments, *planning), *words)
+    arguments = ["--set", "task.name=gsm8k", "--set", f"task.path={data}", "--set", "eval.bench=[]", "--model", small]
+    for planning in ([], ["--dry-run"]) if "row" in words[0] else ([],):
+        check_refused(gspo_here("train", smoke, "--out", tmp_path / "results", *arguments, *planning), *words)
     assert tree(tmp_path) == before
 
 

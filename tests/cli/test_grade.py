@@ -13,6 +13,7 @@ from sandboxes import own_sandbox
 from gspo_cli.rewards.graders import find_grader, grade_rows
 
 GOOD = {"id": "a", "response": r"\boxed{7}", "gold": "7"}
+PROGRAM = {"id": "p", "kind": "stdin", "code": "print(int(input()) + 1)", "tests": {"inputs": ["1"], "outputs": ["2"]}}
 
 
 def write(folder: Path, *rows: Any) -> Path:
@@ -57,41 +58,39 @@ def test_verdicts_do_not_depend_on_the_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "words", "options"),
     [
-        ([], "holds no rows"),
-        ([GOOD, b"{"], "line 2 is not JSON"),
-        ([GOOD, b"\xff\xfe"], "line 2 is not UTF-8"),
-        ([b"[" * 100_000], "line 1 is not JSON"),
-        ([GOOD, [1]], "line 2 is not an object"),
-        ([GOOD, {"id": 1, "response": "x"}], "has no field 'gold'"),
-        ([{"response": "x", "gold": "y"}], "has no field 'id'"),
-        ([GOOD | {"response": None}], "line 1: field 'response'"),
-        ([GOOD | {"gold": True}], "line 1: field 'gold'"),
-        ([GOOD | {"gold": ["7"]}], "it must be a string or a number"),
+        ([], "holds no rows", "aime"),
+        ([GOOD, b"{"], "line 2 is not JSON", "aime"),
+        ([GOOD, b"\xff\xfe"], "line 2 is not UTF-8", "aime"),
+        ([b"[" * 100_000], "line 1 is not JSON", "aime"),
+        ([GOOD, [1]], "line 2 is not an object", "aime"),
+        ([GOOD, {"id": 1, "response": "x"}], "has no field 'gold'", "aime"),
+        ([{"response": "x", "gold": "y"}], "has no field 'id'", "aime"),
+        ([GOOD | {"response": None}], "line 1: field 'response'", "aime"),
+        ([GOOD | {"gold": True}], "line 1: field 'gold'", "aime"),
+        ([GOOD | {"gold": ["7"]}], "it must be a string or a number", "aime"),
+        ([GOOD], "no grader 'maths'", "maths"),
+        ([GOOD], "this grader runs no programs", "aime --unsafe-local"),
+        ([PROGRAM | {"kind": "essay"}], "is of kind 'essay'", "official"),
+        ([PROGRAM | {"tests": "x"}], "it must be an object", "official"),
+        ([PROGRAM | {"code": None}], "field 'code'", "official"),
     ],
 )
-def test_a_bad_file_is_refused_as_a_whole(gspo_here: Gspo, tmp_path: Path, rows: list[Any], words: str) -> None:
-    done = gspo_here("eval", "grade", write(tmp_path, *rows), "--grader", "aime", "--json")
+def test_what_cannot_be_graded_is_refused_as_a_whole(
+    gspo_here: Gspo, tmp_path: Path, rows: list[Any], words: str, options: str
+) -> None:
+    done = gspo_here("eval", "grade", write(tmp_path, *rows), "--json", "--grader", *options.split())
     assert (done.code, done.out) == (2, "")
     said = json.loads(done.err)
     assert words in said["error"] + said["why"]
     assert said["do"]
 
 
-def test_an_unknown_grader_names_those_there(gspo_here: Gspo, tmp_path: Path) -> None:
-    done = gspo_here("eval", "grade", write(tmp_path, GOOD), "--grader", "maths")
-    assert (done.code, done.out) == (2, "")
-    assert "no grader 'maths'" in done.err and "did you mean 'math'?" in done.err and "aime (" in done.err
-
-
 def test_where_nothing_could_be_graded_the_command_fails(gspo_here: Gspo, tmp_path: Path) -> None:
     done = gspo_here("eval", "grade", write(tmp_path, GOOD | {"gold": "x"}), "--grader", "aime", "--json")
     assert done.code == 5
     assert json.loads(done.out)["verdict"] == "grader_error"
-
-
-PROGRAM = {"id": "p", "kind": "stdin", "code": "print(int(input()) + 1)", "tests": {"inputs": ["1"], "outputs": ["2"]}}
 
 
 @pytest.mark.parametrize("grader", ["official", "script"])
@@ -121,21 +120,3 @@ def test_programs_that_cannot_start_fail_the_command(
     for grader in ("official", "script"):
         done = gspo_here("eval", "grade", write(tmp_path, PROGRAM), "--grader", grader, "--json")
         assert done.code == 5 and json.loads(done.out)["verdict"] == "grader_error"
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"kind": "essay"}, "is of kind 'essay'"),
-        ({"tests": "x"}, "it must be an object"),
-        ({"code": None}, "field 'code'"),
-    ],
-)
-def test_bad_rows_of_programs(gspo_here: Gspo, tmp_path: Path, row: dict[str, Any], words: str) -> None:
-    done = gspo_here("eval", "grade", write(tmp_path, PROGRAM | row), "--grader", "official", "--json")
-    assert (done.code, done.out) == (2, "") and words in done.err
-
-
-def test_a_sandbox_is_nothing_to_a_grader_of_text(gspo_here: Gspo, tmp_path: Path) -> None:
-    done = gspo_here("eval", "grade", write(tmp_path, GOOD), "--grader", "aime", "--unsafe-local")
-    assert done.code == 2 and "runs no programs" in done.err

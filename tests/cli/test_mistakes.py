@@ -27,11 +27,7 @@ class Task:
 """
 FILES = {
     "broken.toml": b'name = "x"\n[train\n',
-    "latin.toml": 'name = "x" # caf\xe9\n'.encode("latin-1"),
     "empty.toml": b"",
-    "circle.toml": b'extends = "circle2"\n',
-    "circle2.toml": b'extends = "circle"\n',
-    "orphan.toml": b'extends = "nowhere"\nname = "x"\n',
     "list.toml": b'extends = "quickstart"\nname = "x"\ntrain = [1]\n',
     "rows.jsonl": b'{"question": "1+1?", "answer": null}\n',
     "log.json": b"{}",
@@ -61,17 +57,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 SETTINGS = [
-    (["train.lr"], "train.lr"),
-    (["=3"], "=3"),
-    (["train.lr=fast"], "train.lr"),
-    (["train.lr=-1"], "train.lr"),
-    (["train.lr=inf"], "inf"),
     (["rollout.top_p=0.9"], "top_p"),
-    (["rollout.samples=1"], "rollout.samples"),
-    (["train.minibatches=9"], "minibatches"),
-    (["model={path='a',tiny={}}"], "either path or tiny"),
-    (["model.tiny.hidden=9"], "hidden"),
-    (["rollout.engine=vlm"], "rollout.engine"),
     (["rollout.engine=vllm-server"], "rollout.vllm.url"),
     (["rollout.stop=['']"], "rollout.stop"),
     (["report.metric='reward mean'"], "report.metric"),
@@ -113,10 +99,7 @@ def test_settings(gspo_here: Gspo, smoke: Path, here: Path, settings: list[str],
 
 COMMANDS = [
     ("train broken.toml", "broken.toml"),
-    ("train latin.toml", "latin.toml"),
     ("train empty.toml", "name"),
-    ("train circle.toml", "circle"),
-    ("train orphan.toml", "nowhere"),
     ("train list.toml", "train"),
     ("train folder", "folder"),
     ("train --resume absent", "absent"),
@@ -137,7 +120,6 @@ COMMANDS = [
     ("train --nproc 2", "--nproc"),
     ("train --gpus-per-run 1", "--gpus-per-run"),
     ("train --jobs 2 --launcher torchrun", "--jobs"),
-    ("rollout --seed -1", "seed -1"),
     ("rollout gsm8k --set task.path=rows.jsonl --show-prompt", "line 1 has no 'answer'"),
     ("rollout try --model folder --show-prompt", "no model in folder"),
     ("runs show absent", "absent"),
@@ -154,8 +136,6 @@ COMMANDS = [
     ("report html absent", "absent"),
     ("report claims absent", "absent"),
     ("report explain rewrd/mean", "did you mean 'reward/mean'?"),
-    ("recipes show quikstart", "did you mean 'quickstart'?"),
-    ("recipes copy quikstart", "quikstart"),
     ("recipes copy quickstart broken.toml", "exists"),
     ("recipes new folder", "folder"),
     ("eval grade absent.jsonl --grader math", "absent.jsonl"),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from program import Gspo, Spawned
 
-from gspo_cli.cli.options import check_seed
 from gspo_cli.cli.recipes import first_sentence
-from gspo_cli.errors import GspoError
 
 
 @pytest.mark.parametrize(
@@ -35,16 +33,6 @@ def test_an_algorithm_is_explained_without_dictionaries(gspo_here: Gspo, name: s
     out = gspo_here("report", "explain", name).out
     assert "{" not in out.replace("{i,t}", "") and "None" not in out
     assert " = " in out
-
-
-def test_the_help_of_train_names_the_table_of_arms(gspo_here: Gspo) -> None:
-    assert "[arms]" in gspo_here("train", "--help").out
-
-
-def test_a_seed_is_not_negative() -> None:
-    assert check_seed(0) == 0
-    with pytest.raises(GspoError, match="seed -1 is negative"):
-        check_seed(-1)
 
 
 @pytest.mark.slow

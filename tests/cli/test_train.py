@@ -79,7 +79,7 @@ def test_without_a_terminal_each_step_is_one_line_of_pairs(study: Study) -> None
         assert float(shown["length"]) == pytest.approx(line["metrics"]["length/mean"], abs=5e-2)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["recipes", "ls"], ["train", "--stepps"]])
+@pytest.mark.parametrize("arguments", [["train", "--help"], ["train", "--stepps"]])
 def test_nothing_is_coloured_against_the_readers_wish(gspo: Gspo, arguments: list[str]) -> None:
     plain = gspo(*arguments, NO_COLOR="1", FORCE_COLOR="1", GITHUB_ACTIONS="true")
     forced = gspo(*arguments, FORCE_COLOR="1")

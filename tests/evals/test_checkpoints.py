@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from program import Gspo, strict_lines
 
+ONE = ("--set", "model.threads=1")
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, smoke: Path) -> Path:
@@ -97,6 +99,6 @@ def test_answers_of_a_run_are_those_of_its_model_folder(gspo_here: Gspo, trained
     common = ("--limit", "4", "--samples", "2", "--json", "--overwrite")
     of_run = json.loads(gspo_here("eval", "benchmarks", trained, *common).out)
     folder = trained / "checkpoints" / "step-000002" / "model"
-    alone = json.loads(gspo_here("eval", "benchmarks", folder, *common, "--out", tmp_path, "--seed", "0").out)
+    alone = json.loads(gspo_here("eval", "benchmarks", folder, *common, "--out", tmp_path, "--seed", "0", *ONE).out)
     a, b = (pq.read_table(Path(s["folder"]) / "answers.parquet").to_pylist() for s in (of_run, alone))
     assert a == b

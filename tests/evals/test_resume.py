@@ -165,24 +165,21 @@ def test_only_what_is_missing_is_drawn(
     assert drawn == []
 
 
-@pytest.mark.parametrize(
-    ("more", "field"),
-    [
+def test_other_settings_are_refused_by_name(
+    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = interrupted(gspo_here, model, tmp_path, monkeypatch)
+    before = sorted(p.name for p in parts.iterdir())
+    for more, field in (
         (["--seed", "5"], "seed: 0 stored, 5 wanted"),
         (["--temperature", "0.5"], "sampling.temperature: 1.0 stored, 0.5 wanted"),
         (["--top-p", "0.9"], "sampling.top_p: 1.0 stored, 0.9 wanted"),
         (["--limit", "8"], "problems.n: 9 stored, 8 wanted"),
         (["--set", "model.dtype=bfloat16"], "model_sha256"),
-    ],
-)
-def test_other_settings_are_refused_by_name(
-    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], field: str
-) -> None:
-    parts = interrupted(gspo_here, model, tmp_path, monkeypatch)
-    before = sorted(p.name for p in parts.iterdir())
-    done = run(gspo_here, model, tmp_path, "--resume", *more)
-    assert done.code == 2 and field in done.err
-    assert sorted(p.name for p in parts.iterdir()) == before
+    ):
+        done = run(gspo_here, model, tmp_path, "--resume", *more)
+        assert done.code == 2 and field in done.err
+        assert sorted(p.name for p in parts.iterdir()) == before
 
 
 def test_a_torn_part_is_drawn_again(

@@ -34,7 +34,7 @@ def config(arm: str, seed: int, steps: int = STEPS) -> Table:
         "algo": {"name": arm.split("_")[0], "minibatches": None, "lr": None, "clip": {"low": len(arm) / 100}},
         "arms": {}, "eval": {"bench": [], "every": 0},
         "report": {"metric": "reward/mean:area@steps", "baseline": "grpo", "treatment": "gspo", "margin": 2.0,
-                   "checkpoint": "last", "tuning": dict.fromkeys(ARMS, TUNED)},
+                   "tuning": dict.fromkeys(ARMS, TUNED)},
     }  # fmt: skip
 
 

@@ -67,7 +67,6 @@ BREAKS: dict[str, tuple[str, Break, str, str]] = {
     "other learning rate": ("config", configuration(train__lr=2e-4), "0.0002 in gspo-s3", "one recipe"),
     "a key more": ("config", configuration(rollout__routes=True), "True in gspo-s3", "one recipe"),
     "other margin": ("config", configuration(report__margin=9.0), "9.0 in gspo-s3", "one recipe"),
-    "best checkpoint": ("checkpoint", configuration(report__checkpoint="best"), "best in gspo-s3", "last"),
     "still running": ("status", lambda s: end(s / "gspo-s3", None), "no end was recorded", "--resume"),
     "interrupted": ("status", lambda s: end(s / "gspo-s3", "interrupted", exit=130), "gspo-s3", "--resume"),
     "disk full": ("status", lambda s: end(s / "gspo-s3", "failed", exit=6, reason="no space"), "no space", "--resume"),
@@ -136,7 +135,7 @@ def test_all_at_once_lists_all(study: Path, gspo_here: Gspo) -> None:
     shutil.rmtree(study / "gspo-s1")
     said = json.loads(compare(gspo_here, study, "--json").out)
     assert {r["check"] for r in said["reasons"]} == {
-        "pairs", "start", "data", "budget", "config", "checkpoint", "status", "copies", "code", "hardware", "versions",
+        "pairs", "start", "data", "budget", "config", "status", "copies", "code", "hardware", "versions",
     }  # fmt: skip
     assert said["sentence"] == f"No comparison: {len(said['reasons'])} preconditions fail."
 

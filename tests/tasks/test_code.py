@@ -117,7 +117,7 @@ def test_it_trains(gspo_here: Gspo, tmp_path: Path) -> None:
         "train", "code-qwen3-4b", "--model", tmp_path / "model", "--out", tmp_path / "results", "--steps", "2",
         *(f"--set={key}" for key in (
             f"task.path={write(tmp_path, DOUBLE, NEGATE, DOUBLE, EMPTY)}", "model.dtype=float32", "rollout.prompts=2",
-            "rollout.samples=2", "rollout.max_new_tokens=8", "train.minibatches=2",
+            "rollout.samples=2", "rollout.max_new_tokens=8", "train.minibatches=2", "model.threads=1",
         )),
     )  # fmt: skip
     assert done.code == 0, done.err

@@ -66,6 +66,7 @@ def test_own_file_with_own_columns(tmp_path: Path, ending: str) -> None:
     assert task.reward(problems[0], "#### 2.0").value == 1.0
 
 
+@pytest.mark.slow
 def test_real_data(shared_data: Path) -> None:
     task = make_task(TaskConfig(name="gsm8k", path=str(shared_data / "gsm8k_train.jsonl")))
     problems = task.problems("train")

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from gspo_cli.errors import GspoError
 from gspo_cli.rows import read_json
@@ -163,6 +165,29 @@ CONTEST_FORM = '{id: {"name": .., "problems": [{"index", "points"}], "rows": [[p
 SUBMISSION_FORM = '[{"contest": 1350, "problem_status": {"1350A": ["WA", "AC"]}}, ..]'
 
 
+class ContestProblem(BaseModel):
+    index: str
+    points: FiniteFloat | None
+
+
+class Snapshot(BaseModel):
+    """A contest as `CONTEST_FORM` spells it."""
+
+    name: str
+    problems: Annotated[list[ContestProblem], Field(min_length=1)]
+    rows: Annotated[list[tuple[FiniteFloat, FiniteFloat, int]], Field(min_length=1)]
+
+
+class Entry(BaseModel):
+    """A participation as `SUBMISSION_FORM` spells it."""
+
+    contest: int | str
+    problem_status: dict[str, list[str]]
+
+
+ENTRIES = TypeAdapter(Annotated[list[Entry], Field(min_length=1)])
+
+
 def read_contests(path: Path) -> dict[str, Contest]:
     """The snapshots of a file or of every json file of a folder; plain, or under `contests`. Errors: GspoError."""
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -180,16 +205,11 @@ def read_contests(path: Path) -> dict[str, Contest]:
 
 def _contest(key: str, value: Any, file: Path) -> Contest:
     try:
-        points = {str(p["index"]): None if p["points"] is None else float(p["points"]) for p in value["problems"]}
-        rows = [(float(p), float(q), int(r)) for p, q, r in value["rows"]]
-        finite = all(math.isfinite(x) for row in rows for x in row)
-        if not rows or not points or not finite:
-            raise ValueError("it has no problems, no rows, or a number that is not finite")
-        return Contest(key, str(value["name"]), points, rows)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise GspoError(
-            f"contest {key} in {file} cannot be read", f"{type(error).__name__}: {error}", f"the form is {CONTEST_FORM}"
-        ) from error
+        found = Snapshot.model_validate(value)
+    except ValidationError as error:
+        why = _first(error)
+        raise GspoError(f"contest {key} in {file} cannot be read", why, f"the form is {CONTEST_FORM}") from error
+    return Contest(key, found.name, {problem.index: problem.points for problem in found.problems}, found.rows)
 
 
 @dataclass(frozen=True)
@@ -206,25 +226,28 @@ class Submission:
 def read_submissions(path: Path, contests: Mapping[str, Contest]) -> list[Submission]:
     """The entries of a list, plain or under `cases`. Errors: GspoError."""
     content = read_json(path)
-    entries = content.get("cases") if isinstance(content, dict) else content
-    if not isinstance(entries, list) or not entries:
-        raise _bad_submissions(path, "it holds no list of entries")
+    try:
+        entries = ENTRIES.validate_python(content.get("cases") if isinstance(content, dict) else content)
+    except ValidationError as error:
+        hint = f"the form is {SUBMISSION_FORM}, plain or under `cases`"
+        raise GspoError(f"{path} holds no submissions", _first(error), hint) from error
     submissions = []
     for number, entry in enumerate(entries):
-        status = entry.get("problem_status") if isinstance(entry, dict) else None
-        if not isinstance(status, dict) or "contest" not in entry:
-            raise _bad_submissions(path, f"entry {number} lacks contest or problem_status")
-        if not all(isinstance(v, list) and all(isinstance(s, str) for s in v) for v in status.values()):
-            raise _bad_submissions(path, f"entry {number}: a problem's attempts are not a list of verdicts")
-        key = str(entry["contest"])
+        key = str(entry.contest)
         if key not in contests:
             raise GspoError(
                 f"entry {number} of {path} names contest {key}",
                 f"the contests file has {', '.join(contests)}",
                 "give its snapshot with --contests",
             )
-        submissions.append(Submission(contests[key], entry["contest"], _attempts(contests[key], status)))
+        submissions.append(Submission(contests[key], entry.contest, _attempts(contests[key], entry.problem_status)))
     return submissions
+
+
+def _first(error: ValidationError) -> str:
+    """Where the first thing is that is wrong, and what."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")
 
 
 def _attempts(contest: Contest, status: Mapping[str, Sequence[str]]) -> dict[str, list[bool]]:
@@ -243,10 +266,6 @@ def _attempts(contest: Contest, status: Mapping[str, Sequence[str]]) -> dict[str
             )
         attempts[index] = [verdict == ACCEPTED for verdict in verdicts]
     return attempts
-
-
-def _bad_submissions(path: Path, why: str) -> GspoError:
-    return GspoError(f"{path} holds no submissions", why, f"the form is {SUBMISSION_FORM}, plain or under `cases`")
 
 
 MAX_USERS = 50_000_000

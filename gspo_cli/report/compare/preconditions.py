@@ -80,10 +80,6 @@ def _config(record: RunRecord, _: MetricSpec) -> Table:
     return {key: value for key, value in config.items() if key not in skipped and not key.startswith("algo.")}
 
 
-def _checkpoint(record: RunRecord, _: MetricSpec) -> Table:
-    return {"report.checkpoint": record.facts.config_flat.get("report.checkpoint", ABSENT)}
-
-
 def _eval(record: RunRecord, _: MetricSpec) -> Table:
     return flat(record.answers.protocol) if record.answers else {}
 
@@ -115,7 +111,6 @@ FACTS: dict[str, tuple[Callable[[RunRecord, MetricSpec], Table], str]] = {
     "budget": (_budget, "train both arms with one recipe"),
     "eval": (_eval, "evaluate all runs with the same settings"),
     "config": (_config, "train both arms with one recipe; `report.tuned` names keys that may differ"),
-    "checkpoint": (_checkpoint, 'report.checkpoint = "last": any other rule chooses by the number that is tested'),
     "code": (_code, "train both arms with one version of the code, or --allow code"),
     "hardware": (_hardware, "train both arms on one kind of machine, or --allow hardware"),
     "versions": (_versions, "train both arms in one environment, or --allow versions"),
@@ -360,7 +355,7 @@ def _algo(record: RunRecord) -> Table:
 
 CHECKS: tuple[Check, ...] = (
     _pairs, _equal("start"), _equal("data"), _equal("budget"), _queries, _meaning, _equal("eval"), _problems,
-    _equal("config"), _one_setting, _equal("checkpoint"), _status, _cells, _copies, _equal("code"), _equal("hardware"),
+    _equal("config"), _one_setting, _status, _cells, _copies, _equal("code"), _equal("hardware"),
     _equal("versions"),
 )  # fmt: skip
 """To add a check, write a function that yields its failures and add it here."""

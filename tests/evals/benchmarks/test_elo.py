@@ -67,17 +67,16 @@ def test_a_place_by_hand() -> None:
     assert [rank_of(standing, *map(float, g)) for g in given] == [0, 1, 2, 3, 3, 4]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_rating_is_where_the_expected_place_turns(seed: int) -> None:
     """Found here by trying every whole number from below."""
     rng = random.Random(seed)
     ratings = [round(rng.gauss(1400, 400)) for _ in range(300)]
 
-    def expected_place(rating: int) -> float:
-        return 1 + math.fsum(1 / (1 + 10 ** ((rating - r) / 400)) for r in ratings)
-
+    best = max(ratings) + 100
+    places = [1 + math.fsum(1 / (1 + 10 ** ((rating - r) / 400)) for r in ratings) for rating in range(best)]
     for rank in (2, 5, 40, 150, 290):
-        turn = next((r for r in range(max(ratings) + 100) if expected_place(r) < rank), max(ratings) + 100)
+        turn = next((rating for rating, place in enumerate(places) if place < rank), best)
         assert rating_at(rank, ratings) == max(turn - 1, 0)
 
 
@@ -91,7 +90,7 @@ def test_few_participants_are_no_contest_and_the_cap_is_counted() -> None:
     assert mean_rating([])["elo"] is None
 
 
-@pytest.mark.parametrize("theta", [900, 1500, 2300])
+@pytest.mark.parametrize("theta", [900, 2300])
 def test_the_estimate_recovers_known_ratings(theta: int) -> None:
     """200 simulated participants of 60 problems, 4 samples each: 95 % lie within two standard errors. The error is
     that of one sample a problem, so it is cautious for four."""
@@ -149,8 +148,8 @@ def test_the_table(gspo_here: Gspo, tmp_path: Path) -> None:
         (GOOD, [], "no submissions"),
         (GOOD, [{"contest": 8, "problem_status": {}}], "names contest 8"),
         (GOOD, [{"contest": 7, "problem_status": {"7B": []}}], "no problem '7B'"),
-        (GOOD, [{"contest": 7, "problem_status": {"7A": "AC"}}], "not a list of verdicts"),
-        (GOOD, [{"contest": 7}], "lacks"),
+        (GOOD, [{"contest": 7, "problem_status": {"7A": "AC"}}], "0.problem_status.7A: Input should be a valid list"),
+        (GOOD, [{"contest": 7}], "0.problem_status: Field required"),
     ],
 )
 def test_bad_files(gspo_here: Gspo, tmp_path: Path, contests: Any, played: Any, words: str) -> None:
