@@ -1,6 +1,8 @@
 """User errors in three parts, and the exit codes of the command line."""
 
+import difflib
 import re
+from collections.abc import Iterable
 from enum import IntEnum
 
 PASSWORD = re.compile(r"(?<=://)[^/\s@]+(?=@)")
@@ -20,6 +22,12 @@ class ExitCode(IntEnum):
     SIGHUP = 129
     SIGINT = 130
     SIGTERM = 143
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """What to do about a name that is unknown: the one that it may be a slip for, if any is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 class GspoError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, nearest
 
 _search_folders: list[Path] = []
 _loaded_folders: list[Path] = []
@@ -59,11 +58,10 @@ def load_plugin(name: str, needs: tuple[str, ...]) -> Any:
         ) from error
     for part in filter(None, attribute.split(".")):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=1)
             raise GspoError(
                 f"cannot load {name!r}",
                 f"{getattr(found, '__file__', None) or found!r} has no {part!r}",
-                f"did you mean {near[0]!r}?" if near else "write module:attribute",
+                nearest(part, dir(found), "write module:attribute"),
             )
         found = getattr(found, part)
     missing = [need for need in needs if not hasattr(found, need)]

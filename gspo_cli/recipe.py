@@ -6,7 +6,6 @@ Precedence: class defaults < `extends` chain < the recipe < named options < `--s
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import itertools
 import math
@@ -22,7 +21,7 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gspo_cli.config import AlgoConfig, Recipe, flat, merge
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, nearest
 from gspo_cli.plugins import add_search_folder
 
 FOLDERS = [Path(__file__).parent / "recipes", Path(__file__).parent.parent / "recipes"]
@@ -53,13 +52,11 @@ def find(name: str) -> Path:
     for path in candidates:
         if _is_file(path):
             return path
-    near = difflib.get_close_matches(name, names(), n=1)
-    suggestion = f"did you mean {near[0]!r}? " if near else ""
     why = "there is no such file" if name.endswith(".toml") else "it is neither a .toml file nor a shipped recipe"
     raise GspoError(
         f"no recipe {name!r}",
         "it is a folder" if os.path.isdir(name) else why,
-        f"{suggestion}`gspo recipes ls` lists the shipped recipes",
+        f"{nearest(name, names(), '')} `gspo recipes ls` lists the shipped recipes".lstrip(),
     )
 
 
@@ -163,11 +160,10 @@ def default_arms(recipe: Recipe) -> list[str]:
 
 def no_algorithm(name: str, algorithms: Iterable[str], arms: Iterable[str]) -> GspoError:
     """The error for a name that is neither an algorithm nor an arm, with the nearest."""
-    near = difflib.get_close_matches(name, [*algorithms, *arms], n=1)
     return GspoError(
         f"no algorithm or arm {name!r}",
         f"the algorithms are {', '.join(algorithms)}" + (f"; the recipe's arms are {', '.join(arms)}" if arms else ""),
-        f"did you mean {near[0]!r}?" if near else "choose one of them with --algo",
+        nearest(name, [*algorithms, *arms], "choose one of them with --algo"),
     )
 
 
@@ -270,12 +266,11 @@ def _user_error(
     known = _keys(model, tuple(map(str, problem["loc"][:-1])))
     if len(problem["loc"]) == 1:
         known += also
-    near = difflib.get_close_matches(path[-1], known, n=1)
     table = f"[{'.'.join(path[:-1])}]" if path[:-1] else "the top level"
     return GspoError(
         f"{source}: unknown key {key!r}",
         f"{table} has the keys {', '.join(known)}",
-        f"did you mean {near[0]!r}?" if near else "remove it, or see `gspo recipes show quickstart`",
+        nearest(path[-1], known, "remove it, or see `gspo recipes show quickstart`"),
     )
 
 

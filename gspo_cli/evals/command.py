@@ -14,7 +14,7 @@ from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, Proble
 from gspo_cli.evals.benchmarks import find_benchmark
 from gspo_cli.evals.benchmarks.shared_code import check_sandbox
 from gspo_cli.evals.runner import Progress, evaluate, make_plan, measure
-from gspo_cli.evals.settings import Overrides, Subject, check_ranges, resolve_settings
+from gspo_cli.evals.settings import Overrides, Subject, resolve_settings
 from gspo_cli.evals.store import Mode
 from gspo_cli.evals.targets import ProblemLoader, Target
 from gspo_cli.models.device import prepare_torch
@@ -151,7 +151,6 @@ def evaluations(request: Request) -> Generator[Evaluation]:
 
     Errors: GspoError, as `resolve_settings` and `check_sandbox`.
     """
-    check_ranges(request.overrides)
     for benchmark in request.benchmarks:
         resolve_settings(benchmark, request.overrides, seed=0)
     check_sandbox(request.benchmarks, request.grader_choice)

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -278,14 +278,9 @@ def _read_table(path: Path) -> list[Answer]:
             sample = int(row["sample"])
         except (TypeError, ValueError) as error:
             raise GspoError(f"{where}: sample {row['sample']!r}", "a sample is a number", "correct that row") from error
-        answers.append(
-            Answer(
-                problem_id=str(row["problem_id"]), sample=sample, seed=row.get("seed"),
-                prompt_sha256=row.get("prompt_sha256"), text=str(row["text"]),
-                text_repaired=bool(row.get("text_repaired")),
-                n_tokens=row.get("n_tokens"), finish_reason=row.get("finish_reason"),
-            )
-        )  # fmt: skip
+        given: dict[str, Any] = {field.name: row.get(field.name) for field in fields(Answer)} | {"sample": sample}
+        given |= {"problem_id": str(row["problem_id"]), "text": str(row["text"])}
+        answers.append(Answer(**given | {"text_repaired": bool(row.get("text_repaired"))}))
     repeated = next((key for key, count in Counter(a.key for a in answers).items() if count > 1), None)
     if repeated:
         problem, sample = repeated

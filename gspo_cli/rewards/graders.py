@@ -5,7 +5,6 @@ To add one, write a function that turns rows into verdicts, and name it in `GRAD
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, nearest
 from gspo_cli.rewards.code.code_tests import BadTests, CodeTests, parse_tests
 from gspo_cli.rewards.code.grading import SharedTests, Work, grade_all
 from gspo_cli.rewards.math.aime import grade_aime
@@ -94,9 +93,8 @@ GRADERS: dict[str, RowGrader] = {
 def find_grader(name: str) -> RowGrader:
     """The grader of that name. Errors: GspoError for an unknown one, with the nearest."""
     if name not in GRADERS:
-        near = difflib.get_close_matches(name, GRADERS, n=1)
         known = "; ".join(f"{known} ({grader.about})" for known, grader in GRADERS.items())
-        hint = f"did you mean {near[0]!r}?" if near else "choose one of them"
+        hint = nearest(name, GRADERS, "choose one of them")
         raise GspoError(f"no grader {name!r}", f"the graders are {known}", hint)
     return GRADERS[name]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
 from gspo_cli.config import TaskConfig
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, nearest
 from gspo_cli.plugins import is_plugin, load_plugin, users_code
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.tasks.code import Code
@@ -158,10 +157,9 @@ def _find(config: TaskConfig) -> Task:
             )
         return task
     if config.name not in TASKS:
-        near = difflib.get_close_matches(config.name, TASKS, n=1)
         raise GspoError(
             f"no task {config.name!r}",
             f"the tasks are {', '.join(TASKS)}, or module:attribute for your own",
-            f"did you mean {near[0]!r}?" if near else "choose one of them",
+            nearest(config.name, TASKS, "choose one of them"),
         )
     return TASKS[config.name](config)

@@ -7,6 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,32 +35,25 @@ def as_score(given: Any, source: str) -> Score:
 
     Errors: GspoError that names the reward, for anything but a number, a Score or None, and for one too large.
     """
-    if isinstance(given, Score):
-        score = given
-    elif given is None or hasattr(given, "__float__"):  # text has none, unlike numbers, NumPy's and tensors
-        score = Score(None if given is None else _as_float(given), "custom")
-    else:
+    score: Score = given if isinstance(given, Score) else Score(given, "custom")
+    if score.value is None:
+        return score
+    if not hasattr(score.value, "__float__"):  # text has none, unlike numbers, NumPy's and tensors
         raise GspoError(
-            f"the reward {source} gave {given!r:.80}",
-            f"that is a {type(given).__name__}; a reward is a number, a Score, or None for a response without one",
+            f"the reward {source} gave {score.value!r:.80}",
+            f"it is of type {type(score.value).__name__}; a reward is a number, a Score, or None for none",
             "return float(...) where it is meant as a number",
             ExitCode.ENGINE,
         )
-    value: Any = score.value
-    if value is not None and not hasattr(value, "__float__"):
+    value = _as_float(score.value)
+    if abs(value) > LARGEST:
         raise GspoError(
-            f"the reward {source} gave a Score of {value!r:.80}", "its value is no number", "give one", ExitCode.ENGINE
-        )
-    if value is not None and abs(value) > LARGEST:
-        raise GspoError(
-            f"the reward {source} gave {_as_float(value):g}",
+            f"the reward {source} gave {value:g}",
             f"a reward beyond {LARGEST:g} is squared to infinity, and every advantage with it",
             "scale or clip it in the function",
             ExitCode.ENGINE,
         )
-    if value is not None and math.isnan(value):
-        return Score(None, f"the reward was {value}")
-    return score
+    return Score(None, "the reward was nan") if math.isnan(value) else replace(score, value=value)
 
 
 def _as_float(number: Any) -> float:

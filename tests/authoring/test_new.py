@@ -62,9 +62,6 @@ def test_a_name_that_cannot_be_a_module_is_refused(tmp_path: Path, name: str) ->
     with pytest.raises(GspoError):
         new_recipe(tmp_path / name)
     assert tree(tmp_path) == {}
-
-
-def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     with pytest.raises(GspoError, match="exists"):
         new_recipe(tmp_path / "mine")

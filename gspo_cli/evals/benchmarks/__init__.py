@@ -1,9 +1,8 @@
 """The benchmarks, one file each. To add one, write a module with a `Benchmark` and name it below."""
 
-import difflib
 from dataclasses import replace
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, nearest
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
 from gspo_cli.evals.benchmarks.codeforces import CODEFORCES
 from gspo_cli.evals.benchmarks.embedded import ARITHMETIC, COMPARISONS, STORIES, SUMS
@@ -35,11 +34,10 @@ def find_benchmark(name: str) -> Benchmark:
     if is_plugin(name):
         return _plugin(name)
     if name not in BENCHMARKS:
-        near = difflib.get_close_matches(name, BENCHMARKS, n=1)
         raise GspoError(
             f"no benchmark {name!r}",
             f"the benchmarks are {', '.join(BENCHMARKS)}, or module:attribute for your own",
-            f"did you mean {near[0]!r}?" if near else "`gspo eval list` describes them",
+            nearest(name, BENCHMARKS, "`gspo eval list` describes them"),
         )
     return BENCHMARKS[name]
 

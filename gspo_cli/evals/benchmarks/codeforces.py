@@ -30,7 +30,7 @@ from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems
 from gspo_cli.rewards.code.code_tests import BadTests
 from gspo_cli.rewards.code.grading import CHECKED, SharedTests
 from gspo_cli.rewards.code.script import CheckedTests
-from gspo_cli.rows import SUFFIXES, Row, read_rows, require_columns, require_text
+from gspo_cli.rows import Row, data_files, read_rows, require_columns, require_text
 from gspo_cli.runlog.checksums import sha256_of
 from gspo_cli.runlog.fs import require_regular
 from gspo_cli.tasks.code import TEMPLATE, code_prompt
@@ -62,7 +62,7 @@ def load(choice: DataChoice) -> ProblemSet:
             "it downloads nothing: a rating needs problems and standings of the same contests",
             "--data codeforces=FILE in the schema of open-r1/codeforces, and --contests codeforces=FILE",
         )
-    files = [file for path in choice.paths for file in _problem_files(path)]
+    files = [p for path in choice.paths for p in data_files(path) if not p.name.startswith(GENERATED)]
     generated = {
         p.stem.removeprefix(GENERATED).lstrip("0"): p
         for path in choice.paths if path.is_dir() for p in path.rglob(f"{GENERATED}*.parquet")
@@ -90,14 +90,6 @@ def load(choice: DataChoice) -> ProblemSet:
         gradable.problems, source, gradable.tests, gradable.excluded, warnings=tuple(gradable.warnings),
         figures=partial(_figures, places, contests, ratings),
     )  # fmt: skip
-
-
-def _problem_files(path: Path) -> list[Path]:
-    """A file, or the files of a folder that hold problems."""
-    if not path.is_dir():
-        return [path]
-    files = [p for p in sorted(path.rglob("*")) if p.suffix in SUFFIXES and not p.name.startswith(GENERATED)]
-    return files or [path]
 
 
 def _checked_rows(files: Sequence[Path]) -> Iterator[Row]:

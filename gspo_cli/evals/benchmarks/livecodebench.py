@@ -20,7 +20,7 @@ from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems
 from gspo_cli.evals.data import HubData, download, fingerprint
 from gspo_cli.rewards.code.code_tests import unpack_tests
 from gspo_cli.rewards.code.grading import SharedTests
-from gspo_cli.rows import SUFFIXES, Row, read_rows, require_columns, require_text
+from gspo_cli.rows import Row, data_files, read_rows, require_columns, require_text
 from gspo_cli.runlog.checksums import sha256_of
 from gspo_cli.tasks.code import TEMPLATE, code_prompt
 from gspo_cli.types import Problem, Sampling
@@ -125,15 +125,13 @@ def _local_files(paths: tuple[Path, ...], names: tuple[str, ...], by_release: bo
                 raise GspoError(
                     f"--release with the file {path}", "a file has no release", "name a folder, or no release"
                 )
-            if not path.is_file():
-                raise GspoError(f"no data file {path}", "the path names neither a file nor a folder", "check the path")
             yield path
         elif all((path / name).is_file() for name in names):
             yield from (path / name for name in names)
         elif by_release:
             raise GspoError(f"{path} does not hold that release", f"it needs {', '.join(names)}", "download them")
         else:
-            yield from sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES)
+            yield from data_files(path)
 
 
 def _dated_rows(paths: Iterable[Path]) -> Iterator[tuple[Row, datetime]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import tomllib
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from code_rows import answering, lcb_row, write
-from minicode_programs import RIGHT, WRONG
 from program import Done
 from sandboxes import own_sandbox
 
@@ -25,6 +25,9 @@ from gspo_cli.rewards.code.grading import Work, grade_all
 from gspo_cli.sandbox.contract import Job
 
 ADD = "print(int(input()) + {})"
+PROGRAMS = tomllib.loads(Path(__file__).with_name("minicode_programs.toml").read_text(encoding="utf-8"))
+RIGHT = {problem: programs.pop("right") for problem, programs in PROGRAMS.items()}
+WRONG: dict[str, dict[str, str]] = PROGRAMS
 
 
 @pytest.fixture(autouse=True, scope="module")
