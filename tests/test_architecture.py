@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "runlog": BASE | {"distributed"},
     "moe": BASE,
     "rollout": BASE | {"events", "models", "moe", "plugins", "tasks", "runlog", "distributed"},
-    "evals": BASE | {"rollout", "models", "rewards", "sandbox", "runlog", "distributed", "rows"}
+    "evals": BASE | {"hub", "rollout", "models", "rewards", "sandbox", "runlog", "distributed", "rows"}
     | {"tasks", "plugins", "stats"},  # a benchmark names a task, or is the user's own
     "training": BASE | {"algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "distributed"}
     | {"evals", "events", "stats"},  # evaluates on its way; fits the tail of its ratios

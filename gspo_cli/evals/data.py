@@ -6,16 +6,17 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import GspoError
+from gspo_cli.hub import prepare_hub
 from gspo_cli.rewards.math.extract import boxes
 from gspo_cli.rows import is_unicode, read_rows, require_text
 from gspo_cli.types import Problem
 
-PROBE_S = 5.0
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -39,29 +40,23 @@ def download(data: HubData, revision: str | None, benchmark: str) -> tuple[list[
 
     Errors: GspoError that says how to get the data by hand.
     """
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub import hf_hub_download
 
     wanted = revision or data.revision
-    is_commit = bool(COMMIT.fullmatch(wanted))
 
     def get(local_files_only: bool) -> list[Path]:
         how: dict[str, Any] = {"repo_type": "dataset", "revision": wanted, "local_files_only": local_files_only}
-        return [Path(huggingface_hub.hf_hub_download(data.repo, name, **how)) for name in data.files]
+        return [Path(hf_hub_download(data.repo, name, **how)) for name in data.files]
 
-    # the base of the client's network errors; which library it uses has changed and may again
-    transport_error: type[Exception] = next(c for c in HfHubHTTPError.__mro__ if c.__name__ == "HTTPError")
+    paths: list[Path] = []
     try:
-        try:
-            paths = get(local_files_only=is_commit)
-        except OSError:
-            if not is_commit:
-                raise
-            if not huggingface_hub.constants.HF_HUB_OFFLINE:
-                # the client itself tries for 23 s before it gives up
-                huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=PROBE_S)
+        if COMMIT.fullmatch(wanted):
+            with suppress(OSError):
+                paths = get(local_files_only=True)
+        if not paths:
+            prepare_hub()
             paths = get(local_files_only=False)
-    except (OSError, ValueError, HfHubHTTPError, transport_error) as error:
+    except Exception as error:  # the client's library and its errors differ between versions
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise GspoError(
             f"cannot get the problems of {benchmark}",
