@@ -82,7 +82,11 @@ def refuse_damaged(log: Path, sha256: str | None = None) -> None:
 
     `sha256` = of the log, if it is known. Errors: GspoError (exit code 6).
     """
-    if why := _damage(log, sha256):
+    try:
+        why = _damage(log, sha256)
+    except (KeyError, TypeError, AttributeError):
+        why = f"the seal of its run ({CHECKSUMS}) has another form than any that is written"
+    if why is not None:
         raise GspoError(
             f"{log} was changed after it was written", why,
             f"`gspo runs verify {log.parent}` names every change; restore the run from a copy", ExitCode.STORAGE,
@@ -94,9 +98,10 @@ def _damage(log: Path, sha256: str | None) -> str | None:
     run, events = log.parent, log.with_name("events.jsonl")
     written = events.read_bytes() if events.is_file() else b""
     marks = re.findall(rb'"event":"(start|end)"', written)
-    if not checksums_intact(run):
+    record = _read(run)
+    if record is None and (run / CHECKSUMS).exists():
         return f"the seal of its run ({CHECKSUMS}) is not what was written"
-    seal = read_checksums(run)
+    seal = record["files"] if record else {}
     if sealed := seal.get(events.name):
         if hashlib.sha256(written[: sealed["bytes"]]).hexdigest() != sealed["sha256"]:
             return f"{events.name} beside it does not begin with what its run sealed"
@@ -112,11 +117,14 @@ def _broken_link(log: Path) -> str | None:
     may_have_gaps, head, seq = (log.parents[1] / ORIGIN).is_file(), b"", -1
     with log.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                break  # torn, which readers leave out
             link = LINK.search(line, max(0, len(line) - 200))
             if link is None:
                 return f"line {number} has another form than the lines that runs write"
-            follows = int(link[2]) == seq + 1
-            if head and (link[1] != head if follows else not may_have_gaps):
+            before, seq = seq, int(link[2])
+            is_gap = may_have_gaps and seq > before + 1
+            if head and not is_gap and (seq != before + 1 or link[1] != head):
                 return f"line {number} does not carry the hash of the line before it"
-            head, seq = hashlib.sha256(line[:-1]).hexdigest()[:32].encode(), int(link[2])
+            head = hashlib.sha256(line[:-1]).hexdigest()[:32].encode()
     return None

@@ -123,25 +123,18 @@ def _trainer_of(path: Path, tracker: str, rows: Rows, reward: str | None) -> tup
     TRL's names lose their `train/`; rows of other loops (`eval/...`) keep theirs.
     """
     names = sorted({name for _, values in rows for name, value in values.items() if _is_number(value)})
-    if reward is not None and reward not in names:
+    known = {reward: tracker} if reward is not None else {"train/reward": "trl", "critic/score/mean": "verl"}
+    found = next((name for name in known if name in names), None)
+    if found is None:
         raise GspoError(
-            f"no metric {reward!r} in {path}", f"it has {', '.join(names[:30]) or 'no number'}",
-            "--reward takes the name of the mean reward of a batch",
+            f"{path} names no reward of TRL or verl" if reward is None else f"no metric {reward!r} in {path}",
+            f"it has {', '.join(names[:30]) or 'no number'}", "name the mean reward of a batch with --reward NAME",
         )  # fmt: skip
-    if reward is not None:
-        known = tracker, [(step, {REWARD if k == reward else k: v for k, v in row.items()}) for step, row in rows]
-    elif "train/reward" in names:
-        known = "trl", [(step, {k.removeprefix("train/"): v for k, v in row.items()}) for step, row in rows]
-    elif "critic/score/mean" in names:
-        known = "verl", rows
-    else:
-        raise GspoError(
-            f"{path} names no reward of TRL or verl", f"it has {', '.join(names[:30]) or 'no number'}",
-            "name the mean reward of a batch with --reward NAME",
-        )  # fmt: skip
-    trainer, rows = known
-    found = {"trl": "reward", "verl": "critic/score/mean"}.get(trainer, REWARD)
-    merged = {step: values for step, values in _by_step(rows).items() if _is_number(values.get(found))}
+    trainer, prefix = known[found], "train/" if known[found] == "trl" else ""
+    ours = {found: REWARD} if reward is not None else {}
+    rows = [(step, {ours.get(k, k.removeprefix(prefix)): v for k, v in values.items()}) for step, values in rows]
+    name = ours.get(found, found.removeprefix(prefix))
+    merged = {step: values for step, values in _by_step(rows).items() if _is_number(values.get(name))}
     return trainer, _training_steps(path, merged)
 
 

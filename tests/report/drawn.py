@@ -17,15 +17,15 @@ from report_runs import Record
 
 from gspo_cli.report.figures import plots
 from gspo_cli.report.figures.plots import FIGURES, PlotResult
-from gspo_cli.report.figures.style import SCREEN, USUAL, Image, Paper
+from gspo_cli.report.figures.style import SCREEN, Image, Paper
 from gspo_cli.report.runs.folders import find_study
 
 SUFFIXES = ["csv", "json", "svg", "png"]
 TEXTS = ["panel", "metric", "arm", "algorithm", "series"]
 
 
-def make(study: Path, *names: str, images: Sequence[Image] = USUAL) -> PlotResult:
-    """`gspo report plots` without its command line; with names, these figures alone."""
+def make(study: Path, *names: str, images: Sequence[Image] = ((SCREEN, "svg"),)) -> PlotResult:
+    """`gspo report plots` without its command line; with names, these figures alone. An svg is drawn fastest."""
     with patch.object(plots, "FIGURES", {name: FIGURES[name] for name in names or FIGURES}):
         return plots.plot(find_study(str(study), study), images)
 

@@ -81,6 +81,11 @@ def write_log(path: Path, lines: Iterator[Record] | list[Record]) -> None:
     path.write_text("".join(text + "\n" for text in texts))
 
 
+def rewrite_log(path: Path, old: str, new: str) -> None:
+    """Another log, chained anew, with these words replaced."""
+    write_log(path, [json.loads(text.replace(old, new)) for text in path.read_text().splitlines()])
+
+
 def write_run(
     study: Path, arm: str, seed: int, lines: Iterator[Record] | list[Record], algorithm: str | None = None,
     created: str = "2026-01-01T00:00:00Z", replay: str | None = None,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from compare_studies import STEPS, compared, config, configure, end, flat, provenance, put, write_plan, write_study
 from program import Gspo
-from report_runs import line, write_log
+from report_runs import line, rewrite_log, write_log
 
 from gspo_cli.report.compare.preconditions import MEANINGS
 from gspo_cli.runlog.schema import METRICS
@@ -97,8 +97,7 @@ def test_lag_may_not_differ_even_where_it_was_tuned(tmp_path: Path, gspo_here: G
 
 def test_a_mean_over_too_few_scored_responses_is_refused(tmp_path: Path, gspo_here: Gspo) -> None:
     study = write_frozen(tmp_path / "demo")
-    log = study / "grpo-s3" / "metrics.jsonl"
-    log.write_text(log.read_text().replace('"counts":{"reward/mean":512}', '"counts":{"reward/mean":500}'))
+    rewrite_log(study / "grpo-s3" / "metrics.jsonl", '"counts":{"reward/mean":512}', '"counts":{"reward/mean":500}')
     (reason,) = compared(gspo_here, study, code=3)["reasons"]
     assert (reason["check"], reason["baseline"]) == ("meaning", "2.3% of the responses of grpo-s3")
 

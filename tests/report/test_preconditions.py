@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from compare_studies import change, cube, end, put, write_answers, write_run, write_study
 from program import Done, Gspo
+from report_runs import rewrite_log
 
 from gspo_cli.config import GuardConfig
 from gspo_cli.errors import GspoError
@@ -48,8 +49,7 @@ def copy_log(study: Path) -> None:
 
 def more_prompts(study: Path) -> None:
     """As dynamic sampling does."""
-    log = study / "gspo-s3" / "metrics.jsonl"
-    log.write_text(log.read_text().replace('"compute/queries":640', '"compute/queries":700'))
+    rewrite_log(study / "gspo-s3" / "metrics.jsonl", '"compute/queries":640', '"compute/queries":700')
 
 
 BREAKS: dict[str, tuple[str, Break, str, str]] = {
