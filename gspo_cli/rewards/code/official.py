@@ -11,14 +11,14 @@ defeating the alarm) end the program; output beyond 32 MiB is a wrong answer.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
 from gspo_cli.rewards.code.harness_process import (
     FORGED,
     OUTPUT_CAP,
-    TooLong,
     excerpt,
     may_be_right,
     needed_bytes,
@@ -26,7 +26,15 @@ from gspo_cli.rewards.code.harness_process import (
     send,
     start_harness,
 )
-from gspo_cli.rewards.code.outputs import EmptyTruth, NoTruth, SignallingNaN, read_value, same_output, same_value
+from gspo_cli.rewards.code.outputs import (
+    EmptyTruth,
+    NoTruth,
+    SignallingNaN,
+    is_plain,
+    read_value,
+    same_output,
+    same_value,
+)
 from gspo_cli.rewards.verdict import (
     ACCEPTED,
     EXCLUDED,
@@ -47,54 +55,90 @@ SILENCE_S = 14.0
 
 def grade_official(sandbox: Sandbox, program: str, tests: CodeTests, limit_s: int = LIMIT_S) -> ProgramVerdict:
     """The verdict on one program."""
+    total = len(tests.inputs)
+    rules = Rules(
+        "official",
+        cpu_s=(limit_s + 1) * total + 10,
+        limit_s=limit_s,
+        silence_s=limit_s + SILENCE_S - LIMIT_S,
+        total_s=(limit_s + 1) * total + 5,
+    )
+    return graded(tests, lambda: converse(sandbox, program, tests, rules))
+
+
+def graded(tests: CodeTests, run: Callable[[], ProgramVerdict]) -> ProgramVerdict:
+    """The verdict that `run` returns on usable tests, timed. A sandbox that does not start (OSError) is a
+    `grader_error`."""
     try:
         tests.check()
     except BadTests as error:
         return ProgramVerdict(EXCLUDED, str(error))
-    start, total = time.monotonic(), len(tests.inputs)
+    start = time.monotonic()
     try:
-        process = start_harness(sandbox, "official", cpu_s=(limit_s + 1) * total + 10)
+        verdict = run()
     except OSError as error:
-        return ProgramVerdict(GRADER_ERROR, f"the sandbox does not start: {error}", tests_total=total)
+        verdict = ProgramVerdict(GRADER_ERROR, f"the sandbox does not start: {error}")
+    return replace(verdict, tests_total=len(tests.inputs), seconds=time.monotonic() - start)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a conversation with a harness is limited and judged."""
+
+    harness: Literal["official", "function"]
+    cpu_s: int
+    limit_s: int
+    """Of each test, for a harness that has a clock."""
+    silence_s: float
+    """The longest wait for a reply."""
+    total_s: float
+    silent: str = RUNNER_ERROR
+    broken: str = RUNNER_ERROR
+    """The verdicts on a program that stays silent, and on one that ends or writes into the channel."""
+    plain: bool = False
+    """Whether arrays equal nothing."""
+
+
+def converse(sandbox: Sandbox, program: str, tests: CodeTests, rules: Rules) -> ProgramVerdict:
+    """Run tests in one process until one fails. Errors: OSError when the sandbox does not start."""
+    process = start_harness(sandbox, rules.harness, rules.cpu_s)
     try:
-        verdict = _run_tests(process, program, tests, limit_s)
+        return _run_tests(process, program, tests, rules)
     finally:
         process.kill()
-    return replace(verdict, tests_total=total, seconds=time.monotonic() - start)
 
 
-def _run_tests(process: Process, program: str, tests: CodeTests, limit_s: int) -> ProgramVerdict:
-    """Run tests until one fails. After the hello, a broken conversation is the program's fault."""
-    silence = limit_s + SILENCE_S - LIMIT_S
-    end = time.monotonic() + (limit_s + 1) * len(tests.inputs) + 5
-    run = 0
+def _run_tests(process: Process, program: str, tests: CodeTests, rules: Rules) -> ProgramVerdict:
+    """After the hello, a broken conversation is the program's fault."""
+    end, run = time.monotonic() + rules.total_s, 0
     try:
-        header = {"fn_name": tests.fn_name, "limit_s": limit_s, "cap": OUTPUT_CAP}
-        send(process, header, program.encode("utf-8", "surrogatepass"), time.monotonic() + silence)
-        loaded, _ = receive(process, min(end, time.monotonic() + silence), cap=0)
+        deadline = min(end, time.monotonic() + rules.silence_s)
+        header = {"fn_name": tests.fn_name, "limit_s": rules.limit_s, "cap": OUTPUT_CAP}
+        send(process, header, program.encode("utf-8", "surrogatepass"), deadline)
+        loaded, _ = receive(process, deadline, cap=0)
         if loaded.get("status") != "loaded":
             return ProgramVerdict(RUNTIME_ERROR, excerpt(loaded.get("error")))
         for run, text in enumerate(tests.inputs, start=1):
-            deadline = min(end, time.monotonic() + silence)
+            deadline = min(end, time.monotonic() + rules.silence_s)
             send(process, {}, text.encode("utf-8", "surrogatepass"), deadline)
-            try:
-                header, payload = receive(process, deadline, needed_bytes(tests.outputs[run - 1]))
-            except TooLong as long:
-                return replace(_wrong(long.header, "output_limit"), tests_run=run)
-            verdict = _verdict_on_reply(header, payload, tests, run - 1)
+            reply, payload = receive(process, deadline, needed_bytes(tests.outputs[run - 1]))
+            verdict = _verdict_on_reply(reply, payload, tests, run - 1, rules)
             if verdict.verdict != ACCEPTED:
                 cpu_wait_s = process.cpu_wait_s() if verdict.verdict == TIME_LIMIT else 0.0
                 return replace(verdict, tests_run=run, cpu_wait_s=cpu_wait_s)
     except DeadlinePassed as passed:
-        return ProgramVerdict(RUNNER_ERROR, "silent for too long", run, cpu_wait_s=passed.late_by_s)
+        cpu_wait_s = max(process.cpu_wait_s(), passed.late_by_s)
+        return ProgramVerdict(rules.silent, "silent for too long", run, cpu_wait_s=cpu_wait_s)
     except PipeClosed:
-        return ProgramVerdict(RUNNER_ERROR, process.stopped or "the process ended", run)
+        return ProgramVerdict(rules.broken, process.stopped or "the process ended", run)
     except FORGED:
-        return ProgramVerdict(RUNNER_ERROR, "the channel was written to", run)
+        return ProgramVerdict(rules.broken, "the channel was written to", run)
     return ProgramVerdict(ACCEPTED, tests_run=run)
 
 
-def _verdict_on_reply(header: dict[str, Any], payload: bytes, tests: CodeTests, index: int) -> ProgramVerdict:
+def _verdict_on_reply(
+    header: dict[str, Any], payload: bytes | None, tests: CodeTests, index: int, rules: Rules
+) -> ProgramVerdict:
     """The verdict on one test from the harness's reply.
 
     Errors: those of `FORGED` for a reply that the harness never sends.
@@ -102,26 +146,30 @@ def _verdict_on_reply(header: dict[str, Any], payload: bytes, tests: CodeTests, 
     status = header["status"]
     if status in (TIME_LIMIT, RUNTIME_ERROR):
         return ProgramVerdict(status, excerpt(header.get("error")))
-    if status == "output_limit":
-        return ProgramVerdict(WRONG_ANSWER, "output_limit")
-    if status != "ok":
+    if status not in ("ok", "output_limit"):
         raise ValueError(status)
-    try:
-        if tests.fn_name is None:
-            right = same_output(payload.decode("utf-8", "surrogatepass"), tests.outputs[index])
-        elif not may_be_right(payload, tests.outputs[index]):
-            right = False
-        else:
-            right = same_value(read_value(payload), tests.expected[index])
-    except SignallingNaN:
-        return ProgramVerdict(RUNTIME_ERROR, "signalling NaN")
-    except NoTruth as error:
-        whole_result = isinstance(error, EmptyTruth) and payload.startswith(b'["a"')
-        return ProgramVerdict(RUNNER_ERROR if whole_result else RUNTIME_ERROR, "the comparison has no truth value")
-    return ProgramVerdict(ACCEPTED) if right else _wrong(header)
-
-
-def _wrong(header: dict[str, Any], reason: str = "") -> ProgramVerdict:
+    if status == "output_limit" or payload is None:
+        right, reason = False, "output_limit"
+    else:
+        try:
+            right, reason = _is_right(payload, tests, index, rules.plain), ""
+        except SignallingNaN:
+            return ProgramVerdict(RUNTIME_ERROR, "signalling NaN")
+        except NoTruth as error:
+            whole_result = isinstance(error, EmptyTruth) and payload.startswith(b'["a"')
+            return ProgramVerdict(rules.broken if whole_result else RUNTIME_ERROR, "the comparison has no truth value")
+    if right:
+        return ProgramVerdict(ACCEPTED)
     if header.get("unprintable"):
         return ProgramVerdict(RUNTIME_ERROR, "the result has no text")
     return ProgramVerdict(WRONG_ANSWER, reason)
+
+
+def _is_right(payload: bytes, tests: CodeTests, index: int, plain: bool) -> bool:
+    """Whether an output or result is as expected. Errors: SignallingNaN, NoTruth, and those of `FORGED`."""
+    if tests.fn_name is None:
+        return same_output(payload.decode("utf-8", "surrogatepass"), tests.outputs[index])
+    if not may_be_right(payload, tests.outputs[index]):
+        return False
+    sent = read_value(payload)
+    return (is_plain(sent) or not plain) and same_value(sent, tests.expected[index])

@@ -174,3 +174,18 @@ def _broadcast(a: list[int], b: list[int]) -> list[int]:
     if any(x != y and 1 not in (x, y) for x, y in zip(a, b, strict=True)):
         raise NoTruth
     return [y if x == 1 else x for x, y in zip(a, b, strict=True)]
+
+
+def is_plain(sent: Any) -> bool:
+    """Whether a sent value is made of JSON's types and of numbers of any type, numpy's included, which equal those.
+
+    Whether a tuple counts as a list is for the comparison to decide.
+    """
+    match sent:
+        case [("l" | "t"), *items]:
+            return all(map(is_plain, items))
+        case ["d", *pairs]:
+            return all(is_plain(value) for _, value in pairs)
+        case ["a", shape, _]:
+            return bool(shape == [])
+    return True  # a number, or what equals nothing

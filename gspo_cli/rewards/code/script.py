@@ -5,34 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from gspo_cli.rewards.code.code_tests import BadTests, CodeTests
-from gspo_cli.rewards.code.harness_process import (
-    FORGED,
-    OUTPUT_CAP,
-    TooLong,
-    excerpt,
-    may_be_right,
-    needed_bytes,
-    receive,
-    send,
-    start_harness,
-)
-from gspo_cli.rewards.code.outputs import NoTruth, SignallingNaN, read_value, same_output, same_value
-from gspo_cli.rewards.verdict import (
-    ACCEPTED,
-    EXCLUDED,
-    GRADER_ERROR,
-    RUNTIME_ERROR,
-    TIME_LIMIT,
-    WRONG_ANSWER,
-    ProgramVerdict,
-)
+from gspo_cli.rewards.code.code_tests import CodeTests
+from gspo_cli.rewards.code.harness_process import OUTPUT_CAP, excerpt, needed_bytes
+from gspo_cli.rewards.code.official import LIMIT_S, Rules, converse, graded
+from gspo_cli.rewards.code.outputs import SignallingNaN, same_output
+from gspo_cli.rewards.verdict import ACCEPTED, GRADER_ERROR, RUNTIME_ERROR, TIME_LIMIT, WRONG_ANSWER, ProgramVerdict
 from gspo_cli.sandbox.contract import START_S, Job, Sandbox
-from gspo_cli.sandbox.process import DeadlinePassed, Finished, PipeClosed
+from gspo_cli.sandbox.process import Finished
 
-LIMIT_S = 6
 START_ALLOWANCE_S = 2.0
 FLAGS = ("-X", "utf8", "-X", "int_max_str_digits=50000")
 READY = b"ready\n"
@@ -41,60 +22,54 @@ READY = b"ready\n"
 def grade_script(sandbox: Sandbox, program: str, tests: CodeTests, limit_s: int = LIMIT_S) -> ProgramVerdict:
     """The verdict on one program."""
     run_test = _run_stdin if tests.fn_name is None else _call_function
-    return grade_each_test(tests, lambda index: run_test(sandbox, program, tests, index, limit_s))
+    return graded(tests, lambda: first_failure(tests, lambda index: run_test(sandbox, program, tests, index, limit_s)))
 
 
-def grade_each_test(tests: CodeTests, run_test: Callable[[int], ProgramVerdict]) -> ProgramVerdict:
-    """The verdict of the first test that fails, or `accepted`; `run_test` takes a test's index.
-
-    A sandbox that does not start (OSError) is a `grader_error`.
-    """
-    try:
-        tests.check()
-    except BadTests as error:
-        return ProgramVerdict(EXCLUDED, str(error))
-    start, total, run = time.monotonic(), len(tests.inputs), 0
-    verdict = ProgramVerdict(ACCEPTED)
-    try:
-        for run in range(1, total + 1):
-            verdict = run_test(run - 1)
-            if verdict.verdict != ACCEPTED:
-                break
-    except OSError as error:
-        verdict = ProgramVerdict(GRADER_ERROR, f"the sandbox does not start: {error}")
-    return replace(verdict, tests_run=run, tests_total=total, seconds=time.monotonic() - start)
+def first_failure(tests: CodeTests, run_test: Callable[[int], ProgramVerdict]) -> ProgramVerdict:
+    """The verdict of the first test that fails, or `accepted`; `run_test` takes a test's index."""
+    for index in range(len(tests.inputs)):
+        verdict = run_test(index)
+        if verdict.verdict != ACCEPTED:
+            break
+    return replace(verdict, tests_run=index + 1)
 
 
-def _run_stdin(sandbox: Sandbox, program: str, tests: CodeTests, index: int, limit_s: int) -> ProgramVerdict:
+def _run_stdin(
+    sandbox: Sandbox,
+    program: str,
+    tests: CodeTests,
+    index: int,
+    limit_s: float,
+    same: Callable[[str, str], bool] = same_output,
+) -> ProgramVerdict:
     """One test of a stdin program. Errors: OSError when the sandbox does not start."""
     done = run_program(sandbox, program, tests.inputs[index], limit_s, needed_bytes(tests.outputs[index]))
     if failed := failure(done):
         return failed
     try:
-        right = same_output(done.stdout.decode("utf-8", "replace"), tests.outputs[index])
+        right = same(done.stdout.decode("utf-8", "replace"), tests.outputs[index])
     except SignallingNaN:
         return ProgramVerdict(RUNTIME_ERROR, "signalling NaN")
     return ProgramVerdict(ACCEPTED if right else WRONG_ANSWER)
 
 
 def run_program(sandbox: Sandbox, program: str, text: str, limit_s: float, cap: int = OUTPUT_CAP) -> Finished:
-    """Run a stdin program once, for at most `cap` bytes of output; a second attempt if the sandbox did not start.
+    """Run a stdin program once, for at most `cap` bytes of output. Errors: OSError when the sandbox does not start."""
+    source = program.encode("utf-8", "surrogatepass")
+    job = Job("program.py", {"program.py": source}, FLAGS, announce=True, cpu_s=int(limit_s) + 5)
+    return _run_job(sandbox, job, text.encode("utf-8", "surrogatepass"), limit_s + START_ALLOWANCE_S, cap)
+
+
+def _run_job(sandbox: Sandbox, job: Job, stdin: bytes, seconds: float, cap: int) -> Finished:
+    """Run a job that announces itself; a second attempt if the sandbox did not start.
 
     Errors: OSError with what the sandbox printed.
     """
-    source = program.encode("utf-8", "surrogatepass")
-    job = Job("program.py", {"program.py": source}, FLAGS, announce=True, cpu_s=int(limit_s) + 5)
     for _ in range(2):
-        deadline = time.monotonic() + limit_s + START_ALLOWANCE_S
-        done = sandbox.start(job).run(text.encode("utf-8", "surrogatepass"), deadline, cap)
+        done = sandbox.start(job).run(stdin, time.monotonic() + seconds, cap)
         if done.stdout.startswith(READY):
             return replace(done, stdout=done.stdout[len(READY) :])
-    raise not_started(done)
-
-
-def not_started(done: Finished) -> OSError:
-    """The error for a run without the line `ready`."""
-    return OSError(done.stderr.decode("utf-8", "replace")[-300:] or "no answer from inside")
+    raise OSError(done.stderr.decode("utf-8", "replace")[-300:] or "no answer from inside")
 
 
 def failure(done: Finished) -> ProgramVerdict | None:
@@ -113,52 +88,10 @@ def failure(done: Finished) -> ProgramVerdict | None:
 
 def _call_function(sandbox: Sandbox, program: str, tests: CodeTests, index: int, limit_s: int) -> ProgramVerdict:
     """One test of a function. Errors: OSError when the sandbox does not start."""
-    process = start_harness(sandbox, "function", cpu_s=limit_s + 5)
-    try:
-        deadline = time.monotonic() + limit_s + START_ALLOWANCE_S
-        header = {"fn_name": tests.fn_name, "cap": OUTPUT_CAP, "input": tests.inputs[index]}
-        send(process, header, program.encode("utf-8", "surrogatepass"), deadline)
-        reply, payload = receive(process, deadline, needed_bytes(tests.outputs[index]))
-        if reply.get("status") == "output_limit":
-            return ProgramVerdict(WRONG_ANSWER, "output_limit")
-        if reply.get("status") != "ok":
-            return ProgramVerdict(RUNTIME_ERROR, excerpt(reply.get("error")))
-        if reply.get("unprintable"):
-            return ProgramVerdict(RUNTIME_ERROR, "the result has no text")
-        if not may_be_right(payload, tests.outputs[index]):
-            return ProgramVerdict(WRONG_ANSWER)
-        sent = read_value(payload)
-        right = _is_plain(sent) and same_value(sent, tests.expected[index])
-    except DeadlinePassed as passed:
-        return ProgramVerdict(TIME_LIMIT, cpu_wait_s=max(process.cpu_wait_s(), passed.late_by_s))
-    except TooLong as long:
-        if long.header.get("unprintable"):
-            return ProgramVerdict(RUNTIME_ERROR, "the result has no text")
-        return ProgramVerdict(WRONG_ANSWER, "output_limit")
-    except PipeClosed:
-        return ProgramVerdict(RUNTIME_ERROR, process.stopped or "the process ended")
-    except NoTruth:
-        return ProgramVerdict(RUNTIME_ERROR, "the comparison has no truth value")
-    except FORGED:
-        return ProgramVerdict(RUNTIME_ERROR, "the channel was written to")
-    finally:
-        process.kill()
-    return ProgramVerdict(ACCEPTED if right else WRONG_ANSWER)
-
-
-def _is_plain(sent: Any) -> bool:
-    """Whether a sent value is made of JSON's types and of numbers of any type, numpy's included, which equal those.
-
-    Whether a tuple counts as a list is for the comparison to decide.
-    """
-    match sent:
-        case [("l" | "t"), *items]:
-            return all(map(_is_plain, items))
-        case ["d", *pairs]:
-            return all(_is_plain(value) for _, value in pairs)
-        case ["a", shape, _]:
-            return bool(shape == [])
-    return True  # a number, or what equals nothing
+    alone = CodeTests((tests.inputs[index],), (tests.outputs[index],), tests.fn_name)
+    seconds = limit_s + START_ALLOWANCE_S
+    rules = Rules("function", limit_s + 5, limit_s, seconds, seconds, TIME_LIMIT, RUNTIME_ERROR, plain=True)
+    return converse(sandbox, program, alone, rules)
 
 
 CHECKER_S = 10
@@ -183,19 +116,17 @@ class CheckedTests(CodeTests):
 def grade_checked(sandbox: Sandbox, program: str, tests: CodeTests) -> ProgramVerdict:
     """The verdict on one program."""
     assert isinstance(tests, CheckedTests)
-    return grade_each_test(tests, lambda index: _run_test(sandbox, program, tests, index))
+    return graded(tests, lambda: first_failure(tests, lambda index: _run_test(sandbox, program, tests, index)))
 
 
 def _run_test(sandbox: Sandbox, program: str, tests: CheckedTests, index: int) -> ProgramVerdict:
     """One test. Errors: OSError when the sandbox does not start."""
+    if tests.checker is None:
+        return _run_stdin(sandbox, program, tests, index, tests.limit_s, same_words)
     text, expected = tests.inputs[index], tests.outputs[index]
-    cap = needed_bytes(expected) if tests.checker is None else OUTPUT_CAP
-    done = run_program(sandbox, program, text, tests.limit_s, cap)
+    done = run_program(sandbox, program, text, tests.limit_s)
     if failed := failure(done):
         return failed
-    if tests.checker is None:
-        right = same_words(done.stdout.decode("utf-8", "replace"), expected)
-        return ProgramVerdict(ACCEPTED if right else WRONG_ANSWER)
     passes = _checker_passes(sandbox, tests.checker, text, expected, done.stdout)
     if passes is not None:
         return ProgramVerdict(ACCEPTED if passes else WRONG_ANSWER)
@@ -213,10 +144,8 @@ def _checker_passes(sandbox: Sandbox, checker: str, text: str, expected: str, ou
     texts = {"checker.py": checker, "input": text, "expected": expected}
     files = {name: content.encode("utf-8", "surrogatepass") for name, content in texts.items()}
     job = Job("run.py", files | {"output": output, "run.py": RUN_CHECKER}, FLAGS, announce=True, cpu_s=CHECKER_S)
-    done = sandbox.start(job).run(b"", time.monotonic() + START_S + CHECKER_S, cap=1 << 16)
-    if not done.stdout.startswith(READY):
-        raise not_started(done)
-    printed = done.stdout[len(READY) :].decode("utf-8", "replace").strip()
+    done = _run_job(sandbox, job, b"", START_S + CHECKER_S, cap=1 << 16)
+    printed = done.stdout.decode("utf-8", "replace").strip()
     return printed in PASSING if done.code == 0 and printed else None
 
 

@@ -13,20 +13,21 @@ from gspo_cli.rewards.code.harness import candidate
 from gspo_cli.rewards.code.harness.channel import Channel, Encoder, silence
 
 # Bound now: the program may replace what these modules hold.
-_dumps, _exit = json.dumps, os._exit
+_dumps, _loads, _exit = json.dumps, json.loads, os._exit
 
 
 def main() -> None:
-    """Hello, program and arguments, one result."""
+    """Hello, program, arguments, one result."""
     sys.set_int_max_str_digits(50_000)
     channel = Channel()
     channel.send({"hello": sys.version.split()[0]})
     header, source = channel.receive()
     silence()
     try:
-        program = source.decode("utf-8", "surrogatepass")
-        arguments = [json.loads(line) for line in header["input"].split("\n")]
-        method = load(program, header["fn_name"])
+        method = load(source.decode("utf-8", "surrogatepass"), header["fn_name"])
+        channel.send({"status": "loaded"})
+        _, text = channel.receive()
+        arguments = [_loads(line) for line in text.decode("utf-8", "surrogatepass").split("\n")]
         encoder = Encoder()
         data = _dumps(encoder.encode(method(*arguments))).encode()
     except BaseException as error:  # an exit or an interrupt within a function is an error too
