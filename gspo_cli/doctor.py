@@ -6,10 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from gspo_cli.errors import GspoError
+from gspo_cli.hub import hub_problem
 from gspo_cli.sandbox.choose import open_sandbox
 
 CLASHING = ("torchvision", "torchaudio", "torchcodec")
@@ -62,10 +61,6 @@ class Check:
     found: str
     verdict: Literal["ok", "warning", "fault"]
     fix: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """For `--json`."""
-        return asdict(self)
 
 
 def probe_environment(python: str, with_vllm: bool) -> dict[str, Any]:
@@ -159,7 +154,6 @@ def _check_vllm_clash(facts: dict[str, Any], prefix: str) -> Iterator[Check]:
 GB = 1e9
 MIN_MEMORY, MIN_DISK = 4 * GB, 5 * GB
 """Enough for the quickstart, whose environment and results need about half of each."""
-HUB_S = 5.0
 
 
 def check_machine(results: Path, cache: Path) -> Iterator[Check]:
@@ -189,14 +183,10 @@ def check_hub() -> Iterator[Check]:
     local = "local folders and files work: --model FOLDER, --set task.path=FILE, --data NAME=FILE"
     if constants.HF_HUB_OFFLINE:
         yield Check("hub", "offline by HF_HUB_OFFLINE", "ok", local)
+    elif problem := hub_problem(constants.ENDPOINT):
+        yield Check("hub", f"not reachable: {problem}", "warning", local)
     else:
-        try:
-            urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=HUB_S).close()
-            yield Check("hub", "reachable", "ok")
-        except urllib.error.HTTPError:  # it answered
-            yield Check("hub", "reachable", "ok")
-        except OSError as error:
-            yield Check("hub", f"not reachable: {getattr(error, 'reason', error)}", "warning", local)
+        yield Check("hub", "reachable", "ok")
     yield Check("hub cache", constants.HF_HUB_CACHE, "ok")
     yield Check("hub token", "present" if get_token() else "none", "ok")
 

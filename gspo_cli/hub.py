@@ -15,7 +15,7 @@ def prepare_hub() -> None:
     """
     from huggingface_hub import constants
 
-    if not constants.HF_HUB_OFFLINE and not _reachable(constants.ENDPOINT):
+    if not constants.HF_HUB_OFFLINE and hub_problem(constants.ENDPOINT):
         constants.HF_HUB_OFFLINE = True
         _tell_datasets()
 
@@ -28,11 +28,12 @@ def _tell_datasets() -> None:
 
 
 @cache
-def _reachable(endpoint: str) -> bool:
+def hub_problem(endpoint: str) -> str | None:
+    """Why the hub does not answer; None if it does."""
     from huggingface_hub import get_session
 
     try:
         get_session().head(endpoint, timeout=TIMEOUT_S)
-    except Exception:  # the session's library and its errors differ between versions
-        return False
-    return True
+    except Exception as error:  # the session's library and its errors differ between versions
+        return str(error) or type(error).__name__
+    return None

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "recipe": {"config", "errors", "plugins"},
     "plugins": {"errors"}, "events": {"errors"}, "sanitize": set(), "distributed": {"errors"},
     "rows": {"errors", "runlog"}, "hub": set(),
-    "doctor": {"errors", "sandbox"},
+    "doctor": {"errors", "hub", "sandbox"},
     "algorithms": {"types", "errors"},
     "rewards": BASE | {"rows", "sandbox"},
     "sandbox": BASE,

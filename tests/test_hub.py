@@ -38,12 +38,12 @@ def test_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, server: str, the
     import datasets.config
     from huggingface_hub import constants
 
-    hub._reachable.cache_clear()
+    hub.hub_problem.cache_clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", server if there else "http://127.0.0.1:9")  # the discard port: closed
     for _ in range(2):
         hub.prepare_hub()
         assert constants.HF_HUB_OFFLINE is datasets.config.HF_HUB_OFFLINE is (not there)
-    assert hub._reachable.cache_info().misses == 1
-    hub._reachable.cache_clear()
+    assert hub.hub_problem.cache_info().misses == 1
+    hub.hub_problem.cache_clear()

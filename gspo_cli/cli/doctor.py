@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,7 +51,7 @@ def doctor(
     if model is not None:
         checks.append(_check_model(model))
     if json_:
-        console.print_json(check.as_dict() for check in checks)
+        console.print_json(map(asdict, checks))
     else:
         table = console.table("check", "found", "verdict", "fix")
         for column in table.columns:

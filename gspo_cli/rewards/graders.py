@@ -17,8 +17,7 @@ from typing import Any
 from gspo_cli.errors import GspoError, nearest
 from gspo_cli.rewards.code.code_tests import BadTests, CodeTests, parse_tests
 from gspo_cli.rewards.code.grading import SharedTests, Work, grade_all
-from gspo_cli.rewards.math.aime import grade_aime
-from gspo_cli.rewards.math.grade import grade_math, grade_number
+from gspo_cli.rewards.math.grade import grade_aime, grade_math, grade_number
 from gspo_cli.rewards.verdict import Verdict
 from gspo_cli.rows import read_lines
 from gspo_cli.sandbox.choose import ANY_SANDBOX, SandboxChoice, open_sandbox

@@ -4,20 +4,60 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gspo_cli.sandbox.contract import Job, Limits, job_environment
 from gspo_cli.sandbox.machine import Interpreter
 from gspo_cli.sandbox.memory import seccomp_filter
 from gspo_cli.sandbox.process import Process, ProcessSet
-from gspo_cli.sandbox.process_limit import ProcessLimit
 
 FILTER = ""  # the descriptor of the filter of system calls, which has no path
 JOB, SITE = "/opt/job", "/opt/site"
-PASSWD = b"candidate:x:65534:65534::/tmp:/bin/false\n"
+NOBODY = "65534"
+PASSWD = f"candidate:x:{NOBODY}:{NOBODY}::/tmp:/bin/false\n".encode()
 # When memory runs out, the kernel kills programs before us. Another user may reopen its pipes too, as /dev/stdin.
 LAUNCH = 'echo 1000 > /proc/self/oom_score_adj; chmod a+rw /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2; exec "$@"'
 MASKED = ("acpi", "kcore", "keys", "key-users", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats")
+
+
+@dataclass(frozen=True)
+class User:
+    """The user as whom programs run, and so the limit on their processes.
+
+    Root keeps rights within a user namespace: the files of /proc belong to it, and the kernel's limit on a user's
+    processes (RLIMIT_NPROC) does not bind it. So where we are root, programs run as `nobody`.
+    """
+
+    limit: str = "rlimit"
+    prefix: tuple[str, ...] = ()
+    """Put before the sandbox's command."""
+    places: Mapping[Path, Path] = field(default_factory=dict)
+    """Where the user finds folders that it cannot reach, such as an interpreter in root's home; they are mounted there
+    in front of the sandbox."""
+
+
+def nobody(folders: Iterable[Path] = ()) -> User:
+    """The user `nobody`, who reads `folders`."""
+    hidden = [folder for folder in folders if not _others_reach(folder)]
+    places = {folder: Path(f"/tmp/{number}") for number, folder in enumerate(hidden)}
+    binds = [part for folder, place in places.items() for part in ("--ro-bind", str(folder), str(place))]
+    mounts = ("bwrap", "--dev-bind", "/", "/", "--tmpfs", "/tmp", *binds, "--") if binds else ()
+    switch = ("setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--")
+    return User("rlimit as nobody", (*mounts, *switch), places)
+
+
+def find_user(folders: Iterable[Path]) -> User:
+    """Ourselves, unless we are root."""
+    rows = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
+    # in a container without root's rights, its 0 is another user
+    is_root = os.geteuid() == 0 and any(row.split()[:2] == ["0", "0"] for row in rows)
+    return nobody(folders) if is_root else User()
+
+
+def _others_reach(folder: Path) -> bool:
+    return all(parent.stat().st_mode & 1 for parent in folder.parents) and folder.stat().st_mode & 5 == 5
 
 
 class Bubblewrap:
@@ -25,8 +65,8 @@ class Bubblewrap:
 
     kind = "bwrap"
 
-    def __init__(self, interpreter: Interpreter, limits: Limits, process_limit: ProcessLimit) -> None:
-        self.interpreter, self.limits, self.process_limit = interpreter, limits, process_limit
+    def __init__(self, interpreter: Interpreter, limits: Limits, user: User) -> None:
+        self.interpreter, self.limits, self.user = interpreter, limits, user
         self.no_nested_userns = "--disable-userns" in _bwrap_output("--help")
         self.filter = seccomp_filter()
         self._running = ProcessSet(limits.memory)
@@ -38,7 +78,7 @@ class Bubblewrap:
             descriptors[FILTER] = _memory_file(self.filter)
         try:
             popen = subprocess.Popen(
-                ["/bin/sh", "-c", LAUNCH, "sh", *self.process_limit.prefix, *self.command(job, descriptors)],
+                ["/bin/sh", "-c", LAUNCH, "sh", *self.user.prefix, *self.command(job, descriptors)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 cwd="/", env={"PATH": os.defpath}, pass_fds=tuple(descriptors.values()), start_new_session=True,
             )  # fmt: skip
@@ -68,12 +108,12 @@ class Bubblewrap:
 
     def _python_binds(self) -> list[str]:
         """Binds of the interpreter. They follow the scratch folder, which would hide an interpreter under /tmp."""
-        place = self.process_limit.place
-        parts = ["--ro-bind", str(place(self.interpreter.prefix)), str(self.interpreter.prefix)]
+        places, prefix = self.user.places, self.interpreter.prefix
+        parts = ["--ro-bind", str(places.get(prefix, prefix)), str(prefix)]
         for folder in self.interpreter.hidden:
             parts += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
         for folder in self.interpreter.libraries():
-            parts += ["--ro-bind", str(place(folder)), f"{SITE}/{folder.name}"]
+            parts += ["--ro-bind", str(places.get(folder, folder)), f"{SITE}/{folder.name}"]
         return parts
 
     def facts(self) -> dict[str, object]:
@@ -82,7 +122,7 @@ class Bubblewrap:
             "sandbox_version": _bwrap_output("--version").split()[-1],
             "nested_userns": not self.no_nested_userns,
             "process_limit": True,
-            "process_limit_by": self.process_limit.mechanism,
+            "process_limit_by": self.user.limit,
             "syscall_filter": self.filter is not None,
         }
 

@@ -28,11 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gspo_cli.errors import GspoError
-from gspo_cli.sandbox.bubblewrap import Bubblewrap
+from gspo_cli.sandbox.bubblewrap import Bubblewrap, find_user
 from gspo_cli.sandbox.contract import START_S, Job, Limits, Sandbox, job_environment
 from gspo_cli.sandbox.machine import Interpreter, find_interpreter
 from gspo_cli.sandbox.process import Process, ProcessSet
-from gspo_cli.sandbox.process_limit import find_process_limit
 
 
 class UnsafeLocal:
@@ -101,8 +100,7 @@ def open_sandbox(choice: SandboxChoice = ANY_SANDBOX) -> Sandbox:
         return UnsafeLocal(interpreter, limits)
     if shutil.which("bwrap") is None:
         raise GspoError(NO_SANDBOX, "bubblewrap is not installed", REMEDY)
-    user = find_process_limit((interpreter.prefix, *interpreter.libraries()))
-    sandbox = Bubblewrap(interpreter, limits, user)
+    sandbox = Bubblewrap(interpreter, limits, find_user((interpreter.prefix, *interpreter.libraries())))
     if problem := probe(sandbox):
         sandbox.close()
         raise GspoError(NO_SANDBOX, f"bubblewrap: {problem}", REMEDY)

@@ -22,8 +22,7 @@ from typing import Any
 
 from grading import rewritten
 
-from gspo_cli.rewards.math.aime import grade_aime
-from gspo_cli.rewards.math.grade import grade_math
+from gspo_cli.rewards.math.grade import grade_aime, grade_math
 
 CORPUS = Path(__file__).parents[2] / "tests" / "rewards" / "math" / "answers.jsonl"
 EQUAL_FORMS = 4

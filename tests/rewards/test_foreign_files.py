@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from gspo_cli.errors import GspoError
 from gspo_cli.rewards.code.code_tests import BadTests, parse_tests, unpack_tests
 from gspo_cli.rewards.graders import GRADERS, find_grader, grade_rows, read_rows
-from gspo_cli.rewards.math.aime import grade_aime
 from gspo_cli.rewards.math.extract import extract
-from gspo_cli.rewards.math.grade import grade_number
+from gspo_cli.rewards.math.grade import grade_aime, grade_number
 
 CASES = int(os.environ.get("GSPO_FUZZ_CASES", "150"))
 text = st.text(st.characters(), max_size=40)  # surrogates and controls too
@@ -32,45 +31,10 @@ row = st.fixed_dictionaries(
         "code": values, "tests": values | st.fixed_dictionaries({"inputs": values, "outputs": values}),
     },
 )  # fmt: skip
-line = (
-    st.binary(max_size=60)
-    | row.map(lambda found: json.dumps(found).encode())
-    | st.sampled_from(
-        [
-            b"",
-            b"{",
-            b"[" * 3000,
-            b"{}",
-            b"\xff\xfe",
-            b'{"id": 1e999}',
-            b'{"id": NaN}',
-            b'\xef\xbb\xbf{"id": 1}',
-            b'{"a":' * 3000,
-        ]
-    )
-)
+ODD = [b"", b"{", b"[" * 3000, b"{}", b"\xff\xfe", b'{"id": 1e999}', b'{"id": NaN}', b'\xef\xbb\xbf{"id": 1}']
+line = st.binary(max_size=60) | row.map(lambda found: json.dumps(found).encode()) | st.sampled_from(ODD)
 fuzz = settings(max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-LATEX = [
-    "\\",
-    "boxed{",
-    "}",
-    "{",
-    "$",
-    "text{",
-    "frac",
-    "1",
-    "=",
-    "^",
-    "%",
-    ",",
-    "(",
-    "]",
-    "circ",
-    " cm",
-    "\u0660",
-    "\ud800",
-    "²",
-]
+LATEX = [*"\\{}$1=^%,(]²\u0660\ud800", "boxed{", "text{", "frac", "circ", " cm"]
 
 
 @fuzz

@@ -13,7 +13,6 @@ from fractions import Fraction
 MAX_LENGTH = 100  # characters
 _MAX_EXPONENT = 200
 _MAX_BITS = 4096
-_MAX_DEPTH = 30
 _LARGEST = 1e200
 _TOKEN = re.compile(r"\s*(\d+\.?\d*|\.\d+|\\[A-Za-z]+|\\%|[-+*/^_(){}\[\]!]|e(?![A-Za-z]))")
 _TIMES = ("*", r"\cdot", r"\times")
@@ -37,7 +36,7 @@ def value(text: str) -> Value | None:
     try:
         found = reader.sum()
         return found if not reader.tokens and -_LARGEST < found < _LARGEST else None
-    except (_NoValueError, ArithmeticError):
+    except (_NoValueError, ArithmeticError, RecursionError):
         return None
 
 
@@ -51,16 +50,11 @@ class _Reader:
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens[::-1]
         """Those that are not read yet, the next one last."""
-        self._depth = 0
 
     def sum(self) -> Value:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise _NoValueError
         total = self._product()
         while self._next() in ("+", "-"):
             total = total + self._product() if self._take() == "+" else total - self._product()
-        self._depth -= 1
         return total
 
     def _product(self) -> Value:

@@ -1,4 +1,4 @@
-"""The graders for mathematical answers of any kind (MATH) and for plain numbers (GSM8K).
+"""The graders for mathematical answers of any kind (MATH), plain numbers (GSM8K) and integers from 0 on (AIME).
 
 Reading decides what it can: equal texts, plain numbers, numerals with a base. Only the rest goes to computer algebra,
 and of that only the chosen answer, never the response around it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from math import gcd
+from operator import eq
 from typing import TypeVar
 
 from gspo_cli.rewards.math.algebra import VERIFIER, refused
@@ -40,6 +41,7 @@ _TO = re.compile(r"(?<=[0-9}])\s*\\text\s*\{\s*to\s*\}\s*(?=[0-9\\])")
 _HOUR = re.compile(r"([01]?[0-9]|2[0-4])\s*:\s*([0-5][0-9])")
 _ONE_POINT = re.compile(r"[(\[][^()\[\]]*,[^()\[\]]*[)\]]")
 
+MAX_DIGITS = 12  # of an integer
 
 T = TypeVar("T")
 
@@ -63,6 +65,23 @@ def grade_value(
     if value is None:
         return Verdict("no_answer", False, f"no {what}", answer.text[:MAX_LENGTH], answer.by if answer.text else None)
     return _decided(same(expected, value), what, answer)
+
+
+def grade_aime(response: str, gold: str) -> Verdict:
+    """Whether the response's answer is the integer `gold`; both are read in base 10, leading zeros included.
+
+    Arithmetic of that value (`\\frac{408}{2}`, `2\\cdot 102`) is that integer. Percent, approximations, two numbers, a
+    range, a choice of sign and other bases are `no_answer`.
+    """
+    return grade_value(response, gold, "integer", integer, eq)
+
+
+def integer(text: str) -> int | None:
+    """The integer that a text denotes, apart from typography, units and `x =`."""
+    found = number(text)
+    if found is None or found.percent or found.value.denominator > 1 or re.search(rf"[0-9]{{{MAX_DIGITS + 1}}}", text):
+        return None
+    return int(found.value) if 0 <= found.value < 10**MAX_DIGITS else None
 
 
 def grade_math(response: str, gold: str) -> Verdict:

@@ -89,10 +89,6 @@ def wait_for_none() -> list[str]:
     return list(left.values())
 
 
-def test_the_corpus_is_large() -> None:
-    assert len(CHEATS) + len(FUNCTION_CHEATS) + len(SPY_BODIES) + len(BOMBS) + len(ENDLESS) >= 75
-
-
 @pytest.mark.parametrize("grader", GRADERS)
 def test_no_cheat_passes(sandbox: Sandbox, grader: str) -> None:
     verdicts = grade_all(sandbox, GRADERS[grader], CHEATS, STDIN)
@@ -206,9 +202,7 @@ def test_no_spy_sees_anything(
 
 @pytest.mark.parametrize("grader", GRADERS)
 def test_bombs_are_stopped(sandbox: Sandbox, grader: str) -> None:
-    assert sandbox.facts()["process_limit"] or os.geteuid() == 0
-    bombs = {n: p for n, p in BOMBS.items() if sandbox.facts()["process_limit"] or n not in ("processes", "threads")}
-    bombs = {name: f"import io\n{program}" for name, program in bombs.items()}
+    bombs = {name: f"import io\n{program}" for name, program in BOMBS.items()}
     verdicts = grade_all(sandbox, GRADERS[grader], bombs, CodeTests(("1\n",), ("stopped",)))
     assert {name: v for name, v in verdicts.items() if not v.passed} == {}
     assert wait_for_none() == []

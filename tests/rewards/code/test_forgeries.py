@@ -10,21 +10,27 @@ import json
 import random
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from gspo_cli.rewards.code import official as official_module
 from gspo_cli.rewards.code.code_tests import CodeTests
+from gspo_cli.rewards.code.harness.channel import LENGTHS
 from gspo_cli.rewards.code.harness_process import FORGED
-from gspo_cli.rewards.code.official import grade_official
+from gspo_cli.rewards.code.official import Rules, grade_official
 from gspo_cli.rewards.code.outputs import NoTruth, read_value, same_value
 from gspo_cli.rewards.code.script import CheckedTests, grade_checked, grade_script
 from gspo_cli.rewards.verdict import ProgramVerdict
 from gspo_cli.sandbox.choose import UnsafeLocal
 from gspo_cli.sandbox.contract import Limits, Sandbox
 from gspo_cli.sandbox.machine import find_interpreter
+from gspo_cli.sandbox.process import PipeClosed
 
 GRADERS = {"official": grade_official, "script": grade_script}
 ENCODER = """
@@ -54,21 +60,8 @@ class Solution:
         return 0
 """
 EXPECTED = [
-    0,
-    1,
-    -1,
-    0.5,
-    "x",
-    True,
-    None,
-    [],
-    {},
-    [1, 2],
-    {"a": 1, "b": 2},
-    10**400,
-    float("nan"),
-    float("inf"),
-    [[3]],
+    *(0, 1, -1, 0.5, "x", True, None, 10**400, float("nan"), float("inf")),
+    *([], {}, [1, 2], {"a": 1, "b": 2}, [[3]]),
 ]
 RANDOM = random.Random(1)
 VALUES: dict[str, Any] = {
@@ -112,6 +105,13 @@ VALUES: dict[str, Any] = {
     "not-a-number": float("nan"),
     "half a character": "\ud800",
 }
+
+
+def frame(head: bytes, body: bytes = b"") -> bytes:
+    return LENGTHS.pack(len(head), len(body)) + head + body
+
+
+OK = b'{"status": "ok"}'
 BODIES: dict[str, bytes] = {
     "nothing": b"",
     "no UTF-8": b"\xff\xfe",
@@ -125,30 +125,34 @@ BODIES: dict[str, bytes] = {
     "two values": b"0 0",
     "a zero byte": b"\x00",
 }
+CONVERSATIONS: dict[str, bytes] = {
+    "a status that is a list": frame(b'{"status": []}'),
+    "a status that is an object": frame(b'{"status": {"ok": 1}}'),
+    "no status": frame(b"{}"),
+    "accepted": frame(b'{"status": "accepted", "passed": true, "verdict": "accepted"}'),
+    "a header that is a list": frame(b'["status"]'),
+    "a header that is a number": frame(b"1"),
+    "a header of a deep list": frame(b"[" * 60000),
+    "a header with a long integer": frame(b'{"status": ' + b"9" * 60000 + b"}"),
+    "a header without UTF-8": frame(b"\xff"),
+    "a header beyond its size": LENGTHS.pack(1 << 31, 0),
+    "a body beyond its size": LENGTHS.pack(16, 1 << 31) + OK,
+    "half a frame": frame(OK, b"0")[:9],
+    "half a length": b"\0\0",
+    "two answers": frame(OK, b"1") + frame(OK, b"0"),
+    "many answers": frame(OK, b"1") * 100,
+    "an error that is an object": frame(b'{"status": "runtime_error", "error": {"a": [1]}}'),
+    "an error that is a deep list": frame(b'{"status": "runtime_error", "error": ' + b"[" * 400 + b"]" * 400 + b"}"),
+    "a load that fails late": frame(b'{"status": "loaded"}'),
+    "an unprintable that is a list": frame(b'{"status": "ok", "unprintable": [1]}', b'"?"'),
+    **{name: frame(OK, body) for name, body in BODIES.items()},
+}
+"""What follows the harness's hello, or its `loaded`."""
 ACTIONS: dict[str, str] = {
-    "a status that is a list": """write(frame(b'{"status": []}'))""",
-    "a status that is an object": """write(frame(b'{"status": {"ok": 1}}'))""",
-    "no status": """write(frame(b'{}'))""",
-    "accepted": """write(frame(b'{"status": "accepted", "passed": true, "verdict": "accepted"}'))""",
-    "a header that is a list": """write(frame(b'["status"]'))""",
-    "a header that is a number": """write(frame(b'1'))""",
-    "a header of a deep list": """write(frame(b'[' * 60000))""",
-    "a header with a long integer": """write(frame(b'{"status": ' + b'9' * 60000 + b'}'))""",
-    "a header without UTF-8": """write(frame(b'\\xff'))""",
-    "a header beyond its size": """write(struct.pack("!II", 1 << 31, 0))""",
-    "a body beyond its size": """write(struct.pack("!II", 16, 1 << 31) + OK)""",
-    "half a frame": """write(frame(OK, b"0")[:9]); os._exit(0)""",
-    "half a length": """write(b"\\0\\0"); os._exit(0)""",
-    "two answers": """write(frame(OK, b"1") + frame(OK, b"0"))""",
-    "many answers": """write(frame(OK, b"1") * 100); os._exit(0)""",
+    "an answer": """write(frame(OK, b"1"))""",
     "an answer after the end": """
         if __import__("posix").fork() == 0:
             import time; time.sleep(0.2); write(frame(OK, b"1")); os._exit(0)""",
-    "an error that is an object": """write(frame(b'{"status": "runtime_error", "error": {"a": [1]}}'))""",
-    "an error that is a deep list": """
-        write(frame(b'{"status": "runtime_error", "error": ' + b'[' * 400 + b']' * 400 + b'}'))""",
-    "a load that fails late": """write(frame(b'{"status": "loaded"}'))""",
-    "an unprintable that is a list": """write(frame(b'{"status": "ok", "unprintable": [1]}', b'"?"'))""",
     "a closed channel": """os.closerange(40, 64)""",
     "an atexit that answers": """
         import atexit
@@ -170,12 +174,12 @@ def local() -> Iterator[Sandbox]:
     opened.close()
 
 
-def grade(sandbox: Sandbox, grader: str, program: str, tests: CodeTests) -> ProgramVerdict:
+def cheaply(judge: Callable[[], ProgramVerdict]) -> ProgramVerdict:
     """The verdict, once the grader is known to have spent little on it."""
     tracemalloc.start()
     start = time.thread_time()
     try:
-        verdict = GRADERS[grader](sandbox, program, tests)
+        verdict = judge()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -186,6 +190,38 @@ def grade(sandbox: Sandbox, grader: str, program: str, tests: CodeTests) -> Prog
 
 REJECTED = ("wrong_answer", "runtime_error", "runner_error", "time_limit")
 NEVER = CodeTests(("11", "12"), ('"7f3a"', '"91c0"'), "solve")
+
+
+class Forger:
+    """In place of a process: its channel holds these bytes and then ends."""
+
+    stopped = ""
+
+    def __init__(self, channel: bytes) -> None:
+        self.left = channel
+
+    def write(self, _data: bytes, _deadline: float) -> None:
+        """Nobody reads it."""
+
+    def read(self, size: int, _deadline: float) -> bytes:
+        part, self.left = self.left[:size], self.left[size:]
+        if len(part) < size:
+            raise PipeClosed
+        return part
+
+    def cpu_wait_s(self) -> float:
+        return 0.0
+
+
+def judged(channel: bytes, tests: CodeTests) -> list[ProgramVerdict]:
+    """The verdicts on what stands on the channel, at the load and at the first test, as an official test and alone."""
+    official = Rules("official", cpu_s=9, limit_s=1, silence_s=9, total_s=9)
+    script = replace(official, silent="time_limit", broken="runtime_error", plain=True)
+    return [
+        official_module._run_tests(Forger(start + channel), "", tests, rules)  # type: ignore[arg-type]
+        for start in (b"", frame(b'{"status": "loaded"}'))
+        for rules in (official, script)
+    ]
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -205,24 +241,45 @@ def test_a_patched_encoder_passes_nothing(local: Sandbox, grader: str) -> None:
     for name in ("a format of struct that yields true", "a format of struct that allocates", "a fraction by zero",
                  "a decimal that is none", "a complex too large", "a fraction with huge terms"):  # fmt: skip
         program = ENCODER.replace("{value}", repr(VALUES[name]))
-        verdict = grade(local, grader, program, number)
+        verdict = cheaply(lambda program=program: GRADERS[grader](local, program, number))  # type: ignore[misc]
         assert verdict.verdict in REJECTED, name
 
 
-@pytest.mark.parametrize("grader", GRADERS)
-@pytest.mark.parametrize("name", BODIES)
-def test_a_forged_body_is_no_answer(local: Sandbox, grader: str, name: str) -> None:
-    tests = CodeTests(("11", "12"), (json.dumps([[1]] * 40_000), "2"), "solve")
-    program = WRITER.replace("ACTION", f"write(frame(OK, {BODIES[name]!r}))")
-    found = grade(local, grader, program, tests)
-    assert found.verdict in REJECTED
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_a_forged_conversation_is_no_answer(name: str) -> None:
+    long = CodeTests(("11", "12"), (json.dumps([[1]] * 40_000), "2"), "solve")
+    for tests in (NEVER, long, replace(NEVER, fn_name=None)):
+        for verdict in judged(CONVERSATIONS[name], tests):
+            assert verdict.verdict in REJECTED
+        cheaply(lambda tests=tests: judged(CONVERSATIONS[name], tests)[-1])  # type: ignore[misc]
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.sampled_from("ltdscDFinaoh"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=9,
+)
+statuses = st.sampled_from(["ok", "loaded", "runtime_error", "time_limit", "output_limit"])
+headers = anything | st.fixed_dictionaries({"status": statuses}, optional={"error": anything, "unprintable": anything})
+frames = st.builds(
+    frame,
+    st.binary(max_size=20) | headers.map(lambda header: json.dumps(header).encode()),
+    st.binary(max_size=20) | anything.map(lambda body: json.dumps(body).encode()),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(frames | st.binary(max_size=20), max_size=4).map(b"".join))
+def test_no_bytes_at_all_are_an_answer(channel: bytes) -> None:
+    for tests in (NEVER, replace(NEVER, fn_name=None), CodeTests(("1",), ('[["7f3a", 2.5], {"a": 1e99}]',), "solve")):
+        assert all(verdict.verdict in REJECTED for verdict in judged(channel, tests))
 
 
 @pytest.mark.parametrize("grader", GRADERS)
 @pytest.mark.parametrize("name", ACTIONS)
-def test_a_forged_conversation_is_no_answer(local: Sandbox, grader: str, name: str) -> None:
+def test_a_program_that_answers_for_the_harness_is_no_answer(local: Sandbox, grader: str, name: str) -> None:
     program = WRITER.replace("ACTION", ACTIONS[name].strip())
-    assert grade(local, grader, program, NEVER).verdict in REJECTED
+    assert cheaply(lambda: GRADERS[grader](local, program, NEVER)).verdict in REJECTED
 
 
 WORDS = ["\ud800", "\x1b[2J", "[/red][bold", "\x00", "\u202e", "[link=http://x]"]

@@ -52,23 +52,9 @@ def differences(sandbox: Sandbox, rows: Sequence[dict[str, Any]], key: str, grad
     }
 
 
-def comparable() -> bool:
-    """Another Python has other messages, limits and syntax, so other verdicts at the edges."""
-    return find_interpreter().version.startswith("3.11.")
-
-
 @pytest.mark.slow
 def test_official_verdicts_on_programs_of_our_own(sandbox: Sandbox) -> None:
-    rows = read(OWN)
-    assert len(rows) > 400 and len({row["verdict"] for row in rows}) == 4
-    if not comparable():
-        pytest.skip(f"recorded with Python 3.11, this is {find_interpreter().version}")
-    assert differences(sandbox, rows[::8], "verdict", "official") == {}
-
-
-@pytest.mark.slow
-def test_official_verdicts_on_all_programs_of_our_own(sandbox: Sandbox) -> None:
-    if not comparable():
+    if not find_interpreter().version.startswith("3.11."):  # others have other messages, limits and syntax
         pytest.skip(f"recorded with Python 3.11, this is {find_interpreter().version}")
     assert differences(sandbox, read(OWN), "verdict", "official") == {}
 
@@ -143,11 +129,6 @@ SCRIPT = [
 def test_what_the_script_grader_demands(sandbox: Sandbox) -> None:
     rows = [row | {"verdict": verdict} for row, verdict in SCRIPT]
     assert differences(sandbox, rows, "verdict", "script") == {}
-
-
-def test_the_graders_differ_where_only_a_real_process_has_what_the_program_needs(sandbox: Sandbox) -> None:
-    row = stdin("print(open(0).read().strip())")
-    assert graded(sandbox, "script", [row])[0].passed and not graded(sandbox, "official", [row])[0].passed
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gspo_cli.rewards.math.aime import grade_aime
+from gspo_cli.rewards.math.grade import grade_aime
 
 RIGHT = r"""
 \boxed{204} | \boxed{204.} | \boxed{+204} | \boxed{000204} | \boxed{204.000} | \fbox{204} | \boxed {204}

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gspo_cli.rewards.math.aime import grade_aime
-from gspo_cli.rewards.math.grade import grade_math
-from gspo_cli.rewards.verdict import Verdict
+from gspo_cli.rewards.math.grade import grade_aime, grade_math
+from gspo_cli.rewards.verdict import GRADER_ERROR
 
 CORPUS = Path(__file__).with_name("answers.jsonl")
 WIDE = Path(__file__).with_name("answers_wide.jsonl")
@@ -51,28 +50,17 @@ def real_golds(folder: Path) -> list[str]:
     return sorted({str(json.loads(line)["answer"]) for line in lines})
 
 
-def judge(answer: str, gold: str) -> Verdict:
-    """The verdict; asked again where a busy machine left math-verify no time."""
-    verdict = grade_math(f"\\boxed{{{answer}}}", gold)
-    for _ in range(4):
-        if verdict.verdict != "grader_error":
-            break
-        verdict = grade_math(f"\\boxed{{{answer}}}", gold)
-    return verdict
-
-
 def right(answer: str, gold: str) -> bool | None:
-    return judge(answer, gold).passed
+    return grade_math(f"\\boxed{{{answer}}}", gold).passed
 
 
-@pytest.mark.parametrize(("file", "least"), [(CORPUS, 800), pytest.param(WIDE, 1200, marks=pytest.mark.slow)])
-def test_the_corpus_is_judged_as_labelled(file: Path, least: int) -> None:
+@pytest.mark.parametrize("file", [CORPUS, pytest.param(WIDE, marks=pytest.mark.slow)])
+def test_the_corpus_is_judged_as_labelled(file: Path) -> None:
     rows = corpus(file)
-    assert len(rows) >= least and len({(row["gold"], row["answer"]) for row in rows}) == len(rows)
-    found = [(row, judge(row["answer"], row["gold"])) for row in rows]
-    assert [(row["gold"], row["answer"]) for row, verdict in found if verdict.passed and not row["equal"]] == []
-    assert [(row["gold"], row["answer"]) for row, verdict in found if not verdict.passed and row["equal"]] == []
-    assert [row for row, verdict in found if verdict.verdict == "grader_error"] == []
+    assert len({(row["gold"], row["answer"]) for row in rows}) == len(rows)
+    found = [(row, grade_math(f"\\boxed{{{row['answer']}}}", row["gold"])) for row in rows]
+    wrong = [(row, v) for row, v in found if v.passed != row["equal"] or v.verdict == GRADER_ERROR]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("tail", [*DENIED, *SCALED])
@@ -185,24 +173,12 @@ def test_fractions_are_equal_by_their_values(top: int, bottom: int, factor: int,
     assert right(f"\\dfrac{{{other}}}{{{under}}}", gold) == (Fraction(other, under) == Fraction(top, bottom))
 
 
-@given(st.data(), st.sampled_from(GOLDS))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_mutation_is_refused(data: st.DataObject, gold: str) -> None:
-    check_unequal(data, gold)
+@pytest.fixture(params=["chosen", "real"])
+def golds(request: pytest.FixtureRequest) -> list[str]:
+    return GOLDS if request.param == "chosen" else real_golds(request.getfixturevalue("shared_data"))
 
 
-@given(st.sampled_from(GOLDS), st.lists(st.sampled_from(WRAPPED), max_size=2))
-@settings(max_examples=100, deadline=None)
-def test_typography_is_accepted(gold: str, wrappers: list[str]) -> None:
-    answer = gold
-    for wrapper in wrappers:
-        answer = wrapper.format(answer)
-    assert right(answer, gold), (gold, answer)
-
-
-def test_mutations_of_real_golds_are_refused(shared_data: Path) -> None:
-    golds = real_golds(shared_data)
-
+def test_a_mutation_is_refused(golds: list[str]) -> None:
     @given(st.data(), st.sampled_from(golds))
     @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def each(data: st.DataObject, gold: str) -> None:
@@ -211,7 +187,7 @@ def test_mutations_of_real_golds_are_refused(shared_data: Path) -> None:
     each()
 
 
-def test_real_golds_in_other_typography_are_accepted(shared_data: Path) -> None:
-    golds = real_golds(shared_data)
+def test_typography_is_accepted(golds: list[str]) -> None:
     wrong = [(gold, wrapper) for gold in golds for wrapper in WRAPPED if not right(wrapper.format(gold), gold)]
-    assert wrong == []
+    twice = [(gold, wrapper) for gold in GOLDS for wrapper in WRAPPED if not right(wrapper.format(f"${gold}$"), gold)]
+    assert wrong + twice == []

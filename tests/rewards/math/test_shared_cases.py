@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from gspo_cli.rewards.math.aime import grade_aime, integer
 from gspo_cli.rewards.math.algebra import refused
-from gspo_cli.rewards.math.grade import grade_math, grade_number
+from gspo_cli.rewards.math.grade import grade_aime, grade_math, grade_number, integer
 from gspo_cli.rewards.math.typography import tidy
 from gspo_cli.rewards.verdict import Verdict
 
