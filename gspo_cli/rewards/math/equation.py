@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from gspo_cli.rewards.math.arithmetic import same_value, value
 
-_SIGN = re.compile(r"\\equiv(?![A-Za-z])|≡|=")
-_ABOUT = re.compile(r"\\(?:approx|simeq|doteq)(?![A-Za-z])|≈|≃")
+SIGN = re.compile(r"\\equiv(?![A-Za-z])|=")
+_ABOUT = re.compile(r"\\(?:approx|simeq|doteq)(?![A-Za-z])")
 DOUBT = re.compile(
     r"\b(?:not|no(?!\.)|never|nor|n?either|hardly|doubt|unlikely|wrong|incorrect|false|whether|unless|nobody|denie[sd]|deny|cannot)\b"
     r"|n['\u2019]t\b",
@@ -51,7 +51,7 @@ def is_unsolved(text: str) -> bool:
     """Whether a tidied answer is an equation in one unknown that is not solved for it, such as `2x = 3`, `x^2 = 3`,
     `3 = \\sqrt{x}` or `x = x + 1`. An expression in several letters (`m+n = 3`) is a name."""
     plain = _GREEK.sub(lambda match: _LETTER_OF[match[1]], text)
-    *left, right = [part.strip() for part in _SIGN.split(plain)]
+    *left, right = [part.strip() for part in SIGN.split(plain)]
     if not left:
         return False
     if DOUBT.search(left[0]) or _NO_NAME.search(left[0]):
@@ -87,7 +87,7 @@ def contradicts(text: str) -> bool:
     if _ABOUT.search(text):
         pieces = [part.strip() for part in _ABOUT.split(text)]
         return any(map(contradicts, pieces)) or any(not _is_about(one, other) for one, other in pairwise(pieces))
-    parts = [(part.strip(), found) for part in _SIGN.split(text) if (found := value(part)) is not None]
+    parts = [(part.strip(), found) for part in SIGN.split(text) if (found := value(part)) is not None]
     return any(not (same_value(parts[0][1], found) or _rounded(parts[0][0], part)) for part, found in parts[1:])
 
 
@@ -107,7 +107,7 @@ def approximation(text: str) -> tuple[str, str] | None:
 
 def _is_about(one: str, other: str) -> bool:
     """Whether `other` is a numeral to which the value of `one` rounds, or of which it is the beginning."""
-    left = _SIGN.split(one)[-1].strip()
+    left = SIGN.split(one)[-1].strip()
     if not left or is_label(left):
         return True
     shown, exact = _NUMERAL.fullmatch(other), value(left)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from gspo_cli.rewards.math.algebra import VERIFIER, refused
 from gspo_cli.rewards.math.choice import chosen
-from gspo_cli.rewards.math.equation import approximation, contradicts, is_unsolved
+from gspo_cli.rewards.math.equation import SIGN, approximation, contradicts, is_unsolved
 from gspo_cli.rewards.math.extract import Extracted, extract
 from gspo_cli.rewards.math.guard import unlike, unreadable
 from gspo_cli.rewards.math.normalize import (
@@ -33,7 +33,7 @@ from gspo_cli.rewards.math.typography import closes, tidy
 from gspo_cli.rewards.math.units import differ, open_wrappers, without_noun
 from gspo_cli.rewards.verdict import GRADER_ERROR, Verdict
 
-_CHOICE = re.compile(r"\\(?:pm|mp)(?![A-Za-z])|[±∓]")
+_CHOICE = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 _NAME = re.compile(r"(?:\\?[A-Za-z]+|[\s'(){},_]|\\[{}]|(?<=_)[0-9]|(?<=_\{)[0-9])+")
 _SET = re.compile(r"\\\{.*\\\}", re.DOTALL)
 _TIME = re.compile(r"([0-9]{1,2})(?::([0-9]{2}))?\s*(?:([ap])\s*\.?\s*m\.?)?")
@@ -153,7 +153,7 @@ def _decide_by_reading(text: str, gold: str) -> tuple[bool, str] | None:
         number(gold) or number(without_noun(gold)) or in_words(gold),
         number(text) or in_words(text),
     )
-    both_equations = all(re.search(r"=|\\equiv(?![A-Za-z])|≡", side) for side in (gold, text))  # y = 5 is not x = 5
+    both_equations = SIGN.search(gold) and SIGN.search(text)  # y = 5 is not x = 5
     if gold_base and text_base:
         return gold_base == text_base, "base"
     if gold_base and gold_base[1] != "10":  # computer algebra would read the digits alone

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from gspo_cli.rewards.math.arithmetic import value
-from gspo_cli.rewards.math.equation import contradicts, is_unsolved
+from gspo_cli.rewards.math.equation import SIGN, contradicts, is_unsolved
 from gspo_cli.rewards.math.rewrite import with_sums
 from gspo_cli.rewards.math.typography import closes, tidy
 from gspo_cli.rewards.math.units import WRAPPER, differ, split_units, unit_of
@@ -96,10 +96,9 @@ MAX_LENGTH = 300  # characters
 
 _WRAPPERS = re.compile(rf"{WRAPPER}(?=\{{)")
 _COMPARISON = re.compile(
-    r"[<>≤≥≠±∓]|!=|/=|\\not(?![A-Za-z])|\\(?:le|leq|leqslant|ge|geq|geqslant|ne|neq|lt|gt|pm|mp)(?![A-Za-z])"
+    r"[<>]|!=|/=|\\not(?![A-Za-z])|\\(?:le|leq|leqslant|ge|geq|geqslant|ne|neq|lt|gt|pm|mp)(?![A-Za-z])"
 )
 _SEVERAL = re.compile(r"[,;]|\\(?:lor|vee|land|wedge)(?![A-Za-z])|\b(?:or|and)\b")
-_EQUIVALENT = re.compile(r"\\equiv(?![A-Za-z])|≡")
 _TEXT = re.compile(r"\\(?:text[a-z]*|mbox)\s*\{")
 _FULL_STOP = re.compile(r"(?<!\.)\.{1,2}\s*$|\s+$")  # three are an ellipsis
 _SIDE_BY_SIDE = re.compile(r"[0-9][\s{}]*(?:\\?\$|\\(?:boxed|fbox)(?![A-Za-z]))[\s{}$]*[0-9]")
@@ -111,7 +110,7 @@ _BASE_TEN = re.compile(r"\s*_(?:\{10\}|10)\s*\.?$")
 def right_side(text: str) -> str:
     """What follows the last `=` or `\\equiv` of a tidied equation or chain of equations; any other text unchanged, and
     so is an equation that is false, or that is not solved for its unknown."""
-    left, sign, right = _EQUIVALENT.sub("=", text).rpartition("=")
+    left, sign, right = SIGN.sub("=", text).rpartition("=")
     if not sign or _COMPARISON.search(text):
         return text
     outside = re.sub(r"\([^()]*\)", "", left)

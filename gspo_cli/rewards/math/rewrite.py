@@ -16,11 +16,10 @@ _DEGREES = re.compile(
 )
 _NATURAL_LOG = re.compile(r"\\log\s*_\s*\{?\s*(?:\\mathrm\s*\{\s*e\s*\}|e)(?![A-Za-z])\s*\}?")
 _OR = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*or\s*\}|\\(?:lor|vee)(?![A-Za-z])|\bor\b")
-_RELATION = re.compile(r"(\\(?:leqslant|leq|le|lt|geqslant|geq|ge|gt)(?![A-Za-z])|[<>≤≥])")
+_RELATION = re.compile(r"(\\(?:leqslant|leq|le|lt|geqslant|geq|ge|gt)(?![A-Za-z])|[<>])")
 _STRICT = ("<", ">", r"\lt", r"\gt")
 _AND = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*and\s*\}|\band\b")
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi))\s*=\s*([^=<>]+?)\s*")
-_EQUIVALENT = re.compile(r"\\equiv(?![A-Za-z])|≡")
 _MIXED = re.compile(  # not `x^2\frac{1}{2}` or `a_1\frac{1}{2}`
     r"(?<![\d.^_}A-Za-z\\])(?P<whole>\d{1,9})\s*(?P<part>\\frac\{\s*(?P<top>\d{1,9})\s*\}\{\s*(?P<bottom>\d{1,9})\s*\})(?!\s*[\^!])"
 )
@@ -31,7 +30,7 @@ _BUILDER = re.compile(
     r"\\\{\s*(?P<name>[A-Za-z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\(?:mid|vert)(?![A-Za-z])|\||:)"
     rf"(?P<condition>(?:(?![A-Za-z]|\\[{{}}]).|{_WORD_OF_CONDITION}|(?P=name)(?![A-Za-z]))+)\\\}}"
 )
-_NOT_EQUAL = re.compile(r"\\neq?(?![A-Za-z])|≠|!=")
+_NOT_EQUAL = re.compile(r"\\neq?(?![A-Za-z])|!=")
 _REAL = re.compile(r"[A-Za-z]\s*\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*,")
 _MODULUS = re.compile(
     r"\(?\s*\\(?:[bp]?mod(?![A-Za-z])|(?:text|mathrm)\s*\{\s*\(?\s*mod\s*\})\s*(?:\{(?P<braced>[^{}]*)\}|(?P<digits>\d+))\s*\)?"
@@ -52,7 +51,7 @@ def rewrite(text: str) -> str:
         text = _DEGREES.sub(lambda match: rf"(\frac{{{match['number']}\pi}}{{180}})", text)
     text = as_two(with_sums(text))
     text = _COMMAS.sub("", _NATURAL_LOG.sub(r"\\ln ", text))
-    return as_shares(_EQUIVALENT.sub("=", text))
+    return as_shares(re.sub(r"\\equiv(?![A-Za-z])", "=", text))
 
 
 def as_two(text: str) -> str:
@@ -178,7 +177,7 @@ def _interval(text: str) -> tuple[str, str] | None:
 
 
 def _is_less(sign: str) -> bool:
-    return sign in "<≤" or sign.startswith(r"\l")
+    return sign == "<" or sign.startswith(r"\l")
 
 
 def as_points(gold: str, answer: str) -> tuple[str, str] | None:

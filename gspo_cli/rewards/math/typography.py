@@ -34,11 +34,8 @@ _COMMAND_RULES = [
     (rf"{_PAIRS}\\(?:[,!]|(?:left|right)(?:\.|{_END}))", r"\g<rows>"),
     (r"^\s+|\s+$", ""),
     (r"^\\\(\s*(.*?)\s*\\\)$", r"\1"),
-    (r"^\\\[\s*(.*?)\s*\\\]$", r"\1"),
     (rf"\\lbrace{_END}", r"\\{"),
     (rf"\\rbrace{_END}", r"\\}"),
-    (rf"\\lbrack{_END}", "["),
-    (rf"\\rbrack{_END}", "]"),
     (rf"\\bigcup{_END}", r"\\cup"),
     (rf"\\varnothing{_END}", r"\\emptyset"),
     (rf"\\colon{_END}", ":"),
@@ -72,6 +69,7 @@ _LATEX = {
     "\u2212": "-", "\uff0d": "-", "\ufe63": "-", "\u2044": "/", "\u2215": "/", "\u221e": r"\infty ", "\u222a": r"\cup ",
     "\u2229": r"\cap ", "\u2205": r"\emptyset ", "\u03c0": r"\pi ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ",
     "\u2219": r"\cdot ", "\u00d7": r"\times ", "\u2234": r"\therefore ", "\u21d2": r"\Rightarrow ",
+    "±": r"\pm ", "∓": r"\mp ", "≡": r"\equiv ", "≈": r"\approx ", "≃": r"\simeq ", "≠": r"\ne ", "≤": r"\le ", "≥": r"\ge ",
 }  # fmt: skip
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"

@@ -50,7 +50,17 @@ class Channel:
         return b"".join(parts)
 
 
-def silence() -> None:
+def greet() -> tuple[Channel, dict[str, Any], str]:
+    """(the channel, the first header, the program), after a hello; from then on the standard streams are empty."""
+    sys.set_int_max_str_digits(MAX_DIGITS)
+    channel = Channel()
+    channel.send({"hello": sys.version.split()[0]})
+    header, source = channel.receive()
+    _silence()
+    return channel, header, source.decode("utf-8", "surrogatepass")
+
+
+def _silence() -> None:
     """Empty the standard streams, as in the official evaluator's worker."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

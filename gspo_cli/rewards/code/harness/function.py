@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from gspo_cli.rewards.code.harness import candidate
-from gspo_cli.rewards.code.harness.channel import Channel, Encoder, silence
+from gspo_cli.rewards.code.harness.channel import Encoder, greet
 
 # Bound now: the program may replace what these modules hold.
 _dumps, _loads, _exit = json.dumps, json.loads, os._exit
@@ -18,13 +18,9 @@ _dumps, _loads, _exit = json.dumps, json.loads, os._exit
 
 def main() -> None:
     """Hello, program, arguments, one result."""
-    sys.set_int_max_str_digits(50_000)
-    channel = Channel()
-    channel.send({"hello": sys.version.split()[0]})
-    header, source = channel.receive()
-    silence()
+    channel, header, program = greet()
     try:
-        method = load(source.decode("utf-8", "surrogatepass"), header["fn_name"])
+        method = load(program, header["fn_name"])
         channel.send({"status": "loaded"})
         _, text = channel.receive()
         arguments = [_loads(line) for line in text.decode("utf-8", "surrogatepass").split("\n")]

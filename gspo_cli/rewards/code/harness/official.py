@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from gspo_cli.rewards.code.harness import candidate
-from gspo_cli.rewards.code.harness.channel import Channel, Encoder, silence
+from gspo_cli.rewards.code.harness.channel import Encoder, greet
 
 # Bound now: the program may replace what these modules hold.
 _dumps, _loads, _alarm, _exit = json.dumps, json.loads, signal.alarm, os._exit
@@ -33,13 +33,9 @@ def _on_alarm(_signal: int, _frame: object) -> None:
 
 def main() -> None:
     """Hello, program, then test after test until the grader ends this process."""
-    sys.set_int_max_str_digits(50_000)
-    channel = Channel()
-    channel.send({"hello": sys.version.split()[0]})
-    header, source = channel.receive()
-    silence()
+    channel, header, program = greet()
     signal.signal(signal.SIGALRM, _on_alarm)
-    program, name, limit = source.decode("utf-8", "surrogatepass"), header["fn_name"], header["limit_s"]
+    name, limit = header["fn_name"], header["limit_s"]
     candidate.disable_functions(program)
     sys.argv = [""]
     try:
