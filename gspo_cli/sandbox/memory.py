@@ -22,8 +22,8 @@ def held_bytes(family: list[int]) -> int:
     """Bytes that processes and their descendants hold, who join the list; shared pages count repeatedly."""
     resident = 0
     for member in family:
-        with suppress(OSError, IndexError, ValueError):
-            resident += int(Path(f"/proc/{member}/statm").read_text(encoding="ascii").split()[1]) * PAGE
+        resident += _resident(member)
+        with suppress(OSError, ValueError):
             for thread in os.listdir(f"/proc/{member}/task"):
                 family += map(int, Path(f"/proc/{member}/task/{thread}/children").read_text(encoding="ascii").split())
     return resident
@@ -50,6 +50,11 @@ def _proportional(pid: int) -> int:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
         if found := re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE):
             return int(found[1]) * 1024
+    return _resident(pid)
+
+
+def _resident(pid: int) -> int:
+    """Bytes that the process holds, shared ones included; 0 if it has ended."""
     with suppress(OSError, IndexError, ValueError):
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE
     return 0

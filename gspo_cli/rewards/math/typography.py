@@ -69,7 +69,8 @@ _LATEX = {
     "\u2212": "-", "\uff0d": "-", "\ufe63": "-", "\u2044": "/", "\u2215": "/", "\u221e": r"\infty ", "\u222a": r"\cup ",
     "\u2229": r"\cap ", "\u2205": r"\emptyset ", "\u03c0": r"\pi ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ",
     "\u2219": r"\cdot ", "\u00d7": r"\times ", "\u2234": r"\therefore ", "\u21d2": r"\Rightarrow ",
-    "±": r"\pm ", "∓": r"\mp ", "≡": r"\equiv ", "≈": r"\approx ", "≃": r"\simeq ", "≠": r"\ne ", "≤": r"\le ", "≥": r"\ge ",
+    "±": r"\pm ", "∓": r"\mp ", "≡": r"\equiv ", "≈": r"\approx ", "≃": r"\simeq ", "≠": r"\ne ",
+    "≤": r"\le ", "≥": r"\ge ",
 }  # fmt: skip
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
