@@ -150,6 +150,6 @@ def pickled_string(data: bytes) -> str:
         raise BadTests(f"private tests are a pickle of more than text ({min(others)})")
     strings = [argument for opcode, argument, _ in steps if opcode.name in STRING_OPCODES]
     last, _, position = steps[-1]
-    if len(strings) != 1 or last.name != "STOP" or position + 1 != len(data):
+    if len(strings) != 1 or (last.name, position) != ("STOP", len(data) - 1):
         raise BadTests("private tests are not exactly one string")
     return str(strings[0])
