@@ -134,7 +134,7 @@ def analyse(runs: pd.DataFrame, tuned: dict[str, Any]) -> dict[str, Any]:
 
 def adjusted(p: list[float], planned: int) -> list[float]:
     """Holm over all planned tests: those of cells that are missing count, as if they had shown nothing."""
-    return holm([*p, *[1.0] * (planned - len(p))])[: len(p)]
+    return [float(holm({i: p[i] if i < len(p) else 1.0 for i in range(planned)})[i]) for i in range(len(p))]
 
 
 def figure(runs: pd.DataFrame, result: dict[str, Any], stem: Path) -> None:
