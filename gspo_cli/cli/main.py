@@ -83,7 +83,11 @@ def run_arguments() -> None:
 
 def slip_in(arguments: list[str]) -> GspoError | None:
     """What the parser takes in silence or cannot explain: an option of `ONCE` given twice, of which the last would
-    count, or one with a single hyphen or a dash for its two hyphens."""
+    count, one with a single hyphen or a dash for its two hyphens, or bytes that are no text."""
+    if any("\udc80" <= sign <= "\udcff" for word in arguments for sign in word):
+        return GspoError(
+            "an argument is not UTF-8", "it holds bytes that are no text", "type it again, or rename the file"
+        )
     names = Counter(word.partition("=")[0] for word in arguments if word.startswith("--"))
     twice = [name for name, count in names.items() if count > 1]
     dashed = {word: f"--{word.lstrip('-–—')}" for word in arguments if DASHED.match(word)}

@@ -20,6 +20,7 @@ from gspo_cli.models.remote_code import code_arguments, code_hint
 INDEX = "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 MAX_TOKEN_ID = 1 << 24
+MOST_LAYERS = 10_000
 MAX_HEADER = 100_000_000
 """Bytes; the library refuses a longer one too."""
 NOT_AS_EXPECTED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -38,6 +39,7 @@ def check_source(source: str) -> None:
         )
     if folder.is_dir():
         check_model_folder(folder)
+        check_layers(folder)
     else:
         prepare_hub()
 
@@ -73,6 +75,21 @@ def check_model_folder(folder: Path) -> None:
             f"the weights in {folder} are pickled",
             f"{pickled[0].name} could run code as it is read",
             "give a folder with model.safetensors; transformers' save_pretrained(FOLDER) writes it",
+        )
+
+
+def check_layers(folder: Path) -> None:
+    """Errors: GspoError for a config.json with no layer, or with more than any model: transformers would make them."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        counts = [config.get(name, 1) for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers")]
+    except (OSError, *NOT_AS_EXPECTED):
+        return  # transformers says what is wrong with it
+    if wrong := [count for count in counts if type(count) is int and not 0 < count <= MOST_LAYERS]:
+        raise GspoError(
+            f"cannot load the model {folder}",
+            f"its config.json asks for {wrong[0]:.3g} layers",
+            "copy or download config.json again",
         )
 
 
@@ -168,7 +185,9 @@ def loading(what: str, source: str) -> Iterator[None]:
         yield
     except GspoError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of a library in Rust
+            raise
         raise _load_error(f"cannot load {what}", source, error) from error
 
 

@@ -49,6 +49,7 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
             attn_implementation="eager", output_loading_info=True, **code_arguments(source),
         )  # fmt: skip
     require_all_weights(source, report)
+    require_finite_weights(source, model)
     stop_ids(model, tokenizer)
     keep_weights(model)
     model = model.to(pick_device(config.device)).eval()
@@ -73,6 +74,14 @@ def require_all_weights(source: str, report: dict[str, Any]) -> None:
             f"{len(missing)} weights of the model {source} are not in its files",
             f"{', '.join(missing[:3])}{', ...' if missing[3:] else ''} would start with random values",
             "save the model again with save_pretrained, using the class that its configuration names",
+        )
+
+
+def require_finite_weights(source: str, model: PreTrainedModel) -> None:
+    """Errors: GspoError for a weight that is NaN or infinite, even if only some tokens would meet it."""
+    if bad := next((name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())), None):
+        raise GspoError(
+            f"the model {source} has weights that are NaN or infinite", f"in {bad}", "copy or download it again"
         )
 
 

@@ -126,9 +126,12 @@ def refuse_link(path: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Errors: GspoError (exit code 6) if a run folder is or contains a symbolic link."""
+    """Errors: GspoError (exit code 6) if a run folder is or contains a symbolic link, or anything without an end."""
     for path in (folder, *folder.rglob("*")):
         refuse_link(path)
+        if not path.is_dir():
+            with refusals(path):
+                require_regular(path)
 
 
 def require_regular(path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import toy
 from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 from test_exact_resume import cut_after
 
 from gspo_cli.config import CheckpointConfig
@@ -133,6 +137,54 @@ def test_none_left_is_an_error_and_no_new_beginning(whole: Path, start: Path, ra
     assert caught.value.code == 6 and "2 were refused" in caught.value.why
     assert (run / "metrics.jsonl").read_bytes() == log
     assert len(toy.events(run, "checkpoint_rejected")) == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [({"version": "1"}, "version"), ({"step": 1}, "step 1"), ({"updates": -4}, "updates"), ({"log": None}, "log")],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_state_that_none_saved_is_refused_though_the_manifest_fits(
+    whole: Path, start: Path, ram: Path, damage: dict[str, object], why: str
+) -> None:
+    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+    checkpoint = run / "checkpoints" / "step-000002"
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps(state | damage))
+    (checkpoint / "MANIFEST.json").write_text(describe(checkpoint, 2).text())
+    training.resume(run, lambda _: start, {}, [], [], lambda _: None)
+    (event,) = toy.events(run, "checkpoint_rejected")
+    assert event["checkpoint"] == "step-000002" and why in event["reason"]
+    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_generators_that_none_had_are_refused(whole: Path, start: Path, ram: Path) -> None:
+    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+    checkpoint = run / "checkpoints" / "step-000002"
+    generators = load_file(checkpoint / "rng.safetensors")
+    save_file(generators | {"torch": torch.zeros_like(generators["torch"])}, checkpoint / "rng.safetensors")
+    (checkpoint / "MANIFEST.json").write_text(describe(checkpoint, 2).text())
+    with pytest.raises(GspoError, match="does not fit this run") as caught:
+        training.resume(run, lambda _: start, {}, [], [], lambda _: None)
+    assert caught.value.code == 6
+
+
+def test_events_that_are_no_text_do_not_end_a_resume(whole: Path, start: Path, ram: Path) -> None:
+    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+    with (run / "events.jsonl").open("ab") as file:
+        file.write(b"\xff{{{\n")
+    training.resume(run, lambda _: start, {}, [], [], lambda _: None)
+    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["checkpoints/step-000002/MANIFEST.json", "metrics.jsonl"])
+def test_a_pipe_is_not_waited_for(whole: Path, start: Path, ram: Path, name: str) -> None:
+    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    with pytest.raises(GspoError, match=Path(name).name) as caught:
+        training.resume(run, lambda _: start, {}, [], [], lambda _: None)
+    assert caught.value.code == 6
 
 
 def test_one_checkpoint_alone_cannot_be_asked_for() -> None:

@@ -149,6 +149,27 @@ def test_an_archive_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     assert "cut off" in refused(whole).why
 
 
+@pytest.mark.parametrize("kept", [slice(-1), slice(-12)])
+def test_the_checksum_at_its_end_counts(tmp_path: Path, kept: slice) -> None:
+    whole = packed(tmp_path / "whole.tar.xz", [("demo/gspo-s0/recipe.toml", b"a = 1\n" * 500)]).read_bytes()
+    for name, content in {
+        "cut": whole[kept],
+        "more": whole + b"x",
+        "flip": whole[:-20] + b"\x55" + whole[-19:],
+    }.items():
+        (archive := tmp_path / f"{name}.tar.xz").write_bytes(content)
+        refused(archive)
+
+
+def test_a_header_that_cannot_be_read_is_no_end(tmp_path: Path) -> None:
+    members = [(f"demo/gspo-s{seed}/recipe.toml", b"a = 1\n") for seed in range(3)]
+    whole = bytearray(lzma.decompress(packed(tmp_path / "whole.tar.xz", members).read_bytes()))
+    second = whole.index(members[1][0].encode())
+    whole[second + 148 : second + 156] = b"\0\0\0\0\0\0\0x"  # its checksum
+    (archive := tmp_path / "cut.tar.xz").write_bytes(lzma.compress(bytes(whole)))
+    assert "goes on" in refused(archive).why
+
+
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
 def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
     with lzma.open(tmp_path / "bad.tar.xz", "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:

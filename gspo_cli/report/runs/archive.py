@@ -112,6 +112,7 @@ class _Unpacked(io.RawIOBase):
 
     def __init__(self, packed: BinaryIO) -> None:
         self.packed, self.left = packed, MOST_HEADER
+        self.position, self.newest = 0, b""
         self.decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MOST_MEMORY)
 
     def read(self, size: int = -1) -> bytes:
@@ -125,7 +126,17 @@ class _Unpacked(io.RawIOBase):
         self.left -= len(data)
         if self.left < 0:
             raise ValueError("its headers, or a file in it, are longer than they may be")
+        self.position, self.newest = self.position + len(data), (self.newest + data)[-MOST_HEADER:]
         return data
+
+    def require_end(self, offset: int) -> None:
+        """Errors: ValueError unless only padding follows from `offset` on, EOFError or LZMAError where the end with its
+        checksum is cut off or wrong. `tarfile` takes a header that it cannot read for the end."""
+        rest = self.newest[max(0, offset + len(self.newest) - self.position) :]
+        while data := self.read(tarfile.RECORDSIZE):
+            rest += data
+        if rest.strip(b"\0") or self.decompressor.unused_data or self.packed.read(1):
+            raise ValueError("it goes on after its last file")
 
 
 def _unpack(archive: Path, sha256: str, temporary: Path, root: Path) -> Path:
@@ -150,6 +161,7 @@ def _unpack(archive: Path, sha256: str, temporary: Path, root: Path) -> Path:
             stream.left = info.size + MOST_HEADER
             tar.extract(info, temporary, set_attrs=False, filter="data")
             stream.left = MOST_HEADER
+        stream.require_end(tar.offset)
     if study is None:
         raise ValueError("it is empty")
     if (temporary / study.name / "study.json").is_file():

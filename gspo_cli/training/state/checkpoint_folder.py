@@ -99,11 +99,11 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(named, key=lambda path: int(path.name.removeprefix("step-")))
 
 
-def newest(folder: Path, reject: Callable[[Path, str], None]) -> Path | None:
-    """The newest checkpoint that verifies; `reject` is called with each newer one that does not, and why."""
+def newest(folder: Path, reject: Callable[[Path, str], None], check: Callable[[Path], None]) -> Path | None:
+    """The newest checkpoint for which `check` raises no `Damaged`; `reject` is called with each newer one, and why."""
     for path in reversed(list_checkpoints(folder)):
         try:
-            verify(path)
+            check(path)
         except Damaged as error:
             reject(path, str(error))
         else:

@@ -24,15 +24,7 @@ from gspo_cli.runlog.schema import metric
 from gspo_cli.training.rollout_queue import save_queue
 from gspo_cli.training.session import CODES
 from gspo_cli.training.state.checkpoint_folder import Damaged, list_checkpoints, rotate, write
-from gspo_cli.training.state.contents import (
-    GENERATORS,
-    STATE,
-    CheckpointState,
-    RunState,
-    collect,
-    parse_state,
-    save_all,
-)
+from gspo_cli.training.state.contents import GENERATORS, STATE, CheckpointState, RunState, collect, read_state, save_all
 from gspo_cli.training.state.tensors import generator_tensors
 
 if TYPE_CHECKING:
@@ -145,7 +137,7 @@ class Checkpoints:
         folder, scores = self.run / "checkpoints", list[tuple[float, int]]()
         for path in list_checkpoints(folder) if self.config.best else ():
             if (path / STATE).is_file():
-                state = parse_state((path / STATE).read_text(encoding="utf-8"))
+                state = read_state(path)
                 scores += [(state.score, -state.step)] if state.score is not None else []
         rotate(folder, self.config.keep, {-max(scores)[1]} if scores else set())
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -33,13 +33,13 @@ class RunState(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
     version: Literal[1] = 1
-    step: int
+    step: NonNegativeInt
     """Rollout batches done; the position in the data and the learning rate follow from it and `portions`."""
-    portions: int
+    portions: NonNegativeInt
     """`Session.prompt_batches`."""
-    ahead: int = 0
+    ahead: NonNegativeInt = 0
     """Length of `Session.rollout_queue`; its batches are files beside this one."""
-    updates: int
+    updates: NonNegativeInt
     totals: dict[str, int]
     """The compute/* counters."""
     guards: dict[str, int]
@@ -62,13 +62,18 @@ class RunState(BaseModel):
     """Keys of the recipe that a resume was allowed to change, with their values."""
 
 
-def parse_state(text: str) -> RunState:
-    """Errors: Damaged for text that is not a state of this version."""
+def read_state(checkpoint: Path) -> RunState:
+    """The state of a checkpoint. Errors: Damaged for one that is not of this version, or of another step."""
     try:
-        return RunState.model_validate_json(text)
+        state = RunState.model_validate_json((checkpoint / STATE).read_bytes())
+    except OSError as error:
+        raise Damaged(f"{STATE}: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise Damaged(f"state.json: {'.'.join(map(str, first['loc']))} {first['msg']}") from error
+        raise Damaged(f"{STATE}: {'.'.join(map(str, first['loc']))} {first['msg']}") from error
+    if checkpoint.name != f"step-{state.step:06d}":
+        raise Damaged(f"{STATE} is that of step {state.step:.6g}")
+    return state
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,7 @@ def restore(session: Session, folder: Path, state: RunState) -> None:
             learner.critic.restore(load_shares(folder, CRITIC))
         restore_generators(load_file(folder / GENERATORS))
         session.rollout_queue.extend(load_queue(folder, state.step, state.ahead))
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, RuntimeError) as error:  # RuntimeError: a generator's state
         raise GspoError(
             f"{folder} does not fit this run", str(error), "resume with the version that wrote it", ExitCode.STORAGE
         ) from error

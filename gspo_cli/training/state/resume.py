@@ -17,8 +17,8 @@ from gspo_cli.runlog.checksums import read_checksums, sha256_of, write_run_check
 from gspo_cli.runlog.lock import locked, remove_heartbeat
 from gspo_cli.runlog.log import RunLog, remove_unfinished_files, repair_tails
 from gspo_cli.runlog.strict_json import read_object
-from gspo_cli.training.state.checkpoint_folder import list_checkpoints, newest, sweep
-from gspo_cli.training.state.contents import STATE, RunState, parse_state
+from gspo_cli.training.state.checkpoint_folder import list_checkpoints, newest, sweep, verify
+from gspo_cli.training.state.contents import RunState, read_state
 from gspo_cli.training.state.run_config import apply_overrides
 from gspo_cli.training.study.arms import Run, find_algorithm
 
@@ -82,7 +82,7 @@ def locked_resume_point(
     fs.refuse_links(folder)
     with locked(folder):
         mended, rejected, events = repair_tails(folder), list[dict[str, str]](), folder / "events.jsonl"
-        attempts = events.read_text(encoding="utf-8").count('"event":"start"') if events.exists() else 0
+        attempts = events.read_bytes().count(b'"event":"start"') if events.exists() else 0
         sweep(folder / "checkpoints")
         remove_unfinished_files(folder)
 
@@ -90,7 +90,11 @@ def locked_resume_point(
             emit(Noted(f"warning: {path} was refused: {why}"))
             rejected.append({"checkpoint": path.name, "reason": why})
 
-        checkpoint = newest(folder / "checkpoints", reject)
+        def check(path: Path) -> None:
+            verify(path)
+            read_state(path)
+
+        checkpoint = newest(folder / "checkpoints", reject, check)
         if checkpoint is None:
             log = RunLog(folder, "", attempts)
             for entry in rejected:
@@ -112,7 +116,7 @@ def read_resume_point(
 ) -> ResumePoint:  # fmt: skip
     """The run and its state, from its files. Errors: GspoError for a recipe that may not change so."""
     record, config = (read_object(folder / name) for name in ("run.json", "config.json"))
-    state = parse_state((checkpoint / STATE).read_text(encoding="utf-8"))
+    state = read_state(checkpoint)
     recipe, changes = apply_overrides(config, state.changes, overrides, allowed, str(record["config_sha256"]))
     algorithm = find_algorithm(recipe.algo.name)
     run = Run(str(record["arm"]), recipe, algorithm, check_params(algorithm.Params, recipe.algo.params))
