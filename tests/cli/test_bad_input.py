@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from program import Gspo, check_refused, tree
+from safetensors.torch import load_file, save_file
 
 from gspo_cli.cli.main import slip_in
 from gspo_cli.config import TinyModel
@@ -237,7 +238,9 @@ def test_a_damaged_model_is_refused_before_anything_is_announced(
     ("key", "value", "words"),
     [
         ("intermediate_size", 24, ["cannot load the model", "other shapes than its config.json says"]),
-        ("num_hidden_layers", -1, ["num_hidden_layers"]),
+        ("num_hidden_layers", -1, ["-1 layers"]),
+        ("num_hidden_layers", 0, ["0 layers"]),
+        ("num_hidden_layers", 10**9, ["1e+09 layers"]),
     ],
 )
 def test_a_configuration_of_another_model_is_told(
@@ -247,6 +250,30 @@ def test_a_configuration_of_another_model_is_told(
     (model / "config.json").write_text(json.dumps(config | {key: value}))
     check_refused(gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch"), *words)
     assert not (tmp_path / "batch").exists()
+
+
+def test_weights_that_only_some_tokens_meet_are_finite_too(
+    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path
+) -> None:
+    weights = load_file(model / "model.safetensors")
+    weights["model.embed_tokens.weight"][-1, 0] = float("nan")
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    done = gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch")
+    check_refused(done, "NaN or infinite", "embed_tokens")
+
+
+def test_a_panic_of_the_tokenizers_library_is_an_error_of_the_file(
+    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path
+) -> None:
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    done = gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch")
+    check_refused(done, "tokenizer")
+
+
+def test_bytes_that_are_no_text_are_no_argument() -> None:
+    assert slip_in(["train", "--set", "task.template=\udcff{question}"]) is not None
 
 
 def test_an_evaluation_without_any_run(gspo_here: Gspo, tmp_path: Path) -> None:
