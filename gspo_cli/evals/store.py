@@ -17,7 +17,7 @@ from gspo_cli.evals.benchmark import Grade
 from gspo_cli.evals.settings import first_difference
 from gspo_cli.rollout.engine import SampleKey
 from gspo_cli.runlog.folder import make_writable
-from gspo_cli.runlog.fs import append_lines, require_regular, write_atomic, write_text
+from gspo_cli.runlog.fs import append_lines, refuse_link, require_regular, write_atomic, write_text
 from gspo_cli.runlog.log import canonical, now
 
 Mode = Literal["new", "resume", "overwrite"]
@@ -57,6 +57,7 @@ def open_store(
     Errors: GspoError when another process evaluates there, and as `Store.prepare`.
     """
     make_writable(folder)
+    refuse_link(folder / ".lock")
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

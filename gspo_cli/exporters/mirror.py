@@ -43,14 +43,17 @@ class Tail:
         self._perf: dict[int, Record] = {}
 
     def rows(self) -> list[LogRow]:
-        """Those of the new whole lines. Errors: Diverged; GspoError (exit code 6) for a line that is no strict JSON."""
+        """Those of the new whole lines. Errors: Diverged; GspoError (exit code 6) for a line that is none of a log."""
         lines = self._new(self.run / "metrics.jsonl", self._bytes - len(self._last))
         if len(lines) <= len(self._last):
             return []  # nothing has come, or a resume has cut the log
         if not lines.startswith(self._last):
             raise Diverged
         self._read_perf()
-        return [self._row(line) for line in lines[len(self._last) :].splitlines(keepends=True)]
+        try:
+            return [self._row(line) for line in lines[len(self._last) :].splitlines(keepends=True)]
+        except (LookupError, TypeError, AttributeError) as error:
+            raise _not_written(self.run / "metrics.jsonl", error) from error
 
     def _row(self, line: bytes) -> LogRow:
         record = self._parse(self.run / "metrics.jsonl", line)
@@ -76,7 +79,9 @@ class Tail:
         path = self.run / "perf.jsonl"
         lines = self._new(path, self._perf_bytes) if path.is_file() else b""
         self._perf_bytes += len(lines)
-        self._perf |= {record["seq"]: record for record in (self._parse(path, line) for line in lines.splitlines())}
+        self._perf |= {
+            record.get("seq", -1): record for record in (self._parse(path, line) for line in lines.splitlines())
+        }
 
     @staticmethod
     def _new(path: Path, start: int) -> bytes:
@@ -89,10 +94,12 @@ class Tail:
         try:
             return parse_object(line.decode("ascii"))
         except ValueError as error:
-            raise GspoError(
-                f"{path} cannot be exported", f"a line is not what was written: {error}",
-                "`gspo runs verify` names the line", ExitCode.STORAGE,
-            ) from error  # fmt: skip
+            raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: Exception) -> GspoError:
+    why = f"a line is not what was written: {error!r:.200}"
+    return GspoError(f"{path} cannot be exported", why, "`gspo runs verify` names the line", ExitCode.STORAGE)
 
 
 EVERY_S = 5.0

@@ -25,12 +25,14 @@ def test_a_study_is_followed_until_its_end(tmp_path: Path) -> None:
     assert said == [f"tensorboard: tensorboard --logdir {study / 'tensorboard'}"]
 
 
-def test_a_tracker_that_fails_is_named_and_nothing_else_happens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["no log\n", "{}\n", '{"seq":0,"kind":"step","metrics":3,"nonfinite":{}}\n'])
+def test_a_tracker_that_fails_is_named_and_nothing_else_happens(tmp_path: Path, line: str) -> None:
     said: list[str] = []
     study = tmp_path / "demo"
     with reporting(study, ["tensorboard"], said.append):
         run, _ = run_folder(study)
-        (run / "metrics.jsonl").write_text("no log\n")
+        (run / "metrics.jsonl").write_text(line)
+        (run / "perf.jsonl").write_text('{"time": 3}\n')
     assert len(said) == 1 and said[0].startswith("warning: tensorboard was not kept up to date: ")
     assert "cannot be exported" in said[0] and f"gspo runs export {study} --to tensorboard" in said[0]
 
