@@ -5,7 +5,8 @@ says, offline and in less than a minute.
     python results/programs/noise_study.py results/published/router_noise/logs --out results/published/router_noise
 
 LOGS has a folder per cell (`short-0.2`) with `final.tar.xz` and `tuning.json`. Writes `runs.csv` (a row per run),
-`study.json` (primaries, cells, controls, tuned settings) and the figure. Cells that are missing are named, not guessed.
+`study.json` (primaries, cells, controls, tuned settings), `tables.md` (the same for readers) and the figure. Cells that
+are missing are named, not guessed.
 S = seeds, C = cells
 """
 
@@ -137,6 +138,43 @@ def adjusted(p: list[float], planned: int) -> list[float]:
     return [float(holm({i: p[i] if i < len(p) else 1.0 for i in range(planned)})[i]) for i in range(len(p))]
 
 
+def tables(result: dict[str, Any]) -> str:
+    """The tables of the published page, in markdown. Differences are GSPO minus GRPO in points."""
+
+    def points(found: dict[str, Any]) -> str:
+        return f"{found['mean']:+.1f} [{found['low']:.1f}, {found['high']:.1f}]"
+
+    def settings(chosen: dict[str, Any]) -> str:
+        clip = f"clip {chosen['clip.low']:g}/{chosen['clip.high']:g}, " if "clip.low" in chosen else ""
+        dual = f"dual clip {chosen['dual_clip']:g}, " if chosen.get("dual_clip") else ""
+        return f"{clip}{dual}rate {chosen['lr']:g}"
+
+    lines = ["| primary | over pairs of runs | over start models | p, Holm over two |", "|---|---|---|---|"]
+    lines += [
+        f"| {name} | {points(found['pairs'])} | {points(found['starts'])} | {found['p_holm']:.2g} |"
+        for name, found in result["primaries"].items()
+    ]
+    head = ["cell", "arms", "final reward", "area", "held out", "p, Holm over six", "spread of the token log-ratio"]
+    lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in result["cells"]:
+        outcomes = " | ".join(points(row[outcome]["pairs"]) for outcome in OUTCOMES)
+        cell = f"{row['rows']}, {100 * row['noise']:g} %"
+        lines.append(f"| {cell} | {row['pair']} | {outcomes} | {row['p_holm']:.2g} | {row['spread']:.2f} |")
+    head = ["cell", "arm", "final reward", "area", "held out", "ended below its start"]
+    head += ["largest mean gradient norm of a batch", "discarded", "chosen"]
+    lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in result["arms"]:
+        chosen = settings(result["tuned"][f"{row['rows']}-{row['noise']:g}"][row["arm"]])
+        values = f"{row['end']:.1f} | {row['area']:.1f} | {row['held_out']:.1f} | {row['ended_below_start']}"
+        discarded = "n/a" if row["discarded"] is None else f"{100 * row['discarded']:.1f} %"
+        cell = f"{row['rows']}, {100 * row['noise']:g} %"
+        lines.append(f"| {cell} | {row['arm']} | {values} | {row['largest_gradient']:.3g} | {discarded} | {chosen} |")
+    lines += ["", "| cell | arm minus REINFORCE, final reward | |", "|---|---|---|"]
+    for row in result["against_reinforce"]:
+        lines.append(f"| {row['rows']}, {100 * row['noise']:g} % | {row['arm']} | {points(row)} |")
+    return "\n".join(lines) + "\n"
+
+
 def figure(runs: pd.DataFrame, result: dict[str, Any], stem: Path) -> None:
     """Spread of the token log-ratio against the paired difference in final reward: every seed, mean and interval."""
     import matplotlib.pyplot as plt
@@ -161,6 +199,7 @@ def figure(runs: pd.DataFrame, result: dict[str, Any], stem: Path) -> None:
                 ax.plot(x, found["mean"], marker, color=colour, markersize=5, zorder=4)
                 ticks[cell["spread"]] = f"{cell['spread']:.2g}\n{100 * cell['noise']:g} %"
             ax.set_xscale("log")
+            ax.set_xlim(min(ticks) / 1.3, max(ticks) * 1.3)
             ax.xaxis.set_minor_locator(NullLocator())
             ax.set_xticks(list(ticks), list(ticks.values()))
             ax.set(title=titles[rows], xlabel="spread of the token log-ratio [nats]; router noise")
@@ -192,6 +231,7 @@ def main() -> None:
     result = analyse(runs, tuned)
     runs.round(6).to_csv(arguments.out / "runs.csv", index=False)
     (arguments.out / "study.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (arguments.out / "tables.md").write_text(tables(result), encoding="utf-8")
     figure(runs, result, arguments.out / "study")
     for name, primary in result["primaries"].items():
         print(name, {k: round(v, 3) for k, v in primary["pairs"].items()}, "Holm p", round(primary["p_holm"], 4))
