@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -125,6 +126,8 @@ def _parquet(path: Path) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path) as file:
             size, metadata, unpacked = path.stat().st_size, file.metadata, 0
+            if twice := [name for name, count in Counter(file.schema_arrow.names).items() if count > 1]:
+                raise _unreadable(path, f"it has two columns {twice[0]!r}")
             if metadata.num_rows > MAX_ROWS_PER_BYTE * size:
                 raise _unreadable(path, f"its {size:,} bytes claim to hold {metadata.num_rows:,} rows")
             for group in map(metadata.row_group, range(metadata.num_row_groups)):

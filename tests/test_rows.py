@@ -92,6 +92,12 @@ def test_a_long_cell_among_short_ones_is_refused(tmp_path: Path, monkeypatch: py
     assert len(training(tmp_path / "a.parquet")) == 70
 
 
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    columns = [pa.array(["1+1?"])] * 3
+    pq.write_table(pa.Table.from_arrays(columns, names=["question", "question", "answer"]), tmp_path / "a.parquet")
+    refused(training, tmp_path / "a.parquet", "two columns 'question'")
+
+
 @READERS
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_a_row_names_a_key_once(tmp_path: Path, read: Callable[[Path], Any], name: str) -> None:

@@ -20,7 +20,10 @@ from gspo_cli.models.remote_code import code_arguments, code_hint
 INDEX = "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 MAX_TOKEN_ID = 1 << 24
-MOST_LAYERS = 10_000
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+MOST = dict.fromkeys(LAYERS, 10_000)
+MOST |= {"vocab_size": MAX_TOKEN_ID, "hidden_size": 1 << 20, "num_experts_per_tok": 10_000}
+"""Sizes in a config.json, and more than any model has of each."""
 MAX_HEADER = 100_000_000
 """Bytes; the library refuses a longer one too."""
 NOT_AS_EXPECTED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -39,7 +42,7 @@ def check_source(source: str) -> None:
         )
     if folder.is_dir():
         check_model_folder(folder)
-        check_layers(folder)
+        check_sizes(folder)
     else:
         prepare_hub()
 
@@ -78,18 +81,16 @@ def check_model_folder(folder: Path) -> None:
         )
 
 
-def check_layers(folder: Path) -> None:
-    """Errors: GspoError for a config.json with no layer, or with more than any model: transformers would make them."""
+def check_sizes(folder: Path) -> None:
+    """Errors: GspoError for a config.json with a size that no model has: transformers would begin to build it."""
     try:
         config = json.loads((folder / "config.json").read_bytes())
-        counts = [config.get(name, 1) for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers")]
+        sizes = {name: config[name] for name in MOST if type(config.get(name)) is int}
     except (OSError, *NOT_AS_EXPECTED):
         return  # transformers says what is wrong with it
-    if wrong := [count for count in counts if type(count) is int and not 0 < count <= MOST_LAYERS]:
+    if wrong := [f"{name} = {size:.3g}" for name, size in sizes.items() if not 0 < size <= MOST[name]]:
         raise GspoError(
-            f"cannot load the model {folder}",
-            f"its config.json asks for {wrong[0]:.3g} layers",
-            "copy or download config.json again",
+            f"cannot load the model {folder}", f"its config.json has {wrong[0]}", "copy or download config.json again"
         )
 
 

@@ -83,11 +83,19 @@ def generate_checked(
 ) -> dict[SampleKey, Sample]:
     """All samples by key, or an error: training never sees a partial group or an invalid sample.
 
-    Errors: GspoError (exit code 5) for stale weights, for a missing, extra or repeated sample, and for an invalid one.
+    Errors: GspoError for a prompt with a token that the model lacks.
+    GspoError (exit code 5) for stale weights, for a missing, extra or repeated sample, and for an invalid one.
     (An engine that dies or hangs raises its own error.)
     """
     if engine.weight_version != version:
         raise _rejected(f"the engine holds the weights of step {engine.weight_version}, not {version}")
+    for prompt in prompts:
+        if (largest := max(prompt.token_ids)) >= engine.info.vocabulary:
+            raise GspoError(
+                f"the model has no token {largest}",
+                f"the prompt of problem {prompt.problem_id!r} holds it, and the model has {engine.info.vocabulary}",
+                "take the tokenizer and the weights from the same model",
+            )
     samples = engine.generate(prompts, sampling, seeds)
     keys = Counter((s.problem_id, s.index) for s in samples)
     if keys != Counter(seeds.keys()):

@@ -61,13 +61,24 @@ def encode_response(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 def bare_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """The token ids of the text alone."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return _ids(tokenizer, text, add_special_tokens=False)
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: bool) -> list[int]:
+    try:
+        ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+    except Exception as error:  # the library raises almost anything over a broken file
+        raise GspoError(
+            "the tokenizer fails on a text",
+            f"{type(error).__name__}: {error}",
+            "check its tokenizer.json and tokenizer_config.json",
+        ) from error
     return ids
 
 
 def added_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and after a text, such as BOS and EOS, or [CLS] and [SEP]."""
-    bare, whole = bare_ids(tokenizer, BEFORE), tokenizer(BEFORE)["input_ids"]
+    bare, whole = bare_ids(tokenizer, BEFORE), _ids(tokenizer, BEFORE, add_special_tokens=True)
     start = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
     return whole[:start], whole[start + len(bare) :]
 

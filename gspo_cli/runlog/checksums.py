@@ -109,11 +109,12 @@ def _damage(log: Path, sha256: str | None) -> str | None:
             same = log.stat().st_size == entry["bytes"] and (sha256 or sha256_of(log)) == entry["sha256"]
             return None if same else "its bytes are not those that its run sealed (sha256)"
     has_ended = marks and marks[-1] == b"end"
-    return _broken_link(log) if has_ended and log.name == "metrics.jsonl" else None
+    heads = re.findall(rb'"event":"end"[^\n]*"head":"([0-9a-f]{32})"', written)
+    return _broken_link(log, heads[-1:]) if has_ended and log.name == "metrics.jsonl" else None
 
 
-def _broken_link(log: Path) -> str | None:
-    """The first line that does not carry the hash of the line before it."""
+def _broken_link(log: Path, heads: list[bytes]) -> str | None:
+    """The first line that does not carry the hash of the line before it, or a last one that is not the run's."""
     may_have_gaps, head, seq = (log.parents[1] / ORIGIN).is_file(), b"", -1
     with log.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -127,4 +128,4 @@ def _broken_link(log: Path) -> str | None:
             if head and not is_gap and (seq != before + 1 or link[1] != head):
                 return f"line {number} does not carry the hash of the line before it"
             head = hashlib.sha256(line[:-1]).hexdigest()[:32].encode()
-    return None
+    return None if heads in ([], [head]) else "its last line is not the one that its run ended with"

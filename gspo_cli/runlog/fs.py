@@ -129,9 +129,9 @@ def refuse_links(folder: Path) -> None:
     """Errors: GspoError (exit code 6) if a run folder is or contains a symbolic link, or anything without an end."""
     for path in (folder, *folder.rglob("*")):
         refuse_link(path)
-        if not path.is_dir():
-            with refusals(path):
-                require_regular(path)
+        if not (path.is_file() or path.is_dir()):
+            message, why = f"{path} is no ordinary file", "a pipe or device would be waited for, or has no end"
+            raise GspoError(message, why, "remove it, or restore it from a copy", ExitCode.STORAGE)
 
 
 def require_regular(path: Path) -> None:

@@ -238,9 +238,10 @@ def test_a_damaged_model_is_refused_before_anything_is_announced(
     ("key", "value", "words"),
     [
         ("intermediate_size", 24, ["cannot load the model", "other shapes than its config.json says"]),
-        ("num_hidden_layers", -1, ["-1 layers"]),
-        ("num_hidden_layers", 0, ["0 layers"]),
-        ("num_hidden_layers", 10**9, ["1e+09 layers"]),
+        ("num_hidden_layers", -1, ["num_hidden_layers = -1"]),
+        ("num_hidden_layers", 0, ["num_hidden_layers = 0"]),
+        ("vocab_size", 10**10, ["vocab_size = 1e+10"]),
+        ("num_hidden_layers", 10**9, ["1e+09"]),
     ],
 )
 def test_a_configuration_of_another_model_is_told(
@@ -270,6 +271,31 @@ def test_a_panic_of_the_tokenizers_library_is_an_error_of_the_file(
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
     done = gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch")
     check_refused(done, "tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("tokenizer_config.json", {"model_max_length": "x"}, ["the tokenizer fails", "TypeError"]),
+        ("tokenizer.json", {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}},
+         ["the tokenizer fails", "UNK"]),
+    ],
+    ids=["length", "no UNK"],
+)  # fmt: skip
+def test_a_tokenizer_that_fails_on_a_text_is_named(
+    gspo_here: Gspo, smoke: Path, model: Path, file: str, change: dict[str, Any], words: list[str]
+) -> None:
+    (model / file).write_text(json.dumps(json.loads((model / file).read_text()) | change))
+    check_refused(gspo_here("rollout", smoke, "--model", model, "--show-prompt"), *words)
+
+
+def test_a_prompt_has_tokens_of_the_model(gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path) -> None:
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary |= {token: 5000 + number for token, number in vocabulary.items() if token.isdigit()}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    done = gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch")
+    check_refused(done, "the model has no token 50", "tokenizer")
 
 
 def test_bytes_that_are_no_text_are_no_argument() -> None:

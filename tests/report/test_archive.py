@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 from gspo_cli.cli import report, runs
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.runs.archive import RUN_FILES, unpack, write_archive
+from gspo_cli.runlog.checksums import refuse_damaged
 
 
 def run(app: Any, *arguments: object) -> Result:
@@ -77,6 +78,18 @@ def test_the_published_logs_are_compared(tmp_path: Path) -> None:
     assert (found["verdict"], found["declared"], found["n"]) == ("suggestive", True, 8)
     assert round(100 * found["effect"], 2) == -3.29
     assert [one["fitted"] for one in found["learning_curves"]] == [8, 8]
+
+
+@pytest.mark.skipif(not PUBLISHED.is_file(), reason="an installed package has no published results")
+def test_the_last_line_is_the_one_that_the_run_ended_with(tmp_path: Path) -> None:
+    log = unpack(PUBLISHED, tmp_path) / "gspo-s0" / "metrics.jsonl"
+    refuse_damaged(log)
+    *lines, last = log.read_bytes().splitlines(keepends=True)
+    for end in (b"", last.replace(b"0.", b"0.9", 1)):
+        log.write_bytes(b"".join([*lines, end]))
+        with pytest.raises(GspoError, match="was changed after it was written") as refused:
+            refuse_damaged(log)
+        assert "its last line" in refused.value.why
 
 
 def test_nothing_is_written_over_another_study(tmp_path: Path) -> None:
