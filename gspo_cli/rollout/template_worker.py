@@ -9,7 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from jinja2.defaults import DEFAULT_FILTERS, DEFAULT_NAMESPACE
+from jinja2.defaults import DEFAULT_NAMESPACE
+from jinja2.filters import FILTERS
 from transformers.utils.chat_template_utils import render_jinja_template
 
 SECONDS, MEMORY = 5, 1 << 29
@@ -21,7 +22,7 @@ MOST_TEXT, MOST_TIMES = 1 << 20, 10
 def main() -> None:
     """Reply to each line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for names, drawn in ((DEFAULT_FILTERS, "random"), (DEFAULT_NAMESPACE, "lipsum")):
+    for names, drawn in ((FILTERS, "random"), (DEFAULT_NAMESPACE, "lipsum")):
         del names[drawn]  # a prompt is the same each time it is made
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process, whatever the template is at
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
