@@ -28,7 +28,7 @@ from gspo_cli.rollout.builtin.sampler import sample
 from gspo_cli.types import Prompt, Sampling
 
 PROMPTS: list[tuple[int, ...]] = [(5, 6, 7), (8, 9, 10, 11, 12), (13,)]
-STOPS = frozenset((3, 4))
+STOPS = frozenset((3, 4, 14, 15))
 
 
 def other(kind: str) -> PreTrainedModel:
