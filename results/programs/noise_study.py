@@ -226,6 +226,8 @@ def main() -> None:
             found.append(cell_runs(folder).assign(rows=rows, noise=noise))
             tuning = read_object(folder / "tuning.json")
             tuned[folder.name] = {arm: about["chosen"] for arm, about in tuning["arms"].items()}
+    if not found:
+        parser.error(f"no cell in {arguments.logs} has a final.tar.xz: none is complete")
     runs = pd.concat(found, ignore_index=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     result = analyse(runs, tuned)
