@@ -149,9 +149,10 @@ def tables(result: dict[str, Any]) -> str:
         dual = f"dual clip {chosen['dual_clip']:g}, " if chosen.get("dual_clip") else ""
         return f"{clip}{dual}rate {chosen['lr']:g}"
 
+    names = {"slope": "slope on log(1 + noise)", "published_at_20": "as published, 20 %"}
     lines = ["| primary | over pairs of runs | over start models | p, Holm over two |", "|---|---|---|---|"]
     lines += [
-        f"| {name} | {points(found['pairs'])} | {points(found['starts'])} | {found['p_holm']:.2g} |"
+        f"| {names[name]} | {points(found['pairs'])} | {points(found['starts'])} | {found['p_holm']:.2g} |"
         for name, found in result["primaries"].items()
     ]
     head = ["cell", "arms", "final reward", "area", "held out", "p, Holm over six", "spread of the token log-ratio"]
