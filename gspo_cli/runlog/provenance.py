@@ -55,7 +55,7 @@ def package_sha256() -> str:
     """sha256 over the names and bytes of the package's source files, in name order; the same for a wheel and for the
     sources it was built from."""
     digest = hashlib.sha256()
-    for path in sorted(path for kind in ("*.py", "*.in", "*.j2") for path in PACKAGE.rglob(kind)):
+    for path in sorted(path for kind in ("*.py", "*.in", "*.j2", "metrics.toml") for path in PACKAGE.rglob(kind)):
         digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

@@ -11,7 +11,7 @@ from pages import DOCS, PAGES, ROOT
 from test_architecture import BASE, MAY_IMPORT
 
 from gspo_cli.report.claims.claims import CLAIMS, TOKEN_FORM
-from gspo_cli.runlog.schema import METRICS, TITLES, page
+from gspo_cli.runlog.schema import METRICS, TABLES, page
 
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
 PUBLISHED = sorted((ROOT / "results").rglob("*.md"))
@@ -65,7 +65,7 @@ def test_the_index_names_every_page() -> None:
 
 
 def test_the_glossary_is_the_schema() -> None:
-    assert {name.split("/")[0] for name in METRICS} <= set(TITLES)
+    assert {name.split("/")[0] for name in METRICS} <= set(TABLES["titles"])
     how = "python -c 'from gspo_cli.runlog.schema import page; print(page(), end=\"\")' > docs/metrics.md"
     assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == page(), f"write it anew: {how}"
 
