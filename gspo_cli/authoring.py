@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
-import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,9 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gspo_cli import config
 from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.config import Recipe
+from gspo_cli.config import ENGINES, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import DataChoice
 from gspo_cli.evals.benchmarks import BENCHMARKS
@@ -170,17 +167,13 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def recipe_schema() -> Schema:
     """A schema that every valid recipe matches. `gspo recipes validate` checks how keys work together."""
-    schema = config.Recipe.model_json_schema()
+    schema = Recipe.model_json_schema()
     tables: dict[str, Schema] = schema["$defs"] | {"Recipe": schema}
-    for name, docs in _field_docs().items():
-        for key, description in docs.items():
-            if name in tables and key in tables[name]["properties"]:
-                tables[name]["properties"][key]["description"] = description
     for table in tables.values():
         table.pop("required", None)  # a missing key may come from the recipe that this one extends
     _name_or_plugin(tables["AlgoConfig"], "name", list(ALGORITHMS))
     _name_or_plugin(tables["TaskConfig"], "name", list(TASKS))
-    _name_or_plugin(tables["RolloutConfig"], "engine", list(config.ENGINES))
+    _name_or_plugin(tables["RolloutConfig"], "engine", list(ENGINES))
     tables["EvalConfig"]["properties"]["bench"]["items"] = {"enum": list(BENCHMARKS)}
     _add_parameters(tables["AlgoConfig"], schema["$defs"])
     arms = schema["properties"]["arms"]["patternProperties"]
@@ -188,21 +181,6 @@ def recipe_schema() -> Schema:
     extends = {"type": "string", "description": "The recipe to start from: one beside this file, or a shipped one."}
     schema["properties"] = {"extends": extends} | schema["properties"]
     return {"$schema": DIALECT} | schema | {"title": "gspo recipe"}
-
-
-def _field_docs() -> dict[str, dict[str, str]]:
-    """Class -> field -> the docstring under it in `config.py`."""
-    classes = [node for node in ast.parse(inspect.getsource(config)).body if isinstance(node, ast.ClassDef)]
-    return {
-        node.name: {
-            field.target.id: " ".join(below.value.value.split())
-            for field, below in zip(node.body, node.body[1:], strict=False)
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-            and isinstance(below.value.value, str)
-        }
-        for node in classes
-    }  # fmt: skip
 
 
 def _name_or_plugin(table: Schema, key: str, names: list[str]) -> None:

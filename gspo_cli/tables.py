@@ -16,7 +16,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 class Table(BaseModel):
     """A table of a recipe."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     @field_validator("*", mode="wrap")
     @classmethod

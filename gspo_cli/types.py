@@ -216,18 +216,12 @@ class Mean(NamedTuple):
     numerator: Tensor
     denominator: Tensor | int
 
-    def merge(self, other: Mean) -> Mean:
-        return Mean(self.numerator + other.numerator, self.denominator + other.denominator)
-
 
 class RootMean(NamedTuple):
     """The root of a mean, such as a root mean square."""
 
     numerator: Tensor
     denominator: Tensor | int
-
-    def merge(self, other: RootMean) -> RootMean:
-        return RootMean(self.numerator + other.numerator, self.denominator + other.denominator)
 
 
 class Extreme(NamedTuple):
@@ -261,9 +255,6 @@ class Kish(NamedTuple):
     squares: Tensor
     num: Tensor
 
-    def merge(self, other: Kish) -> Kish:
-        return Kish(self.total + other.total, self.squares + other.squares, self.num + other.num)
-
 
 class Tail(NamedTuple):
     """The largest of some log-ratios, from which Pareto k is fitted once, at the end: exact over any split."""
@@ -273,9 +264,6 @@ class Tail(NamedTuple):
     num: Tensor | int
     """Of all, kept or not."""
 
-    def merge(self, other: Tail) -> Tail:
-        return Tail(self.largest + other.largest, self.num + other.num)
-
 
 class LayerMeans(NamedTuple):
     """A mean for each MoE layer, with the same denominator in each."""
@@ -283,9 +271,6 @@ class LayerMeans(NamedTuple):
     numerator_L: Tensor
     denominator: Tensor | int
     """Of a single layer."""
-
-    def merge(self, other: LayerMeans) -> LayerMeans:
-        return LayerMeans(self.numerator_L + other.numerator_L, self.denominator + other.denominator)
 
     def total(self) -> Mean:
         return Mean(self.numerator_L.sum(), self.denominator * len(self.numerator_L))
@@ -299,17 +284,11 @@ class Total(NamedTuple):
 
     value: Tensor
 
-    def merge(self, other: Total) -> Total:
-        return Total(self.value + other.value)
-
 
 class Loads(NamedTuple):
     """How often each expert of each layer was chosen: [L, E]. Loads can be added; their imbalance cannot."""
 
     load_LE: Tensor
-
-    def merge(self, other: Loads) -> Loads:
-        return Loads(self.load_LE + other.load_LE)
 
     def violation(self) -> LayerMeans:
         """(largest - mean load) / mean load, per layer."""

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import typer
 from rich import box
@@ -20,8 +20,7 @@ from rich.text import Text
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.sanitize import sanitize
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class SafeConsole(Console):
@@ -159,11 +158,20 @@ def _of_a_file(error: OSError) -> GspoError:
     )  # fmt: skip
 
 
-def command(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command so that its exceptions become error messages and exit codes."""
+class Commands(typer.Typer):
+    """Commands whose exceptions become error messages and exit codes."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
+        """Register a function as a command, as Typer does."""
+        register = super().command(name, **settings)
+        return lambda function: register(_with_errors(function))
+
+
+def _with_errors(function: Command) -> Command:
+    """The function, ending with a message and an exit code instead of an exception."""
 
     @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except KeyboardInterrupt as error:
@@ -174,4 +182,4 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             raise typer.Exit(report(error, bool(kwargs.get("json_", False)))) from error
 
-    return run
+    return cast(Command, run)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gspo_cli.doctor import Check
 
 
-@console.command
 def doctor(
     vllm_python: Annotated[
         str | None, typer.Option(help="Python interpreter of vLLM's own environment, as in rollout.vllm.python.")

@@ -18,11 +18,10 @@ from gspo_cli.errors import ExitCode, GspoError
 if TYPE_CHECKING:
     from gspo_cli.evals.command import Request
 
-app = typer.Typer(help="Evaluate models on benchmarks.", no_args_is_help=True)
+app = console.Commands(help="Evaluate models on benchmarks.", no_args_is_help=True)
 
 
 @app.command()
-@console.command
 def benchmarks(
     model: Annotated[
         str | None,
@@ -182,7 +181,6 @@ def _finish(summaries: list[dict[str, Any]], codes: list[ExitCode], as_json: boo
 
 
 @app.command("list")
-@console.command
 def list_(json_: JsonLines = False) -> None:
     """List the benchmarks with their usual settings.
 
@@ -209,7 +207,6 @@ MAX_ERRORS = 0.01
 
 
 @app.command()
-@console.command
 def grade(
     file: Annotated[Path, typer.Argument(help="Answers, one JSON object per line.")],
     grader: Annotated[str, typer.Option(help="Grader to use; an unknown name lists them all.")],
@@ -263,7 +260,6 @@ def grade(
 
 
 @app.command()
-@console.command
 def elo(
     contests: Annotated[Path, typer.Option(help="Contest snapshot file, or a folder of them.")],
     submissions: Annotated[Path, typer.Option(help="Verdicts of the attempts at each contest's problems.")],

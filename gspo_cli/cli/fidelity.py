@@ -19,7 +19,6 @@ Arms = Annotated[
 ]
 
 
-@console.command
 def fidelity(
     recipe: RecipeArgument = "quickstart",
     algo: Arms = "grpo,gspo,reinforce,gmpo,sapo",

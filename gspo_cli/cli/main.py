@@ -16,7 +16,7 @@ from gspo_cli.cli.train import command
 from gspo_cli.distributed import exit_rank
 from gspo_cli.errors import ExitCode, GspoError
 
-app = typer.Typer(
+app = console.Commands(
     no_args_is_help=True, pretty_exceptions_show_locals=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 DASHED = re.compile(r"(-|[–—]+)[a-z]{2}")

@@ -14,11 +14,10 @@ from gspo_cli.cli import console, options
 from gspo_cli.cli.options import Json, JsonLines, RecipeArgument, Set
 from gspo_cli.errors import ExitCode
 
-app = typer.Typer(help="Inspect the shipped recipes; write and check your own.", no_args_is_help=True)
+app = console.Commands(help="Inspect the shipped recipes; write and check your own.", no_args_is_help=True)
 
 
 @app.command()
-@console.command
 def ls(json_: JsonLines = False) -> None:
     """List the shipped recipes with a one-line description.
 
@@ -46,7 +45,6 @@ def first_sentence(text: str) -> str:
 
 
 @app.command()
-@console.command
 def show(
     recipe: RecipeArgument,
     resolved: Annotated[bool, typer.Option("--resolved", help="Print every key and its value as JSON.")] = False,
@@ -78,7 +76,6 @@ def show(
 
 
 @app.command()
-@console.command
 def copy(
     name: Annotated[str, typer.Argument(help="A shipped recipe.", autocompletion=options.complete_recipe)],
     path: Annotated[Path | None, typer.Argument(help="File or folder to write.", show_default="NAME.toml here")] = None,
@@ -96,7 +93,6 @@ def copy(
 
 
 @app.command()
-@console.command
 def validate(
     recipes: Annotated[
         list[str],
@@ -127,7 +123,6 @@ def validate(
 
 
 @app.command()
-@console.command
 def schema(json_: Annotated[bool, typer.Option("--json", help="Print it on one line.")] = False) -> None:
     """Print the JSON schema of recipes, with which an editor completes and checks them (docs/recipes.md).
 
@@ -141,7 +136,6 @@ def schema(json_: Annotated[bool, typer.Option("--json", help="Print it on one l
 
 
 @app.command()
-@console.command
 def new(
     folder: Annotated[Path, typer.Argument(help="Folder to create; its name is the recipe's.", metavar="NAME")],
     json_: Json = False,

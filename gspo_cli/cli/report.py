@@ -18,7 +18,7 @@ from gspo_cli.errors import ExitCode, GspoError
 if TYPE_CHECKING:
     from gspo_cli.report.compare.result import Found
 
-app = typer.Typer(help="Compare and plot runs; look up metrics and algorithms.", no_args_is_help=True)
+app = console.Commands(help="Compare and plot runs; look up metrics and algorithms.", no_args_is_help=True)
 
 
 class Requirement(StrEnum):
@@ -29,7 +29,6 @@ class Requirement(StrEnum):
 
 
 @app.command()
-@console.command
 def compare(
     study: Study = None,
     out: Results = Path("results"),
@@ -116,7 +115,6 @@ def _shows(found: Found, requirement: Requirement) -> bool:
 
 
 @app.command()
-@console.command
 def serve(
     study: Study = None,
     out: Results = Path("results"),
@@ -150,7 +148,6 @@ def serve(
 
 
 @app.command()
-@console.command
 def claims(study: Study = None, out: Results = Path("results"), json_: Json = False) -> None:
     """Test each claim of the GSPO paper on a study: supported, contradicted, inconclusive or not tested.
 
@@ -190,7 +187,6 @@ def claims(study: Study = None, out: Results = Path("results"), json_: Json = Fa
 
 
 @app.command()
-@console.command
 def explain(
     name: Annotated[
         str | None,
@@ -275,7 +271,6 @@ def _algorithm_entry(name: str) -> dict[str, Any]:
 
 
 @app.command()
-@console.command
 def plots(
     study: Study = None,
     out: Results = Path("results"),
@@ -310,7 +305,6 @@ def plots(
 
 
 @app.command()
-@console.command
 def clip(study: Study = None, out: Results = Path("results"), json_: Json = False) -> None:
     """Say what a study's clip ranges discard, and which ranges would discard a wanted share.
 
@@ -348,7 +342,6 @@ def clip(study: Study = None, out: Results = Path("results"), json_: Json = Fals
 
 
 @app.command()
-@console.command
 def html(study: Study = None, out: Results = Path("results"), json_: Json = False) -> None:
     """Write one self-contained page with verdicts, figures, claims, responses side by side, and provenance.
 
@@ -363,7 +356,6 @@ def html(study: Study = None, out: Results = Path("results"), json_: Json = Fals
 
 
 @app.command()
-@console.command
 def batch(
     rollout: Annotated[Path, typer.Argument(help="A stored rollout batch: a parquet file, or a folder with one.")],
     model: Annotated[str, typer.Option(help="The policy that sampled the batch: a Hugging Face folder or name.")],

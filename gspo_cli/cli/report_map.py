@@ -16,7 +16,6 @@ from gspo_cli.cli.options import FigureWidth, Format, Json, Results
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-\d+)?")
 
 
-@console.command
 def effect_map(
     studies: Annotated[list[str], typer.Argument(help="A sweep, or studies that differ in one or two recipe keys.")],
     out: Results = Path("results"),

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from gspo_cli.config import Recipe
 
 
-@console.command
 def cold_start(
     recipe: RecipeArgument = "quickstart",
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("cold-start"),
@@ -72,7 +71,6 @@ def _recipe_of(name: str | None, model: str | None, sets: list[str]) -> tuple[Re
     return run_recipe(run, sets), newest
 
 
-@console.command
 def rollout(
     source: Annotated[
         str | None,

@@ -13,11 +13,10 @@ from gspo_cli.cli import console
 from gspo_cli.cli.options import Json, JsonLines, NewestRun, Results, RunName, Study
 from gspo_cli.errors import ExitCode, GspoError
 
-app = typer.Typer(help="List, show, compare, verify, import and export runs.", no_args_is_help=True)
+app = console.Commands(help="List, show, compare, verify, import and export runs.", no_args_is_help=True)
 
 
 @app.command()
-@console.command
 def ls(
     root: Annotated[
         Path | None, typer.Argument(help="A study, or a folder of studies.", show_default="results")
@@ -67,7 +66,6 @@ def _ago(seconds: float | None) -> str:
 
 
 @app.command()
-@console.command
 def show(run: RunName, out: Results = Path("results"), json_: Json = False) -> None:
     """Show a run's provenance and configuration: machine, versions, hashes, seeds and every key that is set.
 
@@ -99,7 +97,6 @@ def _text(value: Any) -> str:
 
 
 @app.command()
-@console.command
 def diff(one: RunName, other: RunName, out: Results = Path("results"), json_: JsonLines = False) -> None:
     """Show every key of configuration and provenance in which two runs differ.
 
@@ -123,7 +120,6 @@ def diff(one: RunName, other: RunName, out: Results = Path("results"), json_: Js
 
 
 @app.command()
-@console.command
 def path(
     name: Annotated[
         str | None, typer.Argument(help="A study's name, a run's name or a run id.", show_default="the newest study")
@@ -146,7 +142,6 @@ def path(
 
 
 @app.command()
-@console.command
 def samples(
     run: NewestRun = None,
     step: Annotated[str, typer.Option(help="Rollout batch: a stored number, first, newest or all.")] = "newest",
@@ -186,7 +181,6 @@ def samples(
 
 
 @app.command()
-@console.command
 def doctor(run: NewestRun = None, out: Results = Path("results"), json_: Json = False) -> None:
     """Look for reasons why a run's reward does not move, each with its metric, threshold and the key to change.
 
@@ -220,7 +214,6 @@ def doctor(run: NewestRun = None, out: Results = Path("results"), json_: Json = 
 
 
 @app.command()
-@console.command
 def verify(
     what: Annotated[
         str | None,
@@ -257,7 +250,6 @@ def verify(
 
 
 @app.command("import")
-@console.command
 def import_(
     log: Annotated[
         Path,
@@ -300,7 +292,6 @@ def import_(
 
 
 @app.command()
-@console.command
 def export(
     study: Study = None,
     to: Annotated[

@@ -142,9 +142,9 @@ SIGNAL = (
         f"{RATIOS}::test_a_spread_keeps_its_digits",
     ),
     Mutant(
-        "a mean of means", "types.py",
-        "return Mean(self.numerator + other.numerator, self.denominator + other.denominator)",
-        "return Mean(self.numerator / self.denominator / 2 + other.numerator / other.denominator / 2, 1)",
+        "a mean of means", "training/step/metrics.py",
+        "return type(one)(*map(add, one, other))",
+        "return type(one)(*(one[0] / one[1] / 2 + other[0] / other[1] / 2, 1))",
         f"{ACCUMULATE}::test_a_mean_is_divided_once",
     ),
     Mutant(

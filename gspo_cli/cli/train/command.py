@@ -65,7 +65,6 @@ DryRun = Annotated[
 ]
 
 
-@console.command
 def train(
     recipe: RecipeArgument = "quickstart",
     algo: Algo = None,

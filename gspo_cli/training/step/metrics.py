@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import islice
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class Accumulator:
         """Merges each metric into the one of its name."""
         for name, value in metrics.items():
             known = self.values.get(name)
-            self.values[name] = value if known is None else known.merge(value)  # type: ignore[arg-type]
+            self.values[name] = value if known is None else _merged(known, value)
 
     def result(self, layers: tuple[int, ...] = ()) -> StepMetrics:
         """The values with their denominators, after one transfer from each device.
@@ -50,6 +51,13 @@ class Accumulator:
             if count is not None:
                 out.counts[name] = count
         return out
+
+
+def _merged(one: Reduced, other: Reduced) -> Reduced:
+    """Two values of one metric as the value over both: of most kinds, the sum of each part."""
+    if isinstance(one, Extreme | Spread):
+        return one.merge(other)  # type: ignore[arg-type]
+    return type(one)(*map(add, one, other))
 
 
 def _tensors(value: Reduced) -> list[Tensor]:
