@@ -16,7 +16,8 @@ from gspo_cli.cli.options import GraderPython, JsonLines, Out, Set, TrustCode, U
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
-    from gspo_cli.evals.command import Request
+    from gspo_cli.evals.command import SampleRequest
+    from gspo_cli.evals.stored import GradeRequest
 
 app = console.Commands(help="Evaluate models on benchmarks.", no_args_is_help=True)
 
@@ -80,7 +81,7 @@ def benchmarks(
     from gspo_cli.evals.benchmarks import find_benchmark
     from gspo_cli.evals.benchmarks.shared_code import grader_choice
     from gspo_cli.evals.settings import Overrides
-    from gspo_cli.evals.targets import ProblemLoader, parse_data
+    from gspo_cli.evals.targets import parse_data, problem_loader
     from gspo_cli.sandbox.choose import SandboxChoice
 
     chosen = [find_benchmark(name) for name in dict.fromkeys(n.strip() for n in bench.split(",")) if name]
@@ -93,39 +94,58 @@ def benchmarks(
     if answers is not None and (model is not None or len(chosen) != 1):
         raise GspoError("--answers takes one --bench and no model", "the answers already exist", "leave out the rest")
     named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests}
-    loader = ProblemLoader(parse_data(named | {"ratings": ratings}, chosen), console.note)
+    problems = problem_loader(parse_data(named | {"ratings": ratings}, chosen), console.note)
     grading = grader_choice(grader, workers, SandboxChoice(unsafe_local, grader_python))
     if unsafe_local:
         console.note("warning: --unsafe-local: programs run without any isolation, and the summary says so")
     if len(chosen) == 1:  # with several, the others can still be evaluated
-        loader.problems(chosen[0])
+        problems(chosen[0])
 
-    from gspo_cli.evals.command import Request  # torch, only once the options are known to be valid
-    from gspo_cli.evals.runner import grade_stored
+    from gspo_cli.evals.command import SampleRequest  # torch, only once the options are known to be valid
+    from gspo_cli.evals.stored import GradeRequest
     from gspo_cli.evals.targets import find_targets
     from gspo_cli.models.remote_code import allow_code
 
     if answers is not None:
-        folder, problems = out / f"eval-{answers.stem}" / chosen[0].name, loader.problems(chosen[0])
-        summary = grade_stored(chosen[0], problems, answers, folder, overwrite, grading) | {"folder": str(folder)}
-        return _finish([summary], [_report(summary, json_, problems.warnings)], json_)
+        request = GradeRequest(
+            answers=answers,
+            benchmark=chosen[0],
+            problems=problems(chosen[0]),
+            folder=out / f"eval-{answers.stem}" / chosen[0].name,
+            overwrite=overwrite,
+            grader_choice=grading,
+        )
+        return _grade(request, json_)
     allow_code(trust_remote_code)
     targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
     if str(model) != targets[-1].name:
         why = "; no name was given, so it is the newest run" if model is None else ""
         console.note(f"model: {targets[-1].name}{why}")
-    overrides = Overrides(
-        samples=samples, temperature=0.0 if greedy else temperature, top_p=top_p, top_k=top_k, min_p=min_p,
-        max_new_tokens=max_tokens, limit=limit,
-    )  # fmt: skip
-    request = Request(
-        benchmarks=chosen, targets=targets, loader=loader, overrides=overrides, seed=seed,
-        mode="resume" if resume else "overwrite" if overwrite else "new", grader_choice=grading,
-    )  # fmt: skip
-    _evaluate(request, all_checkpoints, json_)
+    overrides = Overrides(samples, 0.0 if greedy else temperature, top_p, top_k, min_p, max_tokens, limit)
+    _sample(
+        SampleRequest(
+            benchmarks=chosen,
+            targets=targets,
+            problems=problems,
+            overrides=overrides,
+            seed=seed,
+            mode="resume" if resume else "overwrite" if overwrite else "new",
+            grader_choice=grading,
+        ),
+        all_checkpoints,
+        json_,
+    )
 
 
-def _evaluate(request: Request, all_checkpoints: bool, as_json: bool) -> None:
+def _grade(request: GradeRequest, as_json: bool) -> None:
+    """Grade stored answers, without a model."""
+    from gspo_cli.evals.stored import grade_stored
+
+    summary = grade_stored(request) | {"folder": str(request.folder)}
+    _finish([summary], [_report(summary, as_json, request.problems.warnings)], as_json)
+
+
+def _sample(request: SampleRequest, all_checkpoints: bool, as_json: bool) -> None:
     """Run every requested evaluation, even if another one fails; exits with the highest of their exit codes."""
     from gspo_cli.cli.views.evaluation import EvalView
     from gspo_cli.evals.command import evaluations
@@ -134,10 +154,10 @@ def _evaluate(request: Request, all_checkpoints: bool, as_json: bool) -> None:
     with closing(evaluations(request)) as planned:
         for job in planned:
             try:
-                with EvalView(f"{job.benchmark.name} {job.target.step or ''}".strip()) as view:
+                with EvalView(job.name) as view:
                     summary = job.run(view.progress, view.drawing, console.note) | {"folder": str(job.folder)}
                 summaries.append(summary)
-                codes.append(_report(summary, as_json, request.loader.loaded[job.benchmark.name].warnings))
+                codes.append(_report(summary, as_json, request.problems(job.benchmark).warnings))
             except KeyboardInterrupt:
                 console.note(f"answers so far are in {job.folder}; run the same command with --resume to continue")
                 raise
@@ -154,7 +174,7 @@ def _evaluate(request: Request, all_checkpoints: bool, as_json: bool) -> None:
     _finish(summaries, codes, as_json)
 
 
-def _report(summary: dict[str, Any], as_json: bool, said: Sequence[str] = ()) -> ExitCode:
+def _report(summary: dict[str, Any], as_json: bool, said: Sequence[str]) -> ExitCode:
     """Print what a reader must know of one evaluation but has not been told yet, and return its exit code."""
     console.note(*(f"warning: {warning}" for warning in summary["warnings"] if warning not in said))
     if summary["incomplete"]:
@@ -173,9 +193,7 @@ def _finish(summaries: list[dict[str, Any]], codes: list[ExitCode], as_json: boo
     from gspo_cli.cli.views.evaluation import rating_lines, result_table
 
     if summaries and not as_json:
-        console.out.print(result_table(summaries))
-        for line in (line for summary in summaries for line in rating_lines(summary)):
-            console.out.print(line)
+        console.out.print(result_table(summaries), *(line for s in summaries for line in rating_lines(s)), sep="\n")
     if max(codes):
         raise typer.Exit(int(max(codes)))
 

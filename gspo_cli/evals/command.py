@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from gspo_cli.evals.benchmarks.shared_code import check_sandbox
 from gspo_cli.evals.runner import Progress, evaluate, make_plan, measure
 from gspo_cli.evals.settings import Overrides, Subject, resolve_settings
 from gspo_cli.evals.store import Mode
-from gspo_cli.evals.targets import ProblemLoader, Target
+from gspo_cli.evals.targets import Target
 from gspo_cli.models.device import prepare_torch
 from gspo_cli.models.load import load_policy
 from gspo_cli.rollout.engine import Progress as Drawing
@@ -67,13 +68,14 @@ def _overrides(config: EvalConfig) -> Overrides:
     return Overrides(samples=config.samples, limit=config.limit, max_new_tokens=config.max_new_tokens)
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for."""
+@dataclass(frozen=True, kw_only=True)
+class SampleRequest:
+    """Which benchmarks to run with which models, and how."""
 
     benchmarks: list[Benchmark]
     targets: list[Target]
-    loader: ProblemLoader
+    problems: Callable[[Benchmark], ProblemSet]
+    """Loads a benchmark's problems, once."""
     overrides: Overrides
     seed: int | None
     """None = the seed of each target."""
@@ -111,15 +113,19 @@ class LazyModel:
 class Evaluation:
     """One benchmark with one model."""
 
-    request: Request
-    target: Target
+    request: SampleRequest
     model: LazyModel
     benchmark: Benchmark
 
     @property
+    def name(self) -> str:
+        """The benchmark, and the step of a run's checkpoint."""
+        return f"{self.benchmark.name} {self.model.target.step or ''}".strip()
+
+    @property
     def folder(self) -> Path:
         """Where its results go."""
-        return self.target.results(self.benchmark.name)
+        return self.model.target.results(self.benchmark.name)
 
     def run(self, progress: Progress, drawing: Drawing, note: Callable[[str], None]) -> dict[str, Any]:
         """The summary. `progress` counts stored answers; `drawing` is told how far the current engine call is.
@@ -128,9 +134,9 @@ class Evaluation:
         """
         request = self.request
         self.model.drawing = drawing
-        problems = request.loader.problems(self.benchmark)
+        problems = request.problems(self.benchmark)
         subject = self.model.subject()
-        seed = self.target.seed if request.seed is None else request.seed
+        seed = self.model.target.seed if request.seed is None else request.seed
         plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grader_choice)
         for line in prompt_notes(subject.tokenizer, next(iter(plan.prompts.values()))):
             note(f"warning: {line}")
@@ -140,13 +146,13 @@ class Evaluation:
             if error.code == ExitCode.ENGINE:  # the next benchmark gets a new engine
                 self.model.close()
             raise
-        run = self.folder.parents[2] if len(self.folder.parents) > 2 else self.folder
-        if (run / "run.json").is_file():
+        if self.model.target.step is not None:
+            run = self.model.target.folder.parent
             add_checksums(run, (path for path in self.folder.iterdir() if path.is_file()))
         return summary
 
 
-def evaluations(request: Request) -> Generator[Evaluation]:
+def evaluations(request: SampleRequest) -> Generator[Evaluation]:
     """All evaluations, model by model. Settings that a benchmark does not take are refused before the first.
 
     Errors: GspoError, as `resolve_settings` and `check_sandbox`.
@@ -155,9 +161,6 @@ def evaluations(request: Request) -> Generator[Evaluation]:
         resolve_settings(benchmark, request.overrides, seed=0)
     check_sandbox(request.benchmarks, request.grader_choice)
     for target in request.targets:
-        model = LazyModel(target)
-        try:
+        with closing(LazyModel(target)) as model:
             for benchmark in request.benchmarks:
-                yield Evaluation(request, target, model, benchmark)
-        finally:
-            model.close()
+                yield Evaluation(request, model, benchmark)

@@ -6,10 +6,9 @@ import hashlib
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,8 +21,6 @@ from gspo_cli.evals.store import Answer, Mode, Store, open_store
 from gspo_cli.evals.summary import score, summarise
 from gspo_cli.rollout.engine import SampleKey, generate_checked
 from gspo_cli.rollout.prompts import decode, encode
-from gspo_cli.rows import data_files, read_rows, require_columns
-from gspo_cli.runlog.folder import make_writable
 from gspo_cli.seeds import derive_seed
 from gspo_cli.types import Prompt
 
@@ -170,7 +167,7 @@ def measure(plan: EvalPlan, ranks: Ranks = SINGLE_PROCESS) -> dict[str, Any]:
             answers += drawn
         # gathered on this thread: only one thread may talk to the other ranks
         grades = ranks.all_gather(lambda: [asdict(grade) for grade in grading.result()])
-    return score(answers, [Grade(**fields) for fields in interleave(grades)])
+    return score(answers, [Grade(**values) for values in interleave(grades)])
 
 
 def generate(plan: EvalPlan, portions: Iterable[list[SampleKey]]) -> Iterator[list[Answer]]:
@@ -230,59 +227,3 @@ class GradingQueue:
     def result(self) -> list[Grade]:
         """The grades of all portions, in the order of their indices. Errors: whatever the grader raised."""
         return [grade for index in sorted(self.pending) for grade in self.pending[index].result()]
-
-
-NEEDED = ("problem_id", "sample", "text")
-
-
-def grade_stored(
-    benchmark: Benchmark, problems: ProblemSet, path: Path, folder: Path, overwrite: bool, choice: GraderChoice
-) -> dict[str, Any]:
-    """The summary of the answers in a parquet or jsonl file (`problem_id`, `sample`, `text`), stored in `folder`.
-
-    Errors: GspoError for a file that is not such a table, or answers to problems that the benchmark does not have.
-    """
-    answers = _read_table(path)
-    ids = {p.id for p in problems.problems}
-    unknown = next((a.problem_id for a in answers if a.problem_id not in ids), None)
-    if unknown is not None:
-        raise GspoError(
-            f"{path}: an answer to {unknown!r}",
-            f"{benchmark.name} has no problem of that id (its first is {problems.problems[0].id!r})",
-            "name the benchmark that was answered, with the same data",
-        )
-    num_samples = max(Counter(a.problem_id for a in answers).values())
-    settings = Settings(num_samples, benchmark.sampling, seed=0, limit=None)
-    identity = {"benchmark": benchmark.name, "answers": str(path)}
-    store = Store(folder, identity, [], warn=lambda _: None)
-    if store.finished and not overwrite:
-        raise GspoError(f"{folder} holds graded answers", "they would be replaced", "--overwrite, or another --out")
-    with GradingQueue(benchmark.grader(problems, choice), problems) as grading:
-        grading.submit(0, answers)
-        grades, about = grading.result(), grading.grader.about
-    summary = summarise(benchmark, problems, settings, None, about, answers, grades)
-    summary["answers"] = str(path)
-    if unanswered := len(ids) - summary["num_problems"]:
-        summary["warnings"].append(f"{unanswered} of {len(ids)} problems have no answer in {path.name}")
-    make_writable(folder)
-    store.finish(answers, grades, summary)
-    return summary
-
-
-def _read_table(path: Path) -> list[Answer]:
-    """The answers of a file. Errors: GspoError for other columns or types, or two answers with the same key."""
-    answers = []
-    for where, row in (located for file in data_files(path) for located in read_rows(file)):
-        require_columns(where, row, NEEDED, "rename or add it")
-        try:
-            sample = int(row["sample"])
-        except (TypeError, ValueError) as error:
-            raise GspoError(f"{where}: sample {row['sample']!r}", "a sample is a number", "correct that row") from error
-        given: dict[str, Any] = {field.name: row.get(field.name) for field in fields(Answer)} | {"sample": sample}
-        given |= {"problem_id": str(row["problem_id"]), "text": str(row["text"])}
-        answers.append(Answer(**given | {"text_repaired": bool(row.get("text_repaired"))}))
-    repeated = next((key for key, count in Counter(a.key for a in answers).items() if count > 1), None)
-    if repeated:
-        problem, sample = repeated
-        raise GspoError(f"{path}: sample {sample} of {problem!r} occurs twice", "a key has one answer", "remove one")
-    return answers

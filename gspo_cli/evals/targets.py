@@ -24,21 +24,19 @@ DEADLINE_S = 24 * 3600.0
 """For one portion of answers: long responses take longer than a training batch may."""
 
 
-class ProblemLoader:
-    """Loads problem sets, each once."""
+def problem_loader(choices: Mapping[str, DataChoice], warn: Callable[[str], None]) -> Callable[[Benchmark], ProblemSet]:
+    """A function that loads the problems of a benchmark, once, and gives their warnings as it does."""
 
-    def __init__(self, choices: Mapping[str, DataChoice], warn: Callable[[str], None]) -> None:
-        self.choices, self.warn = choices, warn
-        self.loaded: dict[str, ProblemSet] = {}
+    loaded: dict[str, ProblemSet] = {}
 
-    def problems(self, benchmark: Benchmark) -> ProblemSet:
-        """The problems of a benchmark; warnings are given on the first call."""
-        if benchmark.name not in self.loaded:
-            problems = benchmark.load(self.choices.get(benchmark.name, DataChoice()))
-            for warning in problems.warnings:
-                self.warn(f"warning: {warning}")
-            self.loaded[benchmark.name] = problems
-        return self.loaded[benchmark.name]
+    def load(benchmark: Benchmark) -> ProblemSet:
+        if benchmark.name not in loaded:
+            loaded[benchmark.name] = benchmark.load(choices.get(benchmark.name, DataChoice()))
+            for warning in loaded[benchmark.name].warnings:
+                warn(f"warning: {warning}")
+        return loaded[benchmark.name]
+
+    return load
 
 
 def parse_data(options: Mapping[str, list[str] | None], benchmarks: list[Benchmark]) -> dict[str, DataChoice]:
