@@ -80,7 +80,7 @@ def benchmarks(
     """
     from gspo_cli.evals.benchmarks import find_benchmark
     from gspo_cli.evals.benchmarks.shared_code import grader_choice
-    from gspo_cli.evals.settings import Overrides
+    from gspo_cli.evals.settings import checked_overrides
     from gspo_cli.evals.targets import parse_data, problem_loader
     from gspo_cli.sandbox.choose import SandboxChoice
 
@@ -91,6 +91,15 @@ def benchmarks(
         raise GspoError("--resume and --overwrite together", "one keeps stored answers, one deletes them", "use one")
     if greedy and temperature:
         raise GspoError(f"--greedy and --temperature {temperature}", "greedy is temperature 0", "use one of them")
+    overrides = checked_overrides(
+        samples=samples,
+        temperature=0.0 if greedy else temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        max_new_tokens=max_tokens,
+        limit=limit,
+    )
     if answers is not None and (model is not None or len(chosen) != 1):
         raise GspoError("--answers takes one --bench and no model", "the answers already exist", "leave out the rest")
     named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests}
@@ -121,7 +130,6 @@ def benchmarks(
     if str(model) != targets[-1].name:
         why = "; no name was given, so it is the newest run" if model is None else ""
         console.note(f"model: {targets[-1].name}{why}")
-    overrides = Overrides(samples, 0.0 if greedy else temperature, top_p, top_k, min_p, max_tokens, limit)
     _sample(
         SampleRequest(
             benchmarks=chosen,

@@ -7,8 +7,9 @@ import json
 import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gspo_cli.config import TaskConfig
@@ -56,18 +57,31 @@ class Subject:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
+class Overrides(BaseModel):
     """The user's changes to a benchmark's settings; None = unchanged."""
 
-    samples: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    max_new_tokens: int | None = None
-    limit: int | None = None
+    model_config = ConfigDict(frozen=True)
+
+    samples: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_new_tokens: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    limit: Annotated[int, Field(ge=1, le=2**31)] | None = None
     """Evaluate the first problems only."""
+
+
+def checked_overrides(**given: float | None) -> Overrides:
+    """From the options of the command. Errors: GspoError for the first value that is out of range (nan always is)."""
+    try:
+        return Overrides.model_validate(given)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        name = str(wrong["loc"][0]).replace("max_new_tokens", "max_tokens").replace("_", "-")
+        raise GspoError(
+            f"--{name} {wrong['input']}", wrong["msg"].replace("Input", "it"), f"change --{name}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +94,13 @@ class Settings:
     limit: int | None
 
 
-RANGES: dict[str, tuple[float, float, str]] = {
-    "samples": (1, 1_000_000, "a whole number from 1"),
-    "temperature": (0, 100, "a number from 0 (greedy) to 100"),
-    "top_p": (1e-9, 1, "a number above 0, up to 1 (all tokens)"),
-    "top_k": (0, 2**31, "a whole number; 0 keeps all tokens"),
-    "min_p": (0, 1, "a number from 0 (all tokens) to 1"),
-    "max_new_tokens": (1, 2**31, "a whole number from 1"),
-    "limit": (1, 2**31, "a whole number from 1"),
-}
-OPTIONS = {name: "--" + name.replace("_", "-") for name in RANGES} | {"max_new_tokens": "--max-tokens"}
-
-
-def check_ranges(overrides: Overrides) -> None:
-    """Errors: GspoError for the first value that is out of range (nan always is)."""
-    for name, (low, high, allowed) in RANGES.items():
-        value = getattr(overrides, name)
-        if value is not None and not low <= value <= high:
-            raise GspoError(f"{OPTIONS[name]} {value}", f"it takes {allowed}", f"change {OPTIONS[name]}")
-
-
 def resolve_settings(benchmark: Benchmark, overrides: Overrides, seed: int) -> Settings:
     """The benchmark's settings with the user's changes.
 
     `--temperature 0` without `--samples` asks for one answer per problem.
-    Errors: GspoError for a value out of range, or several samples at temperature 0.
+    Errors: GspoError for several samples at temperature 0.
     """
-    check_ranges(overrides)
-    changes = {k: v for k, v in asdict(overrides).items() if v is not None and k not in ("samples", "limit")}
-    sampling = replace(benchmark.sampling, **changes)
+    sampling = replace(benchmark.sampling, **overrides.model_dump(exclude={"samples", "limit"}, exclude_none=True))
     greedy = sampling.temperature == 0
     samples = overrides.samples or (1 if greedy else benchmark.samples)
     if greedy and samples > 1:

@@ -16,6 +16,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.rewards.code.code_tests import BadTests, unpack_tests
 from gspo_cli.rewards.code.grading import SharedTests, Work, extract_program, grade_all
 from gspo_cli.rewards.verdict import ProgramVerdict
+from gspo_cli.rows import Row
 from gspo_cli.sandbox.choose import open_sandbox
 from gspo_cli.sandbox.contract import Sandbox
 from gspo_cli.sandbox.machine import physical_cores
@@ -42,9 +43,16 @@ def code_prompt(question: str, starter: str) -> str:
     return f"{TASK}\n\n{question}\n\n{request}\n\n```python\n{block}\n```\n"
 
 
-COLUMNS = {"prompt": "question_content"} | {
-    name: name for name in ("starter_code", "public_test_cases", "private_test_cases", "metadata")
-}
+TESTS = ("public_test_cases", "private_test_cases", "metadata")
+COLUMNS = {"prompt": "question_content"} | {name: name for name in ("starter_code", *TESTS)}
+
+
+def build_problem(identity: str, question: str, row: Row) -> tuple[Problem, SharedTests]:
+    """A row in LiveCodeBench's schema as a problem with its tests. Errors: BadTests when it cannot be graded."""
+    public, private, metadata = (str(row[name] or "") for name in TESTS)
+    tests = SharedTests(partial(unpack_tests, public, private, metadata))
+    tests.check()
+    return Problem(identity, code_prompt(question, str(row.get("starter_code") or "").rstrip()), ""), tests
 
 
 class Code:
@@ -68,15 +76,11 @@ class Code:
         found, bad = [], dict[str, list[str]]()
         for number, row in enumerate(rows):
             identity = f"{split}-{number}"
-            public, private, metadata = (row[k] for k in ("public_test_cases", "private_test_cases", "metadata"))
-            tests = SharedTests(partial(unpack_tests, public, private, metadata))
             try:
-                tests.check()
+                problem, self._tests[identity] = build_problem(identity, row["prompt"], row)
+                found.append(problem)
             except BadTests as error:
                 bad.setdefault(str(error), []).append(identity)
-                continue
-            self._tests[identity] = tests
-            found.append(Problem(identity, code_prompt(row["prompt"], row["starter_code"].rstrip()), ""))
         self.notes = [f"left out, because {why}: {len(ids)} ({', '.join(ids[:5])})" for why, ids in bad.items()]
         if not found:
             raise GspoError(f"no problem of {self.config.path} can be graded", "; ".join(self.notes), "give other data")
@@ -90,8 +94,7 @@ class Code:
     def rewards(self, responses: list[tuple[Problem, str]]) -> list[Score]:
         """Those of many responses, graded at once."""
         work = [Work(extract_program(text)[0], self._tests[problem.id]) for problem, text in responses]
-        graders = (self.config.grader,)
-        graded = grade_all(self._open(), graders, work, physical_cores())
+        graded = grade_all(self._open(), (self.config.grader,), work, physical_cores())
         return [score_of(verdicts[self.config.grader]) for verdicts in graded.verdicts]
 
     def _open(self) -> Sandbox:

@@ -208,13 +208,13 @@ def refused(done: Done, tmp_path: Path, *words: str) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--samples", "0"], ["--samples 0", "from 1"]),
+        (["--samples", "0"], ["--samples 0", "it should be greater than or equal to 1"]),
         (["--samples", "-3"], ["--samples -3"]),
         (["--limit", "0"], ["--limit 0"]),
         (["--max-tokens", "0"], ["--max-tokens 0"]),
         (["--temperature", "-1"], ["--temperature -1.0"]),
         (["--temperature", "nan"], ["--temperature nan"]),
-        (["--top-p", "0"], ["--top-p 0.0", "above 0"]),
+        (["--top-p", "0"], ["--top-p 0.0", "greater than 0"]),
         (["--top-p", "1.5"], ["--top-p 1.5"]),
         (["--top-k", "-1"], ["--top-k -1"]),
         (["--min-p", "2"], ["--min-p 2.0"]),

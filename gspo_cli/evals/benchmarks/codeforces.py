@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, Outcomes, ProblemSet
+from gspo_cli.evals.benchmark import DataChoice, GraderChoice, Outcomes, ProblemSet
 from gspo_cli.evals.benchmarks.elo import (
     Contest,
     RatingTable,
@@ -26,15 +26,15 @@ from gspo_cli.evals.benchmarks.elo import (
     read_contests,
     read_ratings,
 )
-from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems
+from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems, code_benchmark
 from gspo_cli.rewards.code.code_tests import BadTests
 from gspo_cli.rewards.code.grading import CHECKED, SharedTests
 from gspo_cli.rewards.code.script import CheckedTests
 from gspo_cli.rows import Row, data_files, read_rows, require_columns, require_text
 from gspo_cli.runlog.checksums import sha256_of
 from gspo_cli.runlog.fs import require_regular
-from gspo_cli.tasks.code import TEMPLATE, code_prompt
-from gspo_cli.types import Problem, Sampling
+from gspo_cli.tasks.code import code_prompt
+from gspo_cli.types import Problem
 
 NEEDED = ("id", "contest_id", "index", "description", "official_tests")
 GENERATED = "test_cases_"
@@ -188,16 +188,11 @@ def grader(problems: ProblemSet, choice: GraderChoice) -> CodeGrader:
     return CodeGrader(problems, replace(choice, graders=(CHECKED,)))
 
 
-CODEFORCES = Benchmark(
+CODEFORCES = code_benchmark(
     name="codeforces",
     description="local problems with checkers; Elo from local standings",
     load=load,
     grader=grader,
-    samples=8,
-    sampling=Sampling(temperature=0.6, top_p=0.95, max_new_tokens=32768),
-    prompt_template="code-1",
-    prompt_text=TEMPLATE,
-    runs_programs=True,
-    takes=("contests", "ratings"),
     hub="local",
+    takes=("contests", "ratings"),
 )

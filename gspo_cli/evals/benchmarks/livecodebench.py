@@ -1,4 +1,5 @@
 """LiveCodeBench, code generation (Jain et al., arXiv 2403.07974), read from its plain files; none of its code runs.
+And minicode: twelve small problems in the same schema, which need no download.
 
 A period such as 202410-202502 does not identify a set of problems: release_v5 has 166 in it and release_v6 has 261.
 Every summary therefore states release, window, number of problems and a hash of their ids.
@@ -6,24 +7,24 @@ Every summary therefore states release, window, number of problems and a hash of
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
-from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems
+from gspo_cli.evals.benchmark import EMBEDDED, DataChoice, ProblemSet, refuse_data
+from gspo_cli.evals.benchmarks.shared_code import SAMPLING, GradableProblems, code_benchmark
 from gspo_cli.evals.data import HubData, download, fingerprint
-from gspo_cli.rewards.code.code_tests import unpack_tests
 from gspo_cli.rewards.code.grading import SharedTests
 from gspo_cli.rows import Row, data_files, read_rows, require_columns, require_text
 from gspo_cli.runlog.checksums import sha256_of
-from gspo_cli.tasks.code import TEMPLATE, code_prompt
-from gspo_cli.types import Problem, Sampling
+from gspo_cli.tasks.code import build_problem
+from gspo_cli.types import Problem
 
 NEEDED = ("question_id", "question_content", "contest_date", "public_test_cases", "private_test_cases", "metadata")
 HINT = "give rows in the schema of livecodebench/code_generation_lite"
@@ -45,21 +46,8 @@ ERRATA = {
 """By id or by the title's slug, from the benchmark's list of errata."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Two days, both at midnight, as in the official filter."""
-
-    start: datetime
-    end: datetime
-
-    @property
-    def text(self) -> str:
-        """`2024-10-01..2025-02-01`."""
-        return f"{self.start:%Y-%m-%d}..{self.end:%Y-%m-%d}"
-
-
-def parse_window(text: str) -> Window:
-    """Errors: GspoError for anything but two days in order."""
+def parse_window(text: str) -> tuple[datetime, datetime]:
+    """Two days, both at midnight, as in the official filter. Errors: GspoError for anything but two days in order."""
     first, dots, last = text.partition("..")
     try:
         start, end = (datetime.strptime(day, "%Y-%m-%d") for day in (first, last))
@@ -67,7 +55,7 @@ def parse_window(text: str) -> Window:
             raise ValueError("the first day comes after the last")
     except ValueError as error:
         raise GspoError(f"window {text!r}", str(error), "the form is 2024-10-01..2025-02-01") from error
-    return Window(start, end)
+    return start, end
 
 
 def load(choice: DataChoice) -> ProblemSet:
@@ -75,7 +63,7 @@ def load(choice: DataChoice) -> ProblemSet:
 
     Errors: GspoError for data that cannot be downloaded or read, a window without problems, or nothing gradable.
     """
-    window, requested = parse_window(choice.window or WINDOW), choice.release or RELEASE
+    (start, end), requested = parse_window(choice.window or WINDOW), choice.release or RELEASE
     if requested not in RELEASES:
         raise GspoError(f"no release {requested!r}", f"the releases are {', '.join(RELEASES)}", "name one of them")
     names, commit = RELEASES[requested], None
@@ -85,22 +73,23 @@ def load(choice: DataChoice) -> ProblemSet:
         paths, commit = download(replace(DATA, files=names), choice.revision, "livecodebench")
     release = requested if commit or [p.name for p in paths] == list(names) else None
     dated = list(_dated_rows(paths))
-    rows = [row for row, date in dated if window.start <= date <= window.end]
+    rows = [row for row, date in dated if start <= date <= end]
     if not rows:
         days = [f"{date:%Y-%m-%d}" for date in sorted(date for _, date in dated)]
         raise GspoError(
-            f"no problem of livecodebench between {window.text.replace('..', ' and ')}",
+            f"no problem of livecodebench between {start:%Y-%m-%d} and {end:%Y-%m-%d}",
             f"its {len(days)} problems are from {days[0]} to {days[-1]}" if days else "it has no rows",
             "give another --window livecodebench=FROM..TO",
         )
-    gradable = GradableProblems("livecodebench", rows, "question_id", build_problem)
+    gradable = GradableProblems("livecodebench", rows, "question_id", _build_problem)
+    window = f"{start:%Y-%m-%d}..{end:%Y-%m-%d}"
     actual = fingerprint(sorted(str(row["question_id"]) for row in rows))
-    expected = FINGERPRINT if (release, window.text) == (RELEASE, WINDOW) else None
+    expected = FINGERPRINT if (release, window) == (RELEASE, WINDOW) else None
     source = {
         "source": DATA.repo if commit else "local",
         "revision": commit,
         "release": release,
-        "window": window.text,
+        "window": window,
         "files": {p.name: sha256_of(p) for p in paths},
         "fingerprint": actual,
         "fingerprint_expected": expected,
@@ -152,13 +141,8 @@ def contest_date(row: Row, where: str) -> datetime:
         raise GspoError(f"{where}: contest_date of {row['question_id']!r}", str(error), "correct that row") from error
 
 
-def build_problem(row: Row) -> tuple[Problem, SharedTests]:
-    """A row as a problem with its tests. Errors: BadTests when it cannot be graded."""
-    public, private, metadata = (str(row[k] or "") for k in ("public_test_cases", "private_test_cases", "metadata"))
-    tests = SharedTests(partial(unpack_tests, public, private, metadata))
-    tests.check()
-    prompt = code_prompt(row["question_content"], str(row.get("starter_code") or "").rstrip())
-    return Problem(str(row["question_id"]), prompt, ""), tests
+def _build_problem(row: Row) -> tuple[Problem, SharedTests]:
+    return build_problem(str(row["question_id"]), row["question_content"], row)
 
 
 def _contests(rows: list[Row]) -> dict[str, str]:
@@ -180,16 +164,26 @@ def _errata(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return faults
 
 
-LIVECODEBENCH = Benchmark(
+LIVECODEBENCH = code_benchmark(
     name="livecodebench",
     description=f"programming problems of {RELEASE}, {WINDOW}: 166",
     load=load,
-    grader=CodeGrader,
-    samples=8,
-    sampling=Sampling(temperature=0.6, top_p=0.95, max_new_tokens=32768),
-    prompt_template="code-1",
-    prompt_text=TEMPLATE,
     hub=DATA.repo,
-    runs_programs=True,
     takes=("release", "window"),
+)
+
+
+def load_minicode(choice: DataChoice) -> ProblemSet:
+    """The embedded problems."""
+    refuse_data("minicode", choice)
+    text = files("gspo_cli.evals.benchmarks").joinpath("minicode.jsonl").read_text(encoding="utf-8")
+    gradable = GradableProblems("minicode", map(json.loads, text.splitlines()), "question_id", _build_problem)
+    return ProblemSet(gradable.problems, EMBEDDED, gradable.tests, gradable.excluded)
+
+
+MINICODE = code_benchmark(
+    name="minicode",
+    description="12 small programming problems, 6 on stdin and 6 functions",
+    load=load_minicode,
+    sampling=replace(SAMPLING, max_new_tokens=2048),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.benchmark import Benchmark, Grade, GraderChoice, ProblemSet, source_version
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, GraderChoice, ProblemSet, source_version
 from gspo_cli.rewards.code import grading
 from gspo_cli.rewards.code.code_tests import BadTests
 from gspo_cli.rewards.code.grading import CHECKED, PROGRAM_GRADERS, SharedTests, Work, extract_program, grade_all
@@ -15,7 +15,8 @@ from gspo_cli.rewards.verdict import EXCLUDED, GRADER_ERROR, ProgramVerdict
 from gspo_cli.rows import Row
 from gspo_cli.sandbox.choose import SandboxChoice, open_sandbox
 from gspo_cli.sandbox.machine import calibration_ms, find_interpreter, physical_cores
-from gspo_cli.types import Problem
+from gspo_cli.tasks.code import TEMPLATE
+from gspo_cli.types import Problem, Sampling
 
 
 def grader_choice(grader: str, workers: int | None, sandbox: SandboxChoice) -> GraderChoice:
@@ -115,3 +116,21 @@ class CodeGrader:
     def close(self) -> None:
         """Close the sandbox."""
         self.sandbox.close()
+
+
+SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_new_tokens=32768)
+
+
+def code_benchmark(
+    name: str,
+    description: str,
+    load: Callable[[DataChoice], ProblemSet],
+    grader: Callable[[ProblemSet, GraderChoice], CodeGrader] = CodeGrader,
+    sampling: Sampling = SAMPLING,
+    hub: str | None = None,
+    takes: tuple[str, ...] = (),
+) -> Benchmark:
+    """A benchmark whose answers are programs."""
+    return Benchmark(
+        name, description, load, grader, 8, sampling, "code-1", TEMPLATE, hub, runs_programs=True, takes=takes
+    )

@@ -18,7 +18,7 @@ from program import Done
 from sandboxes import own_sandbox
 
 from gspo_cli.evals.benchmark import DataChoice
-from gspo_cli.evals.benchmarks import livecodebench, minicode
+from gspo_cli.evals.benchmarks import livecodebench
 from gspo_cli.evals.benchmarks.livecodebench import contest_date, parse_window
 from gspo_cli.evals.data import fingerprint
 from gspo_cli.rewards.code.grading import Work, grade_all
@@ -42,7 +42,7 @@ def lcb(path: Path) -> tuple[str, ...]:
 @pytest.mark.slow
 def test_right_and_wrong_programs_of_minicode() -> None:
     """Every right program passes under both graders, every wrong one fails under both; slow ones for their time."""
-    problems = minicode.load(DataChoice())
+    problems = livecodebench.load_minicode(DataChoice())
     assert len(problems.problems) == 12 and not problems.excluded
     assert all(len(WRONG[p.id]) >= 3 for p in problems.problems)
     tests = {p.id: problems.payload[p.id].get() for p in problems.problems}
@@ -64,7 +64,7 @@ def test_right_and_wrong_programs_of_minicode() -> None:
 
 @pytest.mark.slow
 def test_slow_programs_of_minicode() -> None:
-    problems = minicode.load(DataChoice())
+    problems = livecodebench.load_minicode(DataChoice())
     slow = [(i, programs["too_slow"]) for i, programs in WRONG.items() if "too_slow" in programs]
     with own_sandbox_closing() as sandbox:
         found = grade_all(sandbox, ("official", "script"), [Work(c, problems.payload[i]) for i, c in slow], 2)
@@ -79,8 +79,8 @@ def own_sandbox_closing() -> Any:
 
 def test_the_window_of_the_paper(shared_data: Path) -> None:
     lines = (shared_data / "lcb_v5_index.jsonl").read_text(encoding="utf-8").splitlines()
-    window = parse_window(livecodebench.WINDOW)
-    inside = [r for r in map(json.loads, lines) if window.start <= contest_date(r, "index") <= window.end]
+    start, end = parse_window(livecodebench.WINDOW)
+    inside = [r for r in map(json.loads, lines) if start <= contest_date(r, "index") <= end]
     assert len(inside) == 166 and sum(r["functional"] for r in inside) == 64
     assert fingerprint(sorted(r["question_id"] for r in inside)) == livecodebench.FINGERPRINT
 
