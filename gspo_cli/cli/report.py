@@ -111,7 +111,7 @@ def _shows(found: Found, requirement: Requirement) -> bool:
 
     if not isinstance(found, Compared) or found.verdict != requirement:
         return False
-    return requirement is Requirement.EQUAL or (found.evidence.effect < 0) == (found.better == "lower")
+    return requirement is Requirement.EQUAL or (found.evidence.effect < 0) == (found.wording.better == "lower")
 
 
 @app.command()

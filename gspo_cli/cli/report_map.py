@@ -52,6 +52,7 @@ def effect_map(
     table = map_table(axes, cells)
     results = [cell.result for cell in cells if cell.result]
     known = results[0] if results else None
+    higher = not (isinstance(known, Compared) and known.wording.better == "lower")
     metric = known.metric if known else None
     arms = (known.baseline, known.treatment) if known else ("baseline", "treatment")
     notes = [
@@ -79,7 +80,7 @@ def effect_map(
         effect = f"{row['effect']:+.3g} {row['unit']}" if row["effect"] == row["effect"] else "n/a"
         verdict = row["verdict"].replace("_", " ")
         if verdict == "better":
-            verdict = f"{arms[(row['effect'] > 0) == (getattr(known, 'better', '') != 'lower')]} better"
+            verdict = f"{arms[(row['effect'] > 0) == higher]} better"
         shown.add_row(*(row[key] for key in axes), str(row["n"]), effect, interval, verdict)
     console.print_table(shown)
     console.note(*(f"{cell.study.name}: {cell.why}" for cell in cells if cell.why), *notes)

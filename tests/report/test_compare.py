@@ -276,7 +276,7 @@ def test_a_study_of_one_arm_or_without_the_declared_one(tmp_path: Path, gspo_her
     two = write_study(tmp_path / "two", seeds=3, arms=("grpo", "sapo"))
     assert compared(gspo_here, two)["sentence"].startswith("Exploratory: ")
     three = write_study(tmp_path / "three", seeds=1, arms=("grpo", "sapo", "luspo"))
-    assert "--treatment luspo" in gspo_here("report", "compare", three).err
+    assert "no arm 'gspo' in the study" in gspo_here("report", "compare", three).err
 
 
 def test_the_order_of_files_and_rows_changes_nothing(tmp_path: Path, gspo_here: Gspo) -> None:

@@ -30,7 +30,7 @@ def show_comparison(comparison: StudyComparison) -> None:
 
 def _show_one(found: Found) -> None:
     from gspo_cli.report.compare.result import Compared, Described
-    from gspo_cli.report.compare.texts import costs, interval, remarks, statistics, unit, value
+    from gspo_cli.report.compare.texts import costs, interval, remarks, statistics, value
 
     console.out.print(f"{found.treatment} against {found.baseline}: {found.metric}")
     console.out.print(found.sentence)
@@ -47,11 +47,11 @@ def _show_one(found: Found) -> None:
         return
     if isinstance(found, Described):
         for arm in found.arms:
-            console.out.print(f"{arm.arm}: {arm.text}")
+            console.out.print(f"{arm['arm']}: {arm['text']}")
         console.out.print("\n".join(["", *found.notes, ""]))
     if not isinstance(found, Compared):
         return
-    seeds = console.table("seed", found.baseline, found.treatment, f"difference ({unit(found)})")
+    seeds = console.table("seed", found.baseline, found.treatment, f"difference ({found.wording.shown_unit})")
     for column in seeds.columns:
         column.justify = "right"
     for seed, left, right, difference in found.per_seed:

@@ -13,7 +13,7 @@ from gspo_cli.config import flat
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.compare.result import Compared, Found
 from gspo_cli.report.compare.study import ComparisonRequest, compare
-from gspo_cli.report.compare.texts import BELOW_START, sensitivity_texts, unit
+from gspo_cli.report.compare.texts import BELOW_START, sensitivity_texts
 from gspo_cli.report.runs.facts import recipe_default
 from gspo_cli.report.runs.folders import find_study, read_study
 from gspo_cli.runlog.folder import read_study_file
@@ -159,11 +159,11 @@ def _row(cell: MapCell) -> dict[str, Any]:
         nothing: dict[str, Any] = dict.fromkeys(("effect", "low", "high"), float("nan"))
         counts: dict[str, Any] = dict.fromkeys(COUNTS, 0)
         return nothing | {"n": 0, "unit": "", "verdict": verdict, "decided": False} | counts
-    scale = 100 if found.points else 1
+    scale = found.wording.scale
     low, high = found.evidence.ci or (float("nan"), float("nan"))
     return {
         "effect": scale * found.evidence.effect, "low": scale * low, "high": scale * high, "n": found.evidence.n,
-        "unit": unit(found), "verdict": found.verdict, "decided": found.verdict in DECIDED,
+        "unit": found.wording.shown_unit, "verdict": found.verdict, "decided": found.verdict in DECIDED,
     } | {
         f"{what}_{side}": len(getattr(runs, side))
         for what, runs in (("collapsed", found.collapses), ("below_start", found.below_start))

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 from pydantic_core import to_jsonable_python
 
 from gspo_cli.config import Tuning
 from gspo_cli.report.compare.learning_curves import LearningCurve
 from gspo_cli.report.compare.preconditions import Failure
-from gspo_cli.report.compare.scores import DifferenceStats, adjusted
+from gspo_cli.report.compare.scores import DifferenceStats, adjusted, difference_stats
 from gspo_cli.report.compare.settings import Settings
 from gspo_cli.report.compare.verdict import (
     Collapses,
@@ -28,6 +29,7 @@ from gspo_cli.stats.paired import sd_range
 from gspo_cli.stats.robust import pairs_for_all_runs
 from gspo_cli.stats.starts import StartShare
 
+Table = dict[str, Any]
 OTHER_SAMPLES = (0.25, 4.0)
 """Multiples of k for which the expected standard deviation is shown."""
 
@@ -46,21 +48,12 @@ class Found:
     """Why there is no comparison."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArmValues:
-    """The values of an arm with imported runs."""
-
-    arm: str
-    values: dict[int, float]
-    """By seed."""
-    text: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described(Found):
     """Imported runs: nothing is tested."""
 
-    arms: list[ArmValues]
+    arms: list[dict[str, Any]]
+    """`arm`, its `values` by seed, and these as `text`."""
     notes: list[str]
 
 
@@ -68,13 +61,11 @@ class Described(Found):
 class Tested(Found):
     """A verdict with what it rests on."""
 
-    unit: str
-    points: bool
-    """Whether values are reported x 100."""
     seeds: list[int]
     stats: DifferenceStats
     evidence: Evidence
     wording: Wording
+    """Also says in which unit the values are, and which direction is good."""
     p_holm: float | None = None
     """Of the t test, adjusted for several comparisons; None where it is not."""
     p_equal_holm: float | None = None
@@ -106,19 +97,6 @@ class Tested(Found):
 Adjusted = TypeVar("Adjusted", bound=Tested)
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What each arm spent on average per run; None where some run's log does not say."""
-
-    axis: str
-    """That on which they are equal."""
-    ratios: dict[str, float | None]
-    """Treatment over baseline, by axis."""
-    steps: Sides[float | None]
-    tokens: Sides[float | None]
-    seconds: Sides[float | None]
-
-
 ALL_PAIRS = "all pairs, collapsed runs included"
 NONE_BELOW = "only pairs in which no run collapsed or ended below its start"
 
@@ -135,34 +113,13 @@ class OtherPairs:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class RunNote:
-    """What happened to a run."""
-
-    run: str
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """What the runs were trained on and, for stored answers, evaluated on."""
-
-    name: str | None
-    path: str | None
-    revision: str | None
-    data_sha256: str | None
-    model_sha256: str | None
-    benchmark: Any
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared(Tested):
     """Two arms of a study."""
 
-    recipe: str
-    unit_known: bool
-    better: str
-    budget: Budget
+    budget: Table
+    """What each arm spent on average per run: on every `axis`, both sides and their `ratios`, treatment over baseline;
+    None where some run's log does not say."""
     collapses: Collapses
     below_start: Sides[list[int]]
     """Seeds of runs that ended below where they began; they count in every test."""
@@ -172,14 +129,16 @@ class Compared(Tested):
     settings: Settings
     start_share: dict[str, StartShare] | None
     learning_curves: list[LearningCurve]
-    failed: list[RunNote]
-    invalidated: list[RunNote]
+    failed: list[Table]
+    """`run` and `reason`."""
+    invalidated: list[Table]
     waivers: list[Failure]
     ungraded_as_wrong: int
     all_seeds: dict[str, list[int]]
-    data: Data
+    data: Table
+    """What the runs were trained on and, for stored answers, evaluated on."""
     notes: list[str]
-    runs: list[dict[str, Any]]
+    runs: list[Table]
     """Where each run comes from."""
     versions: dict[str, str]
 
@@ -192,7 +151,7 @@ class StudyComparison:
     primary: Found
     others: list[Found]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Table:
         """As `compare.json` holds it."""
         return {"study": self.study} | to_json(self.primary) | {"others": [to_json(one) for one in self.others]}
 
@@ -210,14 +169,35 @@ def adjust(family: Sequence[Adjusted]) -> list[Adjusted]:
     return found
 
 
-def to_json(found: Found) -> dict[str, Any]:
+def sensitivity(seeds: list[int], stats: DifferenceStats, evidence: Evidence, better: str) -> list[OtherPairs]:
+    """The verdict with the pairs that a collapse leaves out, and without those in which a run ended below its start;
+    only where that changes the pairs. Not adjusted for several arms."""
+    sunk = evidence.below_start
+    below = np.isin(seeds, [*sunk.baseline, *sunk.treatment] if sunk else [])
+    margin = stats.margin and stats.margin * (100 if stats.scores.points else 1)
+    found = []
+    for name, out_S in ((ALL_PAIRS, np.zeros(len(seeds), dtype=bool)), (NONE_BELOW, below | ~stats.kept_S)):
+        if len(seeds) == 1 or out_S.all() or (~out_S == stats.kept_S).all():
+            continue
+        other = difference_stats(stats.scores, margin, out_S, stats.looks).evidence(unequal=evidence.unequal)
+        verdict = judge(replace(other, pairs=other.n), better)
+        found.append(OtherPairs(name, other.n, other.effect, other.ci, verdict))
+    return found
+
+
+def to_json(found: Found) -> Table:
     """Plain values, in full precision; null for what has no value."""
     kept = {f.name: getattr(found, f.name) for f in fields(found) if f.name not in ("stats", "evidence", "wording")}
-    plain: dict[str, Any] = to_jsonable_python(kept | (numbers(found) if isinstance(found, Tested) else {}))
+    if isinstance(found, Tested):
+        kept |= _numbers(found)
+    if isinstance(found, Compared):
+        known = found.stats.scores.unit_known
+        kept |= {"recipe": found.wording.recipe, "better": found.wording.better, "unit_known": known}
+    plain: Table = to_jsonable_python(kept)
     return plain
 
 
-def numbers(found: Tested) -> dict[str, Any]:
+def _numbers(found: Tested) -> Table:
     """The estimates, intervals and tests behind a sentence."""
     stats, evidence = found.stats, found.evidence
     t, flip, noise, cube, contests_J = stats.t, stats.flip, stats.noise, stats.scores.cube, stats.scores.contests_J
@@ -231,6 +211,8 @@ def numbers(found: Tested) -> dict[str, Any]:
         "n": evidence.n,
         "n_pairs": len(stats.D_S),
         "estimand": estimand(evidence),
+        "unit": found.wording.unit,
+        "points": found.wording.points,
         "n_problems": None if cube is None else cube[0].shape[1],
         "n_contests": None if contests_J is None else len(set(contests_J.tolist())),
         "k": stats.scores.k,

@@ -57,7 +57,6 @@ FIX = {
     "step": "number the steps from 0",
     "collapsed": "write 1 if the run collapsed, else 0",
 }
-NEEDED = [name for name, field in Row.model_fields.items() if field.is_required()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,18 @@ def read_scores(path: Path, form: str = "last") -> ScoreFile:
     except csv.Error as error:
         raise GspoError(f"cannot read {path}", str(error), "give a csv file; a quote that opens must close") from error
     tasks = sorted({task for _, _, task in curves})
-    _check_size(path, max(float(abs(values).max()) for _, values in curves.values()))
-    ranges = {task: _range([steps for (_, _, name), (steps, _) in curves.items() if name == task]) for task in tasks}
+    largest = max(float(abs(values).max()) for _, values in curves.values())
+    if largest != 0 and not LEAST <= largest <= MOST:
+        raise GspoError(
+            f"{path}: its largest value is {largest:.3g}",
+            f"the statistics work with values from {LEAST:g} to {MOST:g}",
+            "give the values in another unit",
+        )
+    # from the largest first to the largest last step: curves that begin late are areas over the same steps
+    ends = {
+        task: np.array([steps[[0, -1]] for (_, _, name), (steps, _) in curves.items() if name == task]).max(axis=0)
+        for task in tasks
+    }
     found = ScoreFile(path, sha256(content).hexdigest(), tasks, {}, {}, collapsed, {})
     for run, seed in dict.fromkeys((run, seed) for run, seed, _ in curves):
         if missing := [task for task in tasks if (run, seed, task) not in curves]:
@@ -110,7 +119,7 @@ def read_scores(path: Path, form: str = "last") -> ScoreFile:
                 "add the value, or leave the task out of the file",
             )
         own = [curves[run, seed, task] for task in tasks]
-        scores = [_score(*curve, form, *ranges[task]) for task, curve in zip(tasks, own, strict=True)]
+        scores = [_score(*curve, form, *ends[task].tolist()) for task, curve in zip(tasks, own, strict=True)]
         found.scores.setdefault(run, {})[seed] = np.array(scores)
         found.last_steps.setdefault(run, {})[seed] = int(max(steps[-1] for steps, _ in own))
         steps = own[0][0]
@@ -119,30 +128,19 @@ def read_scores(path: Path, form: str = "last") -> ScoreFile:
     return found
 
 
-def _check_size(path: Path, largest: float) -> None:
-    if largest == 0 or LEAST <= largest <= MOST:
-        return
-    raise GspoError(
-        f"{path}: its largest value is {largest:.3g}",
-        f"the statistics work with values from {LEAST:g} to {MOST:g}",
-        "give the values in another unit",
-    )
-
-
 def _curves(path: Path, text: str) -> tuple[dict[tuple[str, int, str], Curve], dict[str, set[int]] | None]:
     """The curve of each (run, seed, task) in the file's order, and the collapsed runs: those with a row that says so.
     Their column may be empty, and then says nothing."""
     rows = csv.DictReader(io.StringIO(text, newline=""))
     names = [name.strip() for name in rows.fieldnames or ()]
     rows.fieldnames = names
-    if missing := [name for name in NEEDED if name not in names]:
-        raise GspoError(
-            f"{path} has no column {missing[0]!r}",
-            f"its header has {', '.join(names) or 'nothing'}",
-            f"{HEADER}; separate them by commas",
-        )
-    if twice := [name for name in Row.model_fields if names.count(name) > 1]:
-        raise GspoError(f"{path} has several columns {twice[0]!r}", f"its header has {', '.join(names)}", "keep one")
+    for name, field in Row.model_fields.items():
+        if names.count(name) > 1 or (field.is_required() and name not in names):
+            raise GspoError(
+                f"{path} has {'several columns' if name in names else 'no column'} {name!r}",
+                f"its header has {', '.join(names) or 'nothing'}",
+                f"{HEADER}; separate them by commas",
+            )
     values: dict[tuple[str, int, str], dict[int, float]] = {}
     collapsed: dict[str, set[int]] = {}
     says_collapses = False
@@ -162,13 +160,8 @@ def _curves(path: Path, text: str) -> tuple[dict[tuple[str, int, str], Curve], d
             collapsed.setdefault(row.run, set()).add(row.seed)
     if not values:
         raise GspoError(f"{path} has no rows", "there is nothing below its header", HEADER)
-    curves = {key: _curve(curve) for key, curve in values.items()}
-    return curves, collapsed if says_collapses else None
-
-
-def _curve(by_step: dict[int, float]) -> Curve:
-    steps, values = np.array(sorted(by_step.items()), np.float64).T
-    return steps, values
+    columns = {key: np.array(sorted(curve.items()), np.float64).T for key, curve in values.items()}
+    return {key: (steps, own) for key, (steps, own) in columns.items()}, collapsed if says_collapses else None
 
 
 def _row(where: str, cells: dict[Any, Any], num_columns: int) -> Row:
@@ -187,11 +180,6 @@ def _row(where: str, cells: dict[Any, Any], num_columns: int) -> Row:
         raise GspoError(
             f"{where}: {name} {stripped[name][:40]!r}", bad["msg"].removeprefix("Value error, "), FIX[name]
         ) from error
-
-
-def _range(steps: list[Array]) -> tuple[float, float]:
-    """From the largest first to the largest last step: curves that begin late are areas over the same steps."""
-    return max(float(own[0]) for own in steps), max(float(own[-1]) for own in steps)
 
 
 def _score(steps: Array, values: Array, form: str, first: float, last: float) -> float:

@@ -127,7 +127,7 @@ def _compare_runs(file: ScoreFile, baseline: str, treatment: str, request: Compa
     verdict = judge(evidence, "neither")
     return OfRuns(
         verdict=verdict, sentence=sentence(verdict, evidence, wording), metric=number, baseline=baseline,
-        treatment=treatment, points=False, unit="units", seeds=seeds, stats=stats, evidence=evidence, wording=wording,
+        treatment=treatment, seeds=seeds, stats=stats, evidence=evidence, wording=wording,
         per_task=_by_task(file.tasks, a_SJ, b_SJ), improvement_tasks=_share((b_SJ > a_SJ) + (b_SJ == a_SJ) / 2),
     )  # fmt: skip
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -17,20 +16,7 @@ from gspo_cli.config import ReportConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.report.compare.learning_curves import learning_curves
 from gspo_cli.report.compare.preconditions import WAIVABLE, failures, unknown_seeds
-from gspo_cli.report.compare.result import (
-    ALL_PAIRS,
-    NONE_BELOW,
-    ArmValues,
-    Budget,
-    Compared,
-    Data,
-    Described,
-    Found,
-    OtherPairs,
-    RunNote,
-    StudyComparison,
-    adjust,
-)
+from gspo_cli.report.compare.result import Compared, Described, Found, StudyComparison, Table, adjust, sensitivity
 from gspo_cli.report.compare.scores import (
     DifferenceStats,
     axis_range,
@@ -42,7 +28,7 @@ from gspo_cli.report.compare.scores import (
     scores,
 )
 from gspo_cli.report.compare.settings import conditions, settings_of
-from gspo_cli.report.compare.verdict import Evidence, Sides, Wording, judge, refusal, sentence
+from gspo_cli.report.compare.verdict import Wording, judge, refusal, sentence
 from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.metric_spec import Axis, BenchmarkMetric, MetricSpec, better_of, parse_metric, unit_of
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, all_of, load_records, write_sources
@@ -134,26 +120,22 @@ def report_config(study: Study) -> ReportConfig:
 def _choose_arms(arms: list[str], declared: ReportConfig, request: ComparisonRequest) -> tuple[str, list[str]]:
     """(the baseline, the arms compared with it: the primary one first). Errors: GspoError naming the study's arms."""
     baseline = request.baseline or declared.baseline
-    primary = request.treatment or (declared.treatment if declared.treatment in arms else None)
-    for option, arm in (("--baseline", baseline), ("--treatment", primary)):
-        if arm is not None and arm not in arms:
-            raise GspoError(f"no arm {arm!r} in the study", f"it has {', '.join(arms)}", f"{option} takes one of them")
     others = [arm for arm in sorted(arms) if arm != baseline]
-    if primary == baseline or not others:
+    primary = request.treatment or declared.treatment
+    if len(others) < 2 and request.treatment is None and primary not in arms:
+        primary = next(iter(others), baseline)
+    for option, arm in (("--baseline", baseline), ("--treatment", primary)):
+        if arm not in arms:
+            raise GspoError(f"no arm {arm!r} in the study", f"it has {', '.join(arms)}", f"{option} takes one of them")
+    if primary == baseline:
         raise GspoError(
             "nothing to compare",
             f"the study has {', '.join(arms)}, and the baseline is {baseline}",
             "train a second arm into it, or name two arms with --baseline and --treatment",
         )
-    if primary is None and len(others) > 1:
-        raise GspoError(
-            f"no arm {declared.treatment!r} in the study, which the recipe names as the treatment",
-            f"it has {', '.join(arms)}",
-            f"--treatment {others[0]}",
-        )
     if request.treatment:
         return baseline, [request.treatment]
-    return baseline, sorted(others, key=lambda arm: arm != (primary or others[0]))
+    return baseline, sorted(others, key=lambda arm: arm != primary)
 
 
 def _is_declared(primary: Pair, declared: ReportConfig, request: ComparisonRequest) -> bool:
@@ -220,11 +202,6 @@ def _compare_pair(
         declared=is_declared,
         verdict=verdict,
         sentence=sentence(verdict, evidence, wording),
-        recipe=wording.recipe,
-        unit=wording.unit,
-        points=wording.points,
-        unit_known=stats.scores.unit_known,
-        better=better,
         seeds=kept.seeds,
         stats=stats,
         evidence=evidence,
@@ -233,13 +210,13 @@ def _compare_pair(
         budget=_budget(kept, spec),
         collapses=fallen,
         below_start=sunk,
-        sensitivity=_sensitivity(kept.seeds, stats, evidence, better),
+        sensitivity=sensitivity(kept.seeds, stats, evidence, better),
         tuning={arm: declared.tuning.get(arm) for arm in (pair.baseline, pair.treatment)},
         settings=settings,
         start_share=_start_shares(kept, stats),
         learning_curves=learning_curves(kept, spec, stats.kept_S),
-        failed=[RunNote(r.name, r.facts.reason) for r in kept.records if r.facts.status == "failed"],
-        invalidated=[RunNote(r.name, r.facts.invalid) for r in invalid],
+        failed=[{"run": r.name, "reason": r.facts.reason} for r in kept.records if r.facts.status == "failed"],
+        invalidated=[{"run": r.name, "reason": r.facts.invalid} for r in invalid],
         waivers=failed,
         ungraded_as_wrong=ungraded,
         all_seeds={pair.baseline: sorted(pair.left), pair.treatment: sorted(pair.right)},
@@ -263,22 +240,6 @@ def _why_unused(records: list[RunRecord], arms: list[str]) -> dict[str, str]:
             why = "the comparison was refused" if record.run.arm in arms else "its arm was not compared"
         reasons[record.name] = why
     return reasons
-
-
-def _sensitivity(seeds: list[int], stats: DifferenceStats, evidence: Evidence, better: str) -> list[OtherPairs]:
-    """The verdict with the pairs that a collapse leaves out, and without those in which a run ended below its start;
-    only where that changes the pairs. Not adjusted for several arms."""
-    sunk = evidence.below_start
-    below = np.isin(seeds, [*sunk.baseline, *sunk.treatment] if sunk else [])
-    margin = stats.margin and stats.margin * (100 if stats.scores.points else 1)
-    found = []
-    for name, out_S in ((ALL_PAIRS, np.zeros(len(seeds), dtype=bool)), (NONE_BELOW, below | ~stats.kept_S)):
-        if len(seeds) == 1 or out_S.all() or (~out_S == stats.kept_S).all():
-            continue
-        other = difference_stats(stats.scores, margin, out_S, stats.looks).evidence(unequal=evidence.unequal)
-        verdict = judge(replace(other, pairs=other.n), better)
-        found.append(OtherPairs(name, other.n, other.effect, other.ci, verdict))
-    return found
 
 
 def _display_name(record: RunRecord) -> str:
@@ -306,13 +267,13 @@ def _start_shares(pair: Pair, stats: DifferenceStats) -> dict[str, StartShare] |
     return {name: share for name, x_S in values.items() if (share := start_share(x_S[stats.kept_S], kept))} or None
 
 
-def _budget(pair: Pair, spec: MetricSpec) -> Budget:
-    means = {axis: Sides(_mean_total(pair.left, axis), _mean_total(pair.right, axis)) for axis in AXES}
-    ratios: dict[str, float | None] = {
-        axis: spent.treatment / spent.baseline if spent.baseline and spent.treatment is not None else None
-        for axis, spent in means.items()
-    }
-    return Budget(spec.budget, ratios, **means)
+def _budget(pair: Pair, spec: MetricSpec) -> Table:
+    found: Table = {"axis": spec.budget, "ratios": {}}
+    for axis in AXES:
+        left, right = (_mean_total(side, axis) for side in (pair.left, pair.right))
+        found[axis] = {"baseline": left, "treatment": right}
+        found["ratios"][axis] = right / left if left and right is not None else None
+    return found
 
 
 def _mean_total(side: dict[int, RunRecord], axis: Axis) -> float | None:
@@ -321,15 +282,16 @@ def _mean_total(side: dict[int, RunRecord], axis: Axis) -> float | None:
     return float(np.mean(known)) if known and len(known) == len(totals) else None
 
 
-def _data(record: RunRecord) -> Data:
+def _data(record: RunRecord) -> Table:
     config, about = record.facts.config_flat, record.facts.run_json
-    return Data(
-        config.get("task.name"), config.get("task.path"), config.get("task.revision"), about.get("data_sha256"),
-        about.get("model_sha256"), None if record.answers is None else record.answers.protocol,
-    )  # fmt: skip
+    return {
+        **{key: config.get(f"task.{key}") for key in ("name", "path", "revision")},
+        **{key: about.get(key) for key in ("data_sha256", "model_sha256")},
+        "benchmark": record.answers and record.answers.protocol,
+    }
 
 
-def _provenance(record: RunRecord) -> dict[str, Any]:
+def _provenance(record: RunRecord) -> Table:
     run, curves = record.run, record.curves
     return {
         "run": record.name, "run_id": run.run_id, "arm": run.arm, "seed": run.seed, "status": record.facts.status,
@@ -343,7 +305,7 @@ def _describe(spec: MetricSpec, baseline: str, treatment: str, records: Records)
     steps = {str(r.facts.run_json.get("step_is", "rollout batch")) for r in all_of(records)}
     return Described(
         verdict="descriptive", metric=spec.text, baseline=baseline, treatment=treatment, sentence=IMPORTED,
-        arms=[ArmValues(arm, by_seed, _mean_text(by_seed)) for arm, by_seed in values.items()],
+        arms=[{"arm": arm, "values": own, "text": _mean_text(own)} for arm, own in values.items()],
         notes=[f"A step is {' in some runs, '.join(sorted(steps))}."],
     )  # fmt: skip
 

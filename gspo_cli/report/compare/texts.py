@@ -17,12 +17,10 @@ def sensitivity_texts(result: Compared, all_pairs: bool = False) -> list[str]:
     """The verdict over other pairs, a line each; `all_pairs` = only that which counts what a collapse left out."""
     texts = []
     for one in (row for row in result.sensitivity if not all_pairs or row.pairs == ALL_PAIRS):
-        ahead = result.treatment if (one.effect > 0) == (result.better != "lower") else result.baseline
+        ahead = result.treatment if (one.effect > 0) == (result.wording.better != "lower") else result.baseline
         verdict = f"{ahead} better" if one.verdict == "better" else one.verdict.replace("_", " ")
-        texts.append(
-            f"{one.pairs}: {value(result, one.effect, sign=True)} {unit(result)} {interval(result, one.ci)}, "
-            f"N={one.n}: {verdict}."
-        )
+        effect = f"{value(result, one.effect, sign=True)} {result.wording.shown_unit} {interval(result, one.ci)}"
+        texts.append(f"{one.pairs}: {effect}, N={one.n}: {verdict}.")
     return texts
 
 
@@ -38,7 +36,7 @@ def statistics(result: Tested) -> list[tuple[str, str]]:
         ("seeds", f"{len(result.seeds)}: {', '.join(map(str, result.seeds))}"),
         ("pairs without a collapse", str(evidence.n)),
         ("problems", plan),
-        ("mean difference", f"{value(result, evidence.effect, sign=True)} {unit(result)}"),
+        ("mean difference", f"{value(result, evidence.effect, sign=True)} {result.wording.shown_unit}"),
         ("95 % interval", f"{interval(result, evidence.ci)} (over seeds, allowing for skewness)"),
         ("95 %, Student's t", interval(result, t.ci_t if t else None)),
         ("for new problems", f"{interval(result, two.ci)} (two-way clustered, df {two.df})" if two else "n/a"),
@@ -61,29 +59,26 @@ def statistics(result: Tested) -> list[tuple[str, str]]:
 def costs(result: Compared) -> list[tuple[str, str]]:
     """(name, value) of the runs' cost, their tuning, and how many collapsed."""
     spent, rows = result.budget, list[tuple[str, str]]()
-    for axis in ("steps", "tokens", "seconds"):
-        ratio, sides = spent.ratios[axis], getattr(spent, axis)
-        amounts = f"{_count(sides.baseline)} and {_count(sides.treatment)}"
+    for axis, ratio in spent["ratios"].items():
+        amounts = " and ".join(_count(amount) for amount in spent[axis].values())
         rows.append((f"{axis} a run", amounts + ("" if ratio is None else f", ratio {ratio:.3f}")))
-    texts = []
-    for arm in (result.baseline, result.treatment):
-        tuning = result.tuning[arm]
-        texts.append(f"{arm}: {'not recorded' if tuning is None else _tuned(tuning)}")
-    fallen = result.collapses
+    tuning = "; ".join(f"{arm}: {_tuned(own)}" for arm, own in result.tuning.items())
+    fallen, sunk, num_pairs = result.collapses, result.below_start, len(result.seeds)
     bounds = f"{100 * fallen.most.baseline:.0f} % and {100 * fallen.most.treatment:.0f} %"
-    counts = f"{len(fallen.baseline)} and {len(fallen.treatment)} of {len(result.seeds)} runs (at most {bounds})"
-    sunk = f"{len(result.below_start.baseline)} and {len(result.below_start.treatment)}"
+    counts = f"{len(fallen.baseline)} and {len(fallen.treatment)} of {num_pairs} runs (at most {bounds})"
+    below = f"{len(sunk.baseline)} and {len(sunk.treatment)} of {num_pairs} runs"
     return [
-        *rows, ("tuning", "; ".join(texts)), ("collapsed", f"{counts}, p = {_p(fallen.p)} (exact McNemar)"),
-        ("ended below their start", f"{sunk} of {len(result.seeds)} runs (last tenth below the first {BEGINNING} "
-         "batches; left out of nothing)"),
-    ]  # fmt: skip
+        *rows,
+        ("tuning", tuning),
+        ("collapsed", f"{counts}, p = {_p(fallen.p)} (exact McNemar)"),
+        ("ended below their start", f"{below} (last tenth below the first {BEGINNING} batches; left out of nothing)"),
+    ]
 
 
 def remarks(result: Compared) -> list[str]:
     """What a reader must know beside the numbers."""
-    lines = [f"Failed, counted with its last valid value: {f.run} ({f.reason})." for f in result.failed]
-    lines += [f"Invalidated, left out with its pair: {i.run} ({i.reason})." for i in result.invalidated]
+    lines = [f"Failed, counted with its last valid value: {f['run']} ({f['reason']})." for f in result.failed]
+    lines += [f"Invalidated, left out with its pair: {i['run']} ({i['reason']})." for i in result.invalidated]
     lines += [f"{text[0].upper()}{text[1:]}" for text in sensitivity_texts(result)]
     lines += [f"Waived, {w.check}: {w.what}: {w.baseline}; {w.treatment}." for w in result.waivers]
     for arm, seeds in result.all_seeds.items():
@@ -92,8 +87,8 @@ def remarks(result: Compared) -> list[str]:
     if result.ungraded_as_wrong:
         lines.append(f"{result.ungraded_as_wrong} answers without a verdict counted as wrong.")
     data = result.data
-    name = f"{data.name}@{data.revision}" if data.revision else data.name
-    lines.append(f"Data: {name}, sha256 {str(data.data_sha256)[:16]}.")
+    revision = f"@{data['revision']}" if data["revision"] else ""
+    lines.append(f"Data: {data['name']}{revision}, sha256 {str(data['data_sha256'])[:16]}.")
     lines += [f"At the edge of its grid: {command}" for command in result.settings.wider]
     if shares := result.start_share:
         first = next(iter(shares.values()))
@@ -102,7 +97,7 @@ def remarks(result: Compared) -> list[str]:
         ]
         of = f"{first.starts} starts, {first.seeds} seeds"
         lines.append(f"Share of the variance that comes from the start model ({of}): {', '.join(texts)}.")
-    if result.unit == "reward" and not result.unit_known:
+    if result.wording.unit == "reward" and not result.stats.scores.unit_known:
         lines.append("The recipe does not say what a reward of 1 means (report.unit), so no margin applies.")
     if not result.declared:
         lines.append("Not what the recipe declared before the runs: exploratory, and not kept.")
@@ -113,12 +108,7 @@ def value(result: Tested, number: float | None, sign: bool = False) -> str:
     """A value of the metric; x 100 where it is reported in points."""
     if number is None:
         return "n/a"
-    return f"{100 * number:{'+' if sign else ''}.2f}" if result.points else f"{number:{'+' if sign else ''}.4g}"
-
-
-def unit(result: Tested) -> str:
-    """The unit of these values."""
-    return "points" if result.points else result.unit
+    return f"{result.wording.scale * number:{'+' if sign else ''}{'.2f' if result.wording.points else '.4g'}}"
 
 
 def _summary(result: Tested, summary: Summary) -> str:
@@ -141,7 +131,9 @@ def _p(p: float | None) -> str:
     return "n/a" if p is None else f"{p:.4f}" if p >= 0.001 else f"{p:.2g}"
 
 
-def _tuned(tuning: Tuning) -> str:
+def _tuned(tuning: Tuning | None) -> str:
+    if tuning is None:
+        return "not recorded"
     text = f"{tuning.trials} trials on seeds {list(tuning.seeds)}"
     if tuning.chosen:
         text += ", chose " + ", ".join(f"{key} = {number}" for key, number in tuning.chosen.items())

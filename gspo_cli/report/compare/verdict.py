@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import floor, log10
 from typing import Generic, Literal, TypeVar
 
@@ -171,24 +172,26 @@ class Wording:
 
     def size(self, value: float) -> str:
         """A margin or a detectable difference."""
-        return f"{value * self._scale:.3g} {self._unit}"
+        return f"{value * self.scale:.3g} {self.shown_unit}"
 
     def difference(self, value: float, interval: Interval | None, percent: int = 95) -> str:
         """`+4.1 points [1.2, 7.0]`, with as many decimals as show two digits of the interval's half width."""
         half = abs(value) if interval is None else (interval[1] - interval[0]) / 2
-        digits = _decimals(half * self._scale)
-        text = f"{value * self._scale:+.{digits}f} {self._unit}"
+        digits = _decimals(half * self.scale)
+        text = f"{value * self.scale:+.{digits}f} {self.shown_unit}"
         if interval is None:
             return text
-        low, high = (f"{end * self._scale:.{digits}f}" for end in interval)
+        low, high = (f"{end * self.scale:.{digits}f}" for end in interval)
         return f"{text} [{low}, {high}]" if percent == 95 else f"{text} [{percent} % interval {low}, {high}]"
 
     @property
-    def _scale(self) -> float:
+    def scale(self) -> float:
+        """Of reported values."""
         return 100.0 if self.points else 1.0
 
     @property
-    def _unit(self) -> str:
+    def shown_unit(self) -> str:
+        """Of reported values."""
         return "points" if self.points else self.unit
 
 
@@ -263,16 +266,13 @@ def _two_checkpoints(e: Evidence, w: Wording) -> str:
     return f"Two checkpoints: {first} {difference} on {w.number}{over}; no statement about the algorithms."
 
 
-def _different(relation: str) -> Callable[[Evidence, Wording], str]:
-    def text(e: Evidence, w: Wording) -> str:
-        first, other, difference = _better_first(e, w, e.ci)
-        new = f", also for new {w.problem}s" if excludes_zero(e.new_problems) else ""
-        claim = f"{first} {relation} {other} {_setting(e, w)}: {difference}, {_seeds(e)}{new}."
-        if e.margin is None or not within_margin(e):
-            return claim
-        return f"{claim} The difference is within the margin of {w.size(e.margin)}."
-
-    return text
+def _different(relation: str, e: Evidence, w: Wording) -> str:
+    first, other, difference = _better_first(e, w, e.ci)
+    new = f", also for new {w.problem}s" if excludes_zero(e.new_problems) else ""
+    claim = f"{first} {relation} {other} {_setting(e, w)}: {difference}, {_seeds(e)}{new}."
+    if e.margin is None or not within_margin(e):
+        return claim
+    return f"{claim} The difference is within the margin of {w.size(e.margin)}."
 
 
 def _equal(e: Evidence, w: Wording) -> str:
@@ -287,13 +287,8 @@ def _suggestive_equal(e: Evidence, w: Wording) -> str:
 
 
 def _no_claim(e: Evidence, _: Wording) -> str:
-    return f"No claim from {num_pairs(e)} seeds: {_enough(e)}."
-
-
-def _enough(e: Evidence) -> str:
-    """How many pairs would do for what."""
     more = f"; no number allows a claim: {e.unequal}" if e.unequal else f", {FEWEST} a claim"
-    return f"{FEWEST_TO_SUGGEST} allow a suggestion{more}"
+    return f"No claim from {num_pairs(e)} seeds: {FEWEST_TO_SUGGEST} allow a suggestion{more}."
 
 
 def _suggestive(e: Evidence, w: Wording) -> str:
@@ -335,8 +330,8 @@ SENTENCES: dict[Verdict, Callable[[Evidence, Wording], str]] = {
     "inconclusive": _inconclusive,
     "suggestive": _suggestive,
     "suggestive_equal": _suggestive_equal,
-    "better": _different("better than"),
-    "different": _different("above"),
+    "better": partial(_different, "better than"),
+    "different": partial(_different, "above"),
     "equal": _equal,
 }
 """Verdict -> its sentence; only that of `better` may say which arm is."""

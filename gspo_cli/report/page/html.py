@@ -17,7 +17,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.report.claims.evaluate import claims, found_text
 from gspo_cli.report.compare.result import Compared, Described, Found
 from gspo_cli.report.compare.study import ComparisonRequest, compare
-from gspo_cli.report.compare.texts import costs, remarks, statistics, unit, value
+from gspo_cli.report.compare.texts import costs, remarks, statistics, value
 from gspo_cli.report.figures.plots import plot
 from gspo_cli.report.runs.facts import differences, row_of
 from gspo_cli.report.runs.folders import StoredRun, Study
@@ -151,7 +151,7 @@ def _pair(found: Found) -> dict[str, Any]:
         (seed, value(found, left), value(found, right), value(found, difference, sign=True))
         for seed, left, right, difference in found.per_seed
     ]
-    return head | {"unit": unit(found), "seeds": seeds, "numbers": [*statistics(found), *costs(found)],
+    return head | {"unit": found.wording.shown_unit, "seeds": seeds, "numbers": [*statistics(found), *costs(found)],
                    "remarks": remarks(found)}  # fmt: skip
 
 
