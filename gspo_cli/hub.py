@@ -16,15 +16,9 @@ def prepare_hub() -> None:
     from huggingface_hub import constants
 
     if not constants.HF_HUB_OFFLINE and hub_problem(constants.ENDPOINT):
-        constants.HF_HUB_OFFLINE = True
-        _tell_datasets()
+        import datasets.config  # which keeps a copy of the setting
 
-
-def _tell_datasets() -> None:
-    """`datasets` keeps a copy of the setting."""
-    import datasets.config
-
-    datasets.config.HF_HUB_OFFLINE = True
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
 
 
 @cache

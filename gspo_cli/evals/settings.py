@@ -53,7 +53,7 @@ class Subject:
             "tokenizer_sha256": tokenizer_hash(self.tokenizer),
             "chat_template_sha256": template and _sha256(str(template)),
             "device": self.model.device.type,
-            "engine": self.engine.info.as_dict(),
+            "engine": asdict(self.engine.info),
         }
 
 

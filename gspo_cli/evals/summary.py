@@ -102,7 +102,7 @@ def summarise(
         },
         "sampling": sampling if subject else None,
         "seed": settings.seed if subject else None,
-        "engine": info.as_dict() if info else None,
+        "engine": asdict(info) if info else None,
         "dtype": info.dtype if info else None,
         "model": subject.name if subject else None,
         "model_commit": subject.commit if subject else None,

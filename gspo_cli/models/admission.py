@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -45,9 +44,7 @@ SCALE_LIMIT = 2e-4
 """The same in units of the logits' own spread: in a freshly made model a wrong window moves nats by next to nothing."""
 
 
-Cache = Literal["shared", "own", "none"]
-CACHES: tuple[Cache, ...] = ("shared", "own", "none")
-Name = TypeVar("Name", bound=str)
+CACHES = ("shared", "own", "none")
 Logits = Callable[[], Tensor]
 """Computes those before the trial's tokens, [tokens, V]."""
 
@@ -60,7 +57,7 @@ class Paths:
     """transformers' name of the implementation: ours, or the model's own `eager`."""
     packed: bool = False
     """Whether training passes take packed rows."""
-    cache: Cache = "shared"
+    cache: str = "shared"
     """What the sampler continues rows on: ours with shared prefixes, the model's own, or none."""
     nats: float = 0.0
     """The largest difference from the plain pass that the trial found on these paths, in float32."""
@@ -206,7 +203,7 @@ class Trial:
         """From now on a path may be off by rounding alone, given what padding is off by."""
         self.limit = min(self.limit, max(ROUNDING, TIMES_ROUNDING * nats))
 
-    def first_right(self, options: Iterable[tuple[Name, str, Logits]]) -> tuple[Name | None, str]:
+    def first_right(self, options: Iterable[tuple[str, str, Logits]]) -> tuple[str | None, str]:
         """The first (name, implementation, path) that is right, and what is wrong with those before it."""
         faults = list[str]()
         for name, implementation, path in options:

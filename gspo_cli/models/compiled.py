@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.admission import HALF_LIMIT, LIMIT, fixed_steps, input_ids_of, paths_of
+from gspo_cli.models.device import deterministic_kernels
 from gspo_cli.models.fixed import Decode, FixedCache, FixedRows, FixedStep, decode
 from gspo_cli.models.precision import compute_dtype
 from gspo_cli.models.trunk import MODEL_ERRORS, head_logits, one_line
@@ -81,20 +82,15 @@ def compiled(backend: Backend) -> Decode:
         for stored in (*cache.keys_RHTD, *cache.values_RHTD):  # a CUDA graph writes to them where they are
             torch._dynamo.mark_static_address(stored, guard=False)  # type: ignore[no-untyped-call]
         torch.compiler.cudagraph_mark_step_begin()
-        # the step writes each place of the cache once and needs no deterministic kernels: with them, every layer's two
-        # writes would be kernels of their own, which sort
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        torch.use_deterministic_algorithms(False)
-        try:
-            with (
-                # a layer's epsilon or scale is a constant: an input is on the CPU, where no CUDA graph can read it
-                torch._dynamo.config.patch(specialize_float=True, recompile_limit=MOST_VARIANTS),  # type: ignore[no-untyped-call]
-                shapes.patch(use_duck_shape=False),  # type: ignore[attr-defined]  # equal sizes by chance are no rule
-            ):
-                hidden_RH: Tensor = function(trunk, cache, inputs_3R)
-        finally:
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        with (
+            # the step writes each place of the cache once and needs no deterministic kernels: with them, every layer's
+            # two writes would be kernels of their own, which sort
+            deterministic_kernels(False),
+            # a layer's epsilon or scale is a constant: an input is on the CPU, where no CUDA graph can read it
+            torch._dynamo.config.patch(specialize_float=True, recompile_limit=MOST_VARIANTS),  # type: ignore[no-untyped-call]
+            shapes.patch(use_duck_shape=False),  # type: ignore[attr-defined]  # equal sizes by chance are no rule
+        ):
+            hidden_RH: Tensor = function(trunk, cache, inputs_3R)
         return hidden_RH.clone()  # the next step overwrites what a CUDA graph returned
 
     return run

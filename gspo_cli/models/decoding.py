@@ -38,28 +38,26 @@ class KVCache:
 
     def __init__(self, num_layers: int, max_rows: int, max_length: int) -> None:
         self.max_rows, self.max_length = max_rows, max_length
-        self.rows = self.length = 0
+        self.length = 0
         self.keys_RHTD: list[Tensor | None] = [None] * num_layers
         self.values_RHTD: list[Tensor | None] = [None] * num_layers
-        self.last_layer = num_layers - 1
 
     def update(
         self, keys_RHTD: Tensor, values_RHTD: Tensor, layer: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
         """Appends one layer's new positions and returns views of all its positions."""
-        self.rows, new = keys_RHTD.shape[0], keys_RHTD.shape[2]
-        end = self.length + new
+        rows, end = keys_RHTD.shape[0], self.length + keys_RHTD.shape[2]
         if self.keys_RHTD[layer] is None:
             self.keys_RHTD[layer], self.values_RHTD[layer] = (
                 x.new_empty(self.max_rows, x.shape[1], self.max_length, x.shape[3]) for x in (keys_RHTD, values_RHTD)
             )
         all_keys, all_values = self.keys_RHTD[layer], self.values_RHTD[layer]
         assert all_keys is not None and all_values is not None
-        all_keys[: self.rows, :, self.length : end] = keys_RHTD
-        all_values[: self.rows, :, self.length : end] = values_RHTD
-        if layer == self.last_layer:
-            self.length += new
-        return all_keys[: self.rows, :, :end], all_values[: self.rows, :, :end]
+        all_keys[:rows, :, self.length : end] = keys_RHTD
+        all_values[:rows, :, self.length : end] = values_RHTD
+        if layer == len(self.keys_RHTD) - 1:
+            self.length = end
+        return all_keys[:rows, :, :end], all_values[:rows, :, :end]
 
     def get_seq_length(self, _layer: int = 0) -> int:
         """Positions filled so far."""

@@ -64,19 +64,18 @@ def prepare_torch(threads: int | None, float32_matmul: str = "highest") -> None:
 
 
 @contextmanager
-def deterministic_kernels() -> Iterator[None]:
-    """Within the context, an operation without a deterministic kernel fails instead of warning.
+def deterministic_kernels(wanted: bool = True) -> Iterator[None]:
+    """Within the context, an operation without a deterministic kernel fails instead of warning; or, if they are not
+    `wanted`, torch takes any kernel.
 
     Attention has deterministic kernels, but as long as operations may warn, torch gives it faster ones that are not.
     """
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    if warns:
-        torch.use_deterministic_algorithms(True)
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(wanted)
     try:
         yield
     finally:
-        if warns:
-            torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 def determinism() -> dict[str, Any]:

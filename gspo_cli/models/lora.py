@@ -51,7 +51,15 @@ def add_lora(model: PreTrainedModel, lora: Lora, start: str | Path, revision: st
             "it has no experts with all their weights in one tensor",
             "remove model.lora.experts",
         )
-    targets = chosen_layers(model, lora)
+    known = linear_layers(model)
+    if unknown := set(lora.targets or ()) - known:
+        raise GspoError(
+            f"model.lora.targets = {sorted(unknown)} with {type(model).__name__}",
+            f"its linear layers that can have adapters are {', '.join(sorted(known))}"
+            + ("; experts have their own switch, model.lora.experts" if experts else ""),
+            "name some of these, or remove model.lora.targets for all of them",
+        )
+    targets = sorted(lora.targets or known)
     config = LoraConfig(
         task_type="CAUSAL_LM",
         r=lora.rank,
@@ -75,20 +83,6 @@ def add_lora(model: PreTrainedModel, lora: Lora, start: str | Path, revision: st
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
-
-
-def chosen_layers(model: PreTrainedModel, lora: Lora) -> list[str]:
-    """Names of the linear layers to adapt: the recipe's, or all. Errors: GspoError that lists the model's layers."""
-    known = linear_layers(model)
-    unknown = set(lora.targets or ()) - known
-    if unknown:
-        raise GspoError(
-            f"model.lora.targets = {sorted(unknown)} with {type(model).__name__}",
-            f"its linear layers that can have adapters are {', '.join(sorted(known))}"
-            + ("; experts have their own switch, model.lora.experts" if expert_weights(model) else ""),
-            "name some of these, or remove model.lora.targets for all of them",
-        )
-    return sorted(lora.targets or known)
 
 
 def linear_layers(model: PreTrainedModel) -> set[str]:

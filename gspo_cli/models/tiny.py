@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from gspo_cli.config import TinyModel
+from gspo_cli.config import TinyModel
 
 CHARACTERS = [chr(c) for c in range(32, 127)] + ["\n"]
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
@@ -16,8 +14,6 @@ SPECIAL = ["<pad>", "<eos>", "<unk>"]
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
     """One token per character: printable ASCII, newline, `<pad>`, `<eos>`, `<unk>` (99 tokens)."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
     vocabulary = {token: i for i, token in enumerate(SPECIAL + CHARACTERS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -27,8 +23,6 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """One token per byte, for any text: 256 byte symbols, `<pad>`, `<eos>`, `<unk>` (259 tokens)."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate(SPECIAL + symbols)}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[], unk_token="<unk>"))
@@ -38,8 +32,6 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    from transformers import PreTrainedTokenizerFast
-
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
         clean_up_tokenization_spaces=False,
@@ -51,9 +43,6 @@ TOKENIZERS = {"characters": character_tokenizer, "bytes": byte_tokenizer}
 
 def build_tiny(tiny: TinyModel, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """A randomly initialised model of `tiny`'s shape and its tokenizer; the same seed gives the same weights."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
-
     tokenizer = TOKENIZERS[tiny.tokenizer]()
     shape = {
         "vocab_size": len(tokenizer),
@@ -71,15 +60,13 @@ def build_tiny(tiny: TinyModel, seed: int) -> tuple[PreTrainedModel, PreTrainedT
         "bos_token_id": None,
         "eos_token_id": tokenizer.eos_token_id,
     }
+    if tiny.kind == "qwen3_moe":
+        shape |= {
+            "moe_intermediate_size": tiny.expert_width or tiny.hidden,
+            "num_experts": tiny.experts,
+            "num_experts_per_tok": tiny.top_k,
+            "norm_topk_prob": True,
+        }
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if tiny.kind == "qwen3":
-            return Qwen3ForCausalLM(Qwen3Config(**shape)), tokenizer
-        config = Qwen3MoeConfig(
-            **shape,
-            moe_intermediate_size=tiny.expert_width or tiny.hidden,
-            num_experts=tiny.experts,
-            num_experts_per_tok=tiny.top_k,
-            norm_topk_prob=True,
-        )
-        return Qwen3MoeForCausalLM(config), tokenizer
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(tiny.kind, **shape)), tokenizer

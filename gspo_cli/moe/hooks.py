@@ -5,8 +5,9 @@ L = MoE layers, R = rows of the routers (flattened responses x positions), K = e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,38 +58,28 @@ class RouterTap:
         """
         with ExitStack() as hooks:
             for layer, (gate, experts) in enumerate(zip(self.routing.gates, self.routing.experts, strict=True)):
-                hooks.enter_context(gate.register_forward_hook(self._replay(record_LRK[layer])))
-                hooks.enter_context(experts.register_forward_pre_hook(self._note_used(layer), with_kwargs=True))
+                hooks.enter_context(gate.register_forward_hook(partial(self._replay, record_LRK[layer])))
+                hooks.enter_context(
+                    experts.register_forward_pre_hook(partial(self._note_used, layer), with_kwargs=True)
+                )
             yield
 
-    def read(self, layer: int) -> Callable[[nn.Module, Any, Any], None]:
-        """The hook that reads one router."""
+    def read(self, layer: int, _gate: nn.Module, _args: Any, output: Any) -> None:
+        """The hook that reads a layer's router."""
+        logits, gates, index, *_ = in_order(output)
+        self.outputs[layer] = (logits.detach(), gates.detach(), index.detach())
 
-        def hook(_gate: nn.Module, _args: Any, output: Any) -> None:
-            logits, gates, index, *_ = in_order(output)
-            self.outputs[layer] = (logits.detach(), gates.detach(), index.detach())
+    def _replay(self, record_RK: Tensor, gate: nn.Module, _args: Any, output: Any) -> tuple[Tensor, ...]:
+        logits, gates, natural_RK, *more = in_order(output)
+        index_RK = torch.where(record_RK == self.routing.missing, natural_RK, record_RK)
+        assert self.routing.rule is not None
+        replayed = (logits, self.routing.rule(gate, logits, index_RK).to(gates.dtype), index_RK)
+        return (*(replayed if output[0] is logits else replayed[::-1]), *more)
 
-        return hook
-
-    def _replay(self, record_RK: Tensor) -> Callable[[nn.Module, Any, Any], Any]:
-        rule, missing = self.routing.rule, self.routing.missing
-        assert rule is not None
-
-        def hook(gate: nn.Module, _args: Any, output: Any) -> Any:
-            logits, gates, natural_RK, *more = in_order(output)
-            index_RK = torch.where(record_RK == missing, natural_RK, record_RK)
-            replayed = (logits, rule(gate, logits, index_RK).to(gates.dtype), index_RK)
-            return (*(replayed if output[0] is logits else replayed[::-1]), *more)
-
-        return hook
-
-    def _note_used(self, layer: int) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_experts: nn.Module, args: Any, kwargs: Any) -> None:
-            tensors = (a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
-            (index,) = (tensor for tensor in tensors if not tensor.is_floating_point())
-            self.used[layer] = index.detach()
-
-        return hook
+    def _note_used(self, layer: int, _experts: nn.Module, args: Any, kwargs: Any) -> None:
+        tensors = (a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
+        (index,) = (tensor for tensor in tensors if not tensor.is_floating_point())
+        self.used[layer] = index.detach()
 
 
 @contextmanager
@@ -100,5 +91,5 @@ def tapped(routing: Routing | None) -> Iterator[RouterTap | None]:
     tap = RouterTap(routing)
     with ExitStack() as hooks:
         for layer, gate in enumerate(routing.gates):
-            hooks.enter_context(gate.register_forward_hook(tap.read(layer)))
+            hooks.enter_context(gate.register_forward_hook(partial(tap.read, layer)))
         yield tap

@@ -19,7 +19,7 @@ class TemplateError(Exception):
 
 
 class _Worker:
-    """A process that renders, and is started again when a template has ended it."""
+    """A process that renders, and is replaced when a template has ended it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -34,21 +34,17 @@ class _Worker:
     def ask(self, request: bytes) -> bytes:
         """The reply; empty if the template has ended the process."""
         with self._lock:
+            reply = b""
             try:
                 self._process.stdin.write(request)  # type: ignore[union-attr]
                 self._process.stdin.flush()  # type: ignore[union-attr]
                 reply = self._process.stdout.readline()  # type: ignore[union-attr]
-            except BaseException:  # such as Ctrl-C: a late reply would be taken for the next one
-                self._start_again()
-                raise
-            if not reply:
-                self._start_again()
+            finally:
+                if not reply:  # after Ctrl-C too: a late reply would be taken for the next one
+                    self._process.kill()
+                    self._process.communicate()
+                    self._start()
             return reply
-
-    def _start_again(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._start()
 
 
 @cache

@@ -6,10 +6,10 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gspo_cli.config import RolloutConfig
 from gspo_cli.errors import ExitCode, GspoError
@@ -35,9 +35,6 @@ class EngineInfo:
     vocabulary: int
     routes: bool = False
     """Whether its samples include the experts that it chose."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -144,9 +141,7 @@ def check_engine(config: RolloutConfig, device: str, routes: bool, trains: bool,
     if config.compile and (engine != "transformers" or routes):
         raise GspoError(
             "rollout.compile with " + ("recorded expert choices" if routes else f"engine {engine}"),
-            "a compiled step does not say which experts it chose"
-            if routes
-            else "only the built-in sampler is compiled",
+            "only the built-in sampler is compiled, and its compiled step does not say which experts it chose",
             "leave out rollout.compile" + (", or algo.replay = 'r3' and rollout.routes" if routes else ""),
         )
     if engine == "vllm-server" and trains and on_gpu and find_spec("vllm") is None:
@@ -164,9 +159,7 @@ def check_engine(config: RolloutConfig, device: str, routes: bool, trains: bool,
     if routes and engine != "transformers" and not (engine == "vllm" and on_gpu):
         raise GspoError(
             f"engine {engine} cannot report which experts it chose" + (" on a CPU" if engine == "vllm" else ""),
-            "the part of vLLM that reports them needs Triton, which has no CPU backend"
-            if engine == "vllm"
-            else "its answers do not include them",
+            "a server's answers do not include them; vLLM itself reports them by Triton, which has no CPU backend",
             "rollout.engine = 'transformers', or leave out algo.replay = 'r3' and rollout.routes",
         )
     if engine == "vllm" and not on_gpu:

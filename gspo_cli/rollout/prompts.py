@@ -59,12 +59,8 @@ def encode_response(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return ids if ids[-1:] == [tokenizer.eos_token_id] else [*ids, tokenizer.eos_token_id]
 
 
-def bare_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The token ids of the text alone."""
-    return _ids(tokenizer, text, add_special_tokens=False)
-
-
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: bool) -> list[int]:
+def bare_ids(tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: bool = False) -> list[int]:
+    """The token ids of the text alone, or with what the tokenizer puts around it. Errors: GspoError."""
     try:
         ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
     except Exception as error:  # the library raises almost anything over a broken file
@@ -78,7 +74,7 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: bool
 
 def added_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and after a text, such as BOS and EOS, or [CLS] and [SEP]."""
-    bare, whole = bare_ids(tokenizer, BEFORE), _ids(tokenizer, BEFORE, add_special_tokens=True)
+    bare, whole = bare_ids(tokenizer, BEFORE), bare_ids(tokenizer, BEFORE, add_special_tokens=True)
     start = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
     return whole[:start], whole[start + len(bare) :]
 

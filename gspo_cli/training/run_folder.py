@@ -57,7 +57,7 @@ def create_folder(
     named = (recipe.algo.name, recipe.task.name, *rewards, recipe.rollout.engine, *recipe.eval.bench)
     device = model.device
     record = provenance(argv) | hashes | {
-        "engine": setup.engine.info.as_dict(), "paths": asdict(paths_of(model)),
+        "engine": asdict(setup.engine.info), "paths": asdict(paths_of(model)),
         "problems_left_out": setup.num_dropped,
         "study": folder.parent.name, "arm": run.arm, "algo": recipe.algo.model_dump(mode="json"),
         "seed": recipe.seed, "start_model": str(start),

@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def main() -> None:
     start = time.perf_counter()
     engine = open_engine(RolloutConfig(engine="vllm", kv_budget_gb=options.kv_budget_gb), model, tokenizer)
     assert isinstance(engine, HostedEngine)
-    report |= {"start_s": round(time.perf_counter() - start, 2), "engine": engine.info.as_dict()}
+    report |= {"start_s": round(time.perf_counter() - start, 2), "engine": asdict(engine.info)}
     used("engine awake")
     report["greedy"] = agreement(engine, model, prompts[:8])
     syncs, generator = [], torch.Generator(model.device).manual_seed(0)

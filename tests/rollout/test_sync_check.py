@@ -58,11 +58,11 @@ class CopyHost:
         shift = 1e-3 if (self.fault == "shifted" and self.loads > 1) or level else 0.0
         return [x + shift for x in scores.log_probs_BT[0, 1:].tolist()]
 
-    def load(self, weights: PreTrainedModel, version: int) -> dict[str, Any]:
+    def load(self, weights: PreTrainedModel, version: int) -> int:
         del version
         self.loads += 1
         if self.fault == "ignored":
-            return {"tensors": 1}
+            return 1
         fresh = copy.deepcopy(self.model)
         with torch.no_grad():
             for (name, ours), theirs in zip(fresh.named_parameters(), weights.parameters(), strict=True):
@@ -73,7 +73,7 @@ class CopyHost:
         if self.fault != "stale cache":
             self.cached = fresh
         self.model = fresh
-        return {"tensors": len(list(weights.parameters()))}
+        return len(list(weights.parameters()))
 
     def close(self) -> None:
         pass

@@ -103,7 +103,13 @@ def _decode(
     live = np.arange(len(drawn))  # the responses that have not ended
     steps: list[tuple[Indices, Indices, Tensor]] = []
     for t in range(max_new_tokens):
-        _check_deadline(deadline, t, max_new_tokens)
+        if time.monotonic() > deadline:
+            raise GspoError(
+                f"sampling took too long: {t} of {max_new_tokens} tokens at the deadline",
+                "rollout.deadline_s limits the time of one rollout batch",
+                "raise rollout.deadline_s, or lower rollout.max_new_tokens, prompts or samples",
+                ExitCode.ENGINE,
+            )
         if t % BLOCK == 0:
             block_BT = uniforms(seeds[live], t, BLOCK)
         rows_B, uniform_B = upload_together([row_of, block_BT[:, t % BLOCK]], device)
@@ -129,16 +135,6 @@ def _decode(
         response.stopped = response.token_ids[-1] in stop_ids
         if recorder:
             response.routes_TLK = recorder.routes(i, len(response.token_ids))
-
-
-def _check_deadline(deadline: float, t: int, max_new_tokens: int) -> None:
-    if time.monotonic() > deadline:
-        raise GspoError(
-            f"sampling took too long: {t} of {max_new_tokens} tokens at the deadline",
-            "rollout.deadline_s limits the time of one rollout batch",
-            "raise rollout.deadline_s, or lower rollout.max_new_tokens, prompts or samples",
-            ExitCode.ENGINE,
-        )
 
 
 def branch(row_of: Indices, tokens: Indices, num_rows: int) -> tuple[Indices, Indices, Indices]:
@@ -265,7 +261,7 @@ class RouteRecorder:
         self, tap: RouterTap, prompts: list[tuple[int, ...]], prompt_of: list[int], max_new_tokens: int
     ) -> None:
         self.tap, self.prompts, self.prompt_of = tap, prompts, prompt_of
-        (chosen_NLK,) = _to_host([self._chosen()])
+        chosen_NLK = self._chosen().cpu().numpy()
         self.prompt_PTLK = chosen_NLK.reshape(len(prompts), -1, *chosen_NLK.shape[1:])
         self.response_BTLK = np.zeros((len(prompt_of), max_new_tokens, *chosen_NLK.shape[1:]), chosen_NLK.dtype)
         self.waiting: list[tuple[Indices, Indices, int, Tensor]] = []
@@ -280,7 +276,9 @@ class RouteRecorder:
     def _store(self) -> None:
         """Fetches the choices of several passes at once, so that the host waits for the device seldom."""
         waiting, self.waiting = self.waiting, []
-        for (responses, rows, t, _), chosen in zip(waiting, _to_host([x for *_, x in waiting]), strict=True):
+        ends = np.cumsum([len(chosen_RLK) for *_, chosen_RLK in waiting])
+        parts = np.split(torch.cat([chosen_RLK for *_, chosen_RLK in waiting]).cpu().numpy(), ends[:-1])
+        for (responses, rows, t, _), chosen in zip(waiting, parts, strict=True):
             self.response_BTLK[responses, t] = chosen[rows]
 
     def routes(self, response: int, num_tokens: int) -> RoutesArray:
@@ -294,10 +292,3 @@ class RouteRecorder:
 
     def _chosen(self) -> Tensor:
         return self.tap.natural_LRK.to(self.tap.routing.dtype).movedim(1, 0)
-
-
-def _to_host(parts: list[Tensor]) -> list[RoutesArray]:
-    """Tensors that differ in their first dimension, after one transfer."""
-    ends = np.cumsum([len(part) for part in parts])
-    arrays: list[RoutesArray] = np.split(torch.cat(parts).cpu().numpy(), ends[:-1])  # type: ignore[assignment]
-    return arrays

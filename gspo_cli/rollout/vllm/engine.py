@@ -86,10 +86,8 @@ class HostedEngine:
 
     def _load(self, host: Host) -> SyncReport | None:
         """Weights into the host, and the one-prompt check."""
-        report = host.load(self.weights, self.weight_version)
-        if report.get("on_cpu") and report["moe_layers"] and not report["reset"]:
-            raise HostRefused("no expert kernel was reset, so the experts would stay unpacked")
-        return self.probe.check(host, self.weights, self.weight_version, report["tensors"]) if self.probe else None
+        tensors = host.load(self.weights, self.weight_version)
+        return self.probe.check(host, self.weights, self.weight_version, tensors) if self.probe else None
 
     def _call(self, request: Callable[[Host], T]) -> T:
         """A request, repeated once with a new host if this one is lost.
@@ -109,7 +107,15 @@ class HostedEngine:
                 self._load(self.host)
                 return request(self.host)
         except (HostLost, HostRefused) as error:
-            raise self._ended(error) from error
+            self.host.give_up()
+            gone = f"engine {self.name} was lost" + (" again after a restart" if self.restarts else "")
+            raise GspoError(
+                gone if isinstance(error, HostLost) else f"engine {self.name} refused",
+                f"{error} (weights of step {self.weight_version})",
+                "the log holds everything up to the last whole rollout batch; `gspo doctor` checks the engine, "
+                "rollout.deadline_s is its time limit",
+                ExitCode.ENGINE,
+            ) from error
         except GspoError:
             self.host.give_up()
             raise
@@ -121,15 +127,3 @@ class HostedEngine:
             raise GspoError(
                 f"engine {self.name} did not start", str(error), "`gspo doctor` checks what it needs", ExitCode.ENGINE
             ) from error
-
-    def _ended(self, error: Exception) -> GspoError:
-        """Gives the host up; the error for the user."""
-        self.host.give_up()
-        lost = f"engine {self.name} was lost" + (" again after a restart" if self.restarts else "")
-        return GspoError(
-            lost if isinstance(error, HostLost) else f"engine {self.name} refused",
-            f"{error} (weights of step {self.weight_version})",
-            "the log holds everything up to the last whole rollout batch; `gspo doctor` checks the engine, "
-            "rollout.deadline_s is its time limit",
-            ExitCode.ENGINE,
-        )

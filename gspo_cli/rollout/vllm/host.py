@@ -46,8 +46,8 @@ class Host(Protocol):
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
         """One request, answered or an error: HostLost, HostRefused."""
 
-    def load(self, weights: PreTrainedModel, version: int) -> dict[str, Any]:
-        """Hands over the weights, with how many `tensors` there were. Errors as `ask`."""
+    def load(self, weights: PreTrainedModel, version: int) -> int:
+        """Hands over the weights, and says how many tensors there were. Errors as `ask`."""
 
     def close(self) -> None:
         """Ends it, hung or not."""
@@ -104,11 +104,11 @@ class ProcessHost:
         """See `Host.ask`."""
         return self._exchange(json.dumps({"do": do, **request}).encode() + b"\n")
 
-    def load(self, weights: PreTrainedModel, version: int) -> dict[str, Any]:
+    def load(self, weights: PreTrainedModel, version: int) -> int:
         """See `Host.load`: the weights go through a file in memory that the child inherited."""
         tensors = write_weights(weights, getattr(torch, str(self.facts["dtype"])), self.weights_file)
-        path = f"/proc/self/fd/{self.weights_file}"
-        return self.ask("load", version=version, path=path, repack=REPACK) | {"tensors": tensors}
+        self.ask("load", version=version, path=f"/proc/self/fd/{self.weights_file}", repack=REPACK)
+        return tensors
 
     def close(self) -> None:
         """Kills the process group and waits for the child: it has nothing to save."""
@@ -234,11 +234,11 @@ class InProcessHost:
             raise HostRefused(str(error)) from error
         return answer
 
-    def load(self, weights: PreTrainedModel, version: int) -> dict[str, Any]:
+    def load(self, weights: PreTrainedModel, version: int) -> int:
         """See `Host.load`: tensors are copied from the trainer's memory one by one."""
         named = named_weights(weights, getattr(torch, str(self.facts["dtype"])))
-        count = sum(1 for _ in weights.named_parameters())
-        return self.ask("load", version=version, repack=False, weights=named) | {"tensors": count}
+        self.ask("load", version=version, repack=False, weights=named)
+        return sum(1 for _ in weights.named_parameters())
 
     def close(self) -> None:
         """vLLM frees its memory with the process."""

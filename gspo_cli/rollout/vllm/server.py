@@ -52,10 +52,17 @@ class ServerHost:
         try:
             found = self.client.get("/server_info?config_format=json", self.client.deadline_s)["vllm_config"]
             backend = (found["weight_transfer_config"] or {}).get("backend", "none")
+            fits = backend == transfer.backend
+            lacking = "" if fits else f"its weight transfer backend is {backend}, needed is {transfer.backend}"
         except GspoError as error:
-            raise self._cannot_follow(error.why) from error
-        if backend != transfer.backend:
-            raise self._cannot_follow(f"its weight transfer backend is {backend}, needed is {transfer.backend}")
+            lacking = error.why
+        if lacking:
+            raise GspoError(
+                f"the server at {self.client.url} cannot take over the trainer's weights",
+                lacking,
+                "start it with VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config; docs/vllm.md has the lines to "
+                "paste",
+            )
         model = found["model_config"]
         dtype = str(model["dtype"]).removeprefix("torch.")
         self.facts |= {"dtype": dtype, "positions": model["max_model_len"]}
@@ -109,7 +116,7 @@ class ServerHost:
             found.append([at[str(token)]["logprob"] for token, at in zip(ids[1:], given[1:], strict=True)])
         return {"log_probs": found}
 
-    def load(self, weights: PreTrainedModel, version: int) -> dict[str, Any]:
+    def load(self, weights: PreTrainedModel, version: int) -> int:
         """See `Host.load`. Its key-value cache goes with the pause.
 
         Errors: GspoError, on all ranks; the server is then neither resumed nor fit to be.
@@ -119,7 +126,7 @@ class ServerHost:
         self.ranks.broadcast(lambda: self.client.post("/pause?mode=keep&clear_cache=true"))
         tensors = self.transfer.send(weights, version)
         self.ranks.broadcast(lambda: self._resume(version))
-        return {"tensors": tensors}
+        return tensors
 
     def rest(self) -> dict[str, Any]:
         """The server's memory is its own."""
@@ -165,13 +172,10 @@ class ServerHost:
         stopped = stop and bool(token_ids) and token_ids[-1] in self.stop_ids
         full = len(token_ids) == sampling["max_tokens"]
         finish = "stop" if stopped else "length" if full else "abort"
-        return [index, self._version(choice.get("weight_versions")), finish, token_ids, log_probs]
-
-    def _version(self, spans: list[dict[str, Any]] | None) -> int:
-        """Of the weights that drew a sample; -1 where they changed on the way."""
-        if len(spans or [{}]) != 1:
-            return -1
-        return int(spans[0]["version"]) if spans and self.transfer is not None else 0
+        spans = choice.get("weight_versions") or [{"version": 0}]
+        # weights that changed on the way are no version
+        version = -1 if len(spans) != 1 else int(spans[0]["version"]) if self.transfer is not None else 0
+        return [index, version, finish, token_ids, log_probs]
 
     def _answer(
         self, prompt: list[int], sampling: dict[str, Any], seed: int, until: float, stop: bool
@@ -196,13 +200,6 @@ class ServerHost:
                 "vLLM takes them before temperature and truncation unless it is told otherwise",
                 "start it with --logprobs-mode processed_logprobs",
             )
-
-    def _cannot_follow(self, why: str) -> GspoError:
-        return GspoError(
-            f"the server at {self.client.url} cannot take over the trainer's weights",
-            why,
-            "start it with VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config; docs/vllm.md has the lines to paste",
-        )
 
 
 SAMPLES, GAP = 8, 0.1

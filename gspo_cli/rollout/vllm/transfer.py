@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import Future, wait
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -114,27 +114,15 @@ def _said(error: Exception) -> str:
         return f"{error.code} {error.reason}: {error.read(500).decode(errors='replace').strip()}"
 
 
-class Transfer(Protocol):
-    """One server's connection. All ranks call its methods in the same order. Errors: GspoError (exit code 5)."""
-
-    backend: str
-    """Its name in the server's --weight-transfer-config."""
-
-    def open(self, dtype: str) -> None:
-        """Connects; `dtype` = what the server computes in, and so what travels."""
-
-    def send(self, weights: PreTrainedModel, version: int) -> int:
-        """Hands the weights over under that version; returns how many tensors there were."""
-
-    def close(self) -> None:
-        """Frees this side of the connection."""
-
-
 class FileTransfer:
     """A file without a name in rank 0's memory, for a server of the same user on the same machine: for CPUs, which NCCL
-    does not know. The server's side is `worker/file_transfer.py`."""
+    does not know. The server's side is `worker/file_transfer.py`.
+
+    All ranks call the methods in the same order. Errors: GspoError (exit code 5).
+    """
 
     backend = "file"
+    """Its name in the server's --weight-transfer-config."""
 
     def __init__(self, client: ServerClient, ranks: Ranks) -> None:
         self.client, self.ranks = client, ranks
@@ -142,13 +130,13 @@ class FileTransfer:
         self.dtype = torch.float32
 
     def open(self, dtype: str) -> None:
-        """See `Transfer.open`."""
+        """Connects; `dtype` = what the server computes in, and so what travels."""
         self.dtype = getattr(torch, dtype)
         self.file = os.memfd_create("gspo-weights") if self.ranks.is_main else None
         self.ranks.broadcast(lambda: self.client.init_weight_transfer_engine({}))
 
     def send(self, weights: PreTrainedModel, version: int) -> int:
-        """See `Transfer.send`."""
+        """Hands the weights over under that version; returns how many tensors there were."""
         tensors = write_weights(weights, self.dtype, self.file)
 
         def update() -> None:
@@ -160,13 +148,13 @@ class FileTransfer:
         return tensors
 
     def close(self) -> None:
-        """See `Transfer.close`."""
+        """Frees this side of the connection."""
         if self.file is not None:
             os.close(self.file)
 
 
 class NcclTransfer:
-    """vLLM's own sender. Not yet run on a GPU."""
+    """The same with vLLM's own sender. Not yet run on a GPU."""
 
     backend = "nccl"
 
@@ -176,14 +164,14 @@ class NcclTransfer:
         self.sender: Any = None
 
     def open(self, dtype: str) -> None:
-        """See `Transfer.open`: one group of rank 0 and every worker of the server, whatever its parallelism."""
+        """See `FileTransfer.open`: one group of rank 0 and every worker of the server, whatever its parallelism."""
         self.stream.dtype = getattr(torch, dtype)
         workers = self.ranks.broadcast(lambda: self.client.get("/get_world_size")["world_size"])
         place = {"master_address": own_address(self.client.url), "master_port": free_port(), "world_size": 1 + workers}
         self.sender = self._in_time(lambda: open_sender(place, self.ranks.rank, self.client, self.stream), "connecting")
 
     def send(self, weights: PreTrainedModel, version: int) -> int:
-        """See `Transfer.send`."""
+        """See `FileTransfer.send`."""
         self.stream.begin(weights)
         self.client.sent_version = str(version)
 
@@ -198,7 +186,7 @@ class NcclTransfer:
         return len(self.stream.metadata())
 
     def close(self) -> None:
-        """See `Transfer.close`."""
+        """See `FileTransfer.close`."""
         self.sender.shutdown()
 
     def _in_time(self, work: Any, doing: str) -> Any:
@@ -229,6 +217,9 @@ class NcclTransfer:
                 "its workers may wait in NCCL for ever: start the server again, then gspo train --resume",
                 ExitCode.ENGINE,
             ) from error
+
+
+Transfer = FileTransfer | NcclTransfer
 
 
 def open_sender(place: dict[str, Any], rank: int, client: ServerClient, stream: WeightStream) -> Any:

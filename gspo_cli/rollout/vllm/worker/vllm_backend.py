@@ -24,9 +24,7 @@ LOWEST_TEMPERATURE = 0.01  # vLLM raises anything between 0 and this without a w
 class SyncExtension:
     """Becomes part of vLLM's worker, because only names can be called across its processes."""
 
-    def gspo_reload(
-        self, weights: Iterable[tuple[str, torch.Tensor]] | None, path: str | None, repack: bool
-    ) -> dict[str, int]:
+    def gspo_reload(self, weights: Iterable[tuple[str, torch.Tensor]] | None, path: str | None, repack: bool) -> None:
         """Loads new weights, from an iterator within the process or from a safetensors file.
 
         `repack` works around two faults of vLLM's reload on CPUs, each of which leaves another model behind without a
@@ -35,12 +33,11 @@ class SyncExtension:
         is packed, and captured graphs hold the kernel's addresses.
         """
         model = self.get_model()  # type: ignore[attr-defined]
-        methods = expert_methods(model)
-        reset = drop_kernels(model) if repack else 0
+        if repack and expert_methods(model) and not drop_kernels(model):
+            raise RuntimeError("no expert kernel was reset, so the experts would stay unpacked")
         self.reload_weights(weights_iterator=weights or from_file(str(path)))  # type: ignore[attr-defined]
         if repack:
             pack_heads(model)
-        return {"moe_layers": len(methods), "reset": reset}
 
 
 def expert_methods(model: torch.nn.Module) -> list[Any]:
@@ -213,14 +210,14 @@ class Backend:
         if self.asleep:
             self.llm.wake_up(["weights"])
         arguments = {"weights": weights, "path": path, "repack": repack and self.on_cpu}
-        [report] = self.llm.collective_rpc("gspo_reload", kwargs=arguments)
+        self.llm.collective_rpc("gspo_reload", kwargs=arguments)
         if self.asleep:
             self.llm.wake_up(["kv_cache"])
             self.asleep = False
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM kept its prefix cache, which belongs to the old weights")
         self.llm.update_weight_version(str(version))
-        return dict(report) | {"on_cpu": self.on_cpu}
+        return {}
 
     def rest(self) -> dict[str, Any]:
         """Gives the accelerator's memory to the trainer until the next load, which brings the weights anyway."""
