@@ -89,14 +89,14 @@ def fidelity(
 
 
 def _show(report: dict[str, Any], as_json: bool) -> None:
-    from gspo_cli.instruments.batch.report import TextTable
+    from gspo_cli.instruments.batch.report import text_table
     from gspo_cli.instruments.fidelity.report import COLUMNS, text_rows
 
     if as_json:
         console.print_json(report)
         return
     title = f"Gradient fidelity: {len(report['seeds'])} seeds, reference of {report['reference']} batches"
-    console.out.print("\n".join([*TextTable(title, COLUMNS, text_rows(report["rows"])).lines(), ""]))
+    console.out.print(text_table(title, COLUMNS, text_rows(report["rows"])))
     console.note(*report["notes"])
     for path in report["files"]:
         console.out.print(path)

@@ -387,8 +387,7 @@ def batch(
     if json_:
         console.print_json(report)
         return
-    for table in tables(report):
-        console.out.print("\n".join([*table.lines(), ""]))
+    console.out.print(*tables(report), sep="\n")
     console.note(*report["notes"])
     for path in (path for paths in report["figures"].values() for path in paths):
         console.out.print(path)

@@ -26,7 +26,7 @@ WANTED = ("moe/noise_slot_churn", "ratio/token_log_std", "ratio/seq_log_std", "r
 def measure(batches: int, shares: list[float]) -> list[dict[str, Any]]:
     """One row for each batch, share and arm."""
     from gspo_cli import recipe as recipes
-    from gspo_cli.instruments.fidelity.report import Sampled
+    from gspo_cli.instruments.fidelity.report import sample
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.loop import batching
@@ -46,7 +46,7 @@ def measure(batches: int, shares: list[float]) -> list[dict[str, Any]]:
             learner = make_learner(run, setup.model)
             for number in range(1, batches + 1):
                 if number not in drawn:
-                    drawn[number] = Sampled(setup, run.recipe).draw(number, 0)
+                    drawn[number] = sample(setup, run.recipe, number, 0)
                 rewards_B, groups_B = rewards_and_groups(drawn[number])
                 advantages_B = run.algorithm.advantage(rewards_B, groups_B, run.params)
                 layout = batching(run, learner, number)

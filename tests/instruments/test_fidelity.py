@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -136,22 +137,17 @@ def test_estimates_by_hand() -> None:
     assert found.snr == pytest.approx(16 / (3 * 2))
 
 
-class Drawn:
-    """Batches of random groups with the model's present weights."""
-
-    def __init__(self, small: World, groups: int) -> None:
-        self.world, self.groups = small, groups
-
-    def draw(self, number: int, version: int) -> RolloutBatch:
-        with torch.no_grad():
-            known = {(p, r): self.world.token_log_probs(PROMPTS[p], RESPONSES[r]) for p, r in every()}
-        rng, pairs = np.random.default_rng((number, version)), []
-        for g in range(self.groups):
-            p = g % len(PROMPTS)
-            chances = np.exp([float(known[p, r].sum()) for r in range(len(RESPONSES))])
-            a, b = rng.choice(len(RESPONSES), size=2, p=chances / chances.sum())
-            pairs.append((p, int(a), int(b)))
-        return rollout(pairs, known, number)
+def draw(small: World, groups: int, number: int, version: int) -> RolloutBatch:
+    """Random groups with the model's present weights."""
+    with torch.no_grad():
+        known = {(p, r): small.token_log_probs(PROMPTS[p], RESPONSES[r]) for p, r in every()}
+    rng, pairs = np.random.default_rng((number, version)), []
+    for g in range(groups):
+        p = g % len(PROMPTS)
+        chances = np.exp([float(known[p, r].sum()) for r in range(len(RESPONSES))])
+        a, b = rng.choice(len(RESPONSES), size=2, p=chances / chances.sum())
+        pairs.append((p, int(a), int(b)))
+    return rollout(pairs, known, number)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +163,7 @@ def cells() -> list[Cell]:
     measured = arms(small.model, names, **tables)
     before = {name: value.clone() for name, value in small.model.state_dict().items()}
     plan = Plan((0, 2), (0.0, 0.5), batches=3, reference=6)
-    found = measure_seed(measured, measured[0].run, measured[0].learner, Drawn(small, 16), plan, lambda _: None)
+    found = measure_seed(measured, measured[0].run, measured[0].learner, partial(draw, small, 16), plan, lambda _: None)
     assert all(torch.equal(value, before[name]) for name, value in small.model.state_dict().items())
     return found
 

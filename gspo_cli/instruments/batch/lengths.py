@@ -66,22 +66,15 @@ def spread(scores: TokenScores, rows_B: Tensor) -> RatioSpread:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RatioTails:
-    """What the importance ratios of a batch allow."""
-
-    token_log_square: float
-    """Mean of (log w)^2 over tokens, nat^2."""
-    token_pareto_k: float | None
-    """Pareto k of the token ratios: see `stats.pareto.pareto_k`; None below 25 ratios, and where they have no tail."""
-    seq_pareto_k: float | None
-    """The same of the sequence ratios."""
-
-
-def tails(scores: TokenScores) -> RatioTails:
-    """Over all tokens and responses."""
+def tails(scores: TokenScores) -> dict[str, float | None]:
+    """Mean of (log w)^2 over all tokens, nat^2, and Pareto k of the ratios of tokens and of sequences: see
+    `stats.pareto.pareto_k`; None below 25 ratios, and where they have no tail."""
     log_w_N = scores.log_w_BT[scores.mask_BT]
-    return RatioTails(float(log_w_N.square().mean()), _pareto_k(log_w_N), _pareto_k(scores.log_s_B))
+    return {
+        "token_log_square": float(log_w_N.square().mean()),
+        "token_pareto_k": _pareto_k(log_w_N),
+        "seq_pareto_k": _pareto_k(scores.log_s_B),
+    }
 
 
 def _pareto_k(log_ratio_N: Tensor) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,42 +120,31 @@ def _side_file(measured: BatchMeasurements, name: str, lines: list[str]) -> dict
     }
 
 
-@dataclass(frozen=True, slots=True)
-class TextTable:
-    """A table to print."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-    def lines(self) -> list[str]:
-        """Title, headings and rows, as wide as they are; the first column on the left, numbers on the right."""
-        grid = [self.columns, *self.rows]
-        widths = [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
-        head, *body = [
-            "  ".join(
-                cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in grid
-        ]
-        return [*self.title.splitlines(), head, "-" * len(head), *body]
+def text_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Title, headings and rows, as wide as they are; the first column on the left, numbers on the right."""
+    grid = [columns, *rows]
+    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    head, *body = [
+        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in grid
+    ]
+    return "\n".join([title, head, "-" * len(head), *body, ""])
 
 
-def tables(found: dict[str, Any]) -> list[TextTable]:
+def tables(found: dict[str, Any]) -> list[str]:
     """Algorithms, ratio spread by length, cosines; of what `report_batch` returns."""
     return [_algorithms(found), _lengths(found), _cosine_table(found)]
 
 
-def _algorithms(found: dict[str, Any]) -> TextTable:
+def _algorithms(found: dict[str, Any]) -> str:
     policy = f"against {found['against']}" if found["against"] else "on policy (no --against: l = o, every ratio is 1)"
+    ratio = {name: _number(value) for name, value in found["ratios"].items()}
     title = (
         f"{found['responses']} responses in {found['groups']} groups, {found['tokens']} tokens, {policy}\n"
-        f"log w: sd {_number(found['ratios']['token_log_std'])} nat, "
-        f"log s: sd {_number(found['ratios']['seq_log_std'])} nat, "
+        f"log w: sd {ratio['token_log_std']} nat, log s: sd {ratio['seq_log_std']} nat, "
         f"o - m: {_number(found['mismatch_token_rms'])} nat (root mean square)\n"
-        f"mean of (log w)^2: {_number(found['ratios']['token_log_square'])} nat^2, Pareto k of w: "
-        f"{_number(found['ratios']['token_pareto_k'])}, of s: {_number(found['ratios']['seq_pareto_k'])} "
-        "(above 0.7 a mean of such ratios is not to be trusted)"
+        f"mean of (log w)^2: {ratio['token_log_square']} nat^2, Pareto k of w: {ratio['token_pareto_k']}, of s: "
+        f"{ratio['seq_pareto_k']} (above 0.7 a mean of such ratios is not to be trusted)"
     )
     columns = (
         "algorithm", "J", "clip or gate", "|w| p5 p50 p95", "cv", "n_eff tok", "n_eff resp", "|grad|", "noise",
@@ -170,10 +159,10 @@ def _algorithms(found: dict[str, Any]) -> TextTable:
         )
         for name, a in found["algorithms"].items()
     ]  # fmt: skip
-    return TextTable(title, columns, rows)
+    return text_table(title, columns, rows)
 
 
-def _lengths(found: dict[str, Any]) -> TextTable:
+def _lengths(found: dict[str, Any]) -> str:
     slope = "n/a" if found["ratios"]["slope"] is None else f"{found['ratios']['slope']:.2f}"
     title = (
         "Ratio spread by response length (standard deviations in nats)\n"
@@ -191,16 +180,16 @@ def _lengths(found: dict[str, Any]) -> TextTable:
                 _share(clips["grpo"]["clip_token_frac"]), _share(clips["gspo"]["clip_token_frac"]),
             )
         )  # fmt: skip
-    return TextTable(title, columns, rows)
+    return text_table(title, columns, rows)
 
 
-def _cosine_table(found: dict[str, Any]) -> TextTable:
+def _cosine_table(found: dict[str, Any]) -> str:
     names = list(found["cosine"])
     rows = [
         (f"{index} {name}", *("n/a" if value is None else f"{value:.3f}" for value in row.values()))
         for index, (name, row) in enumerate(found["cosine"].items(), start=1)
     ]
-    return TextTable("Cosine between gradients", ("", *(str(i + 1) for i in range(len(names)))), rows)
+    return text_table("Cosine between gradients", ("", *(str(i + 1) for i in range(len(names)))), rows)
 
 
 def _gate(metrics: dict[str, float | None]) -> str:
@@ -269,7 +258,7 @@ def summary(measured: BatchMeasurements) -> dict[str, Any]:
         "temperature": batch.temperature,
         "max_length": {"tokens": limit, "known": known},
         "mismatch_token_rms": measured.mismatch,
-        "ratios": {**asdict(measured.spread), "slope": measured.slope, **asdict(tails(measured.scores))},
+        "ratios": {**asdict(measured.spread), "slope": measured.slope, **tails(measured.scores)},
         "algorithms": {name: _algorithm(measured, name) for name in measured.losses},
         "cosine": _cosines(measured),
         "lengths": [asdict(part) for part in measured.buckets],

@@ -46,13 +46,9 @@ class Arm:
         return algo.truncation == "mask", algo.replay, algo.old_log_probs, self.learner.algorithm.WHOLE_GROUPS
 
 
-@dataclass
-class Prepared:
-    """A rollout batch as one mini-batch for each arm. Arms of one `Arm.passes` share rows and old policy."""
-
-    arms: list[Arm]
-    mini_batches: dict[str, MiniBatch]
-    """By arm; the old policy's values are filled in."""
+Prepared = list[tuple[Arm, MiniBatch]]
+"""A rollout batch as one mini-batch for each arm, with the old policy's values. Arms of one `Arm.passes` share rows and
+old policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +83,17 @@ class Compressor:
 
 def prepare(batch: RolloutBatch, arms: Sequence[Arm], noise: RecordedNoise | None) -> Prepared:
     """Rows, advantages and the old policy's log-probabilities and routes: the model's present ones."""
-    mini_batches: dict[str, MiniBatch] = {}
+    prepared: Prepared = []
     first: dict[tuple[bool, str, str, bool], MiniBatch] = {}
     for arm in arms:
         (mini_batch,) = mini_batches_of(batch, arm, 1, noise)
-        mini_batches[arm.name] = mini_batch
+        prepared.append((arm, mini_batch))
         if arm.passes in first:
             _copy_old_policy(first[arm.passes], mini_batch)
         else:
             first[arm.passes] = mini_batch
             _record_old_policy(arm.learner, mini_batch)
-    return Prepared(list(arms), mini_batches)
+    return prepared
 
 
 def mini_batches_of(batch: RolloutBatch, arm: Arm, num: int, noise: RecordedNoise | None = None) -> list[MiniBatch]:
@@ -140,15 +136,14 @@ def estimates(prepared: Prepared, noises: Sequence[float], compressor: Compresso
     A noise of sigma adds sigma times the prepared noise to the old policy's log-probabilities.
     Arms whose token weights agree share the backward pass.
     """
-    groups: dict[tuple[bool, str, str, bool], list[Arm]] = defaultdict(list)
-    for arm in prepared.arms:
-        groups[arm.passes].append(arm)
+    groups: dict[tuple[bool, str, str, bool], dict[tuple[str, float], _Sum]] = defaultdict(dict)
+    for arm, mini_batch in prepared:
+        groups[arm.passes] |= {(arm.name, sigma): _Sum(arm, mini_batch) for sigma in noises}
     found: dict[tuple[str, float], Estimate] = {}
-    for arms in groups.values():
-        sums = {(arm.name, sigma): _Sum(arm) for arm in arms for sigma in noises}
-        for index in range(len(prepared.mini_batches[arms[0].name].micro_batches)):
-            _add_pass(prepared, index, sums, compressor)
-        found |= {key: value.result(prepared.mini_batches[key[0]], compressor) for key, value in sums.items()}
+    for sums in groups.values():
+        for index in range(len(next(iter(sums.values())).mini_batch.micro_batches)):
+            _add_pass(sums, index, compressor)
+        found |= {key: value.result(compressor) for key, value in sums.items()}
     return found
 
 
@@ -157,35 +152,36 @@ class _Sum:
     """What the passes over a batch have added up for one arm and noise."""
 
     arm: Arm
+    mini_batch: MiniBatch
     gradient_D: Tensor | None = None
     metrics: Accumulator = field(default_factory=Accumulator)
 
-    def result(self, mini_batch: MiniBatch, compressor: Compressor) -> Estimate:
-        denominator = global_denominator(self.arm.run.algorithm, mini_batch, self.arm.run.params)
-        self.metrics.add(skipped_rows(mini_batch, self.metrics))
+    def result(self, compressor: Compressor) -> Estimate:
+        denominator = global_denominator(self.arm.run.algorithm, self.mini_batch, self.arm.run.params)
+        self.metrics.add(skipped_rows(self.mini_batch, self.metrics))
         values = self.metrics.result().values
         gradient_D = compressor.zero() if self.gradient_D is None else self.gradient_D / denominator
         return Estimate(gradient_D, values.get("weight/effective_frac"), values.get("clip/token_frac"))
 
 
-def _add_pass(prepared: Prepared, index: int, sums: dict[tuple[str, float], _Sum], compressor: Compressor) -> None:
+def _add_pass(sums: dict[tuple[str, float], _Sum], index: int, compressor: Compressor) -> None:
     """One forward pass, and a backward pass for each different set of token weights."""
-    arm = next(iter(sums.values())).arm
-    learner, shared = arm.learner, prepared.mini_batches[arm.name].micro_batches[index]
+    first = next(iter(sums.values()))
+    learner, shared = first.arm.learner, first.mini_batch.micro_batches[index]
     with tapped(learner.routing) as tap, routed(tap, shared, record_to_replay(learner.algo, shared)):
         scores = scored(learner.model, shared, learner.temperature)
         done: list[tuple[Tensor, Tensor]] = []
-        for (name, sigma), value in sums.items():
-            micro = with_noise(prepared.mini_batches[name].micro_batches[index], sigma, value.arm)
+        for (_, sigma), value in sums.items():
+            micro = with_noise(value.mini_batch.micro_batches[index], sigma, value.arm)
             output, numerator = objective(value.arm.learner, micro, scores, value.metrics)
             on_policy_BT = at_ratio_one(value.arm.learner, micro, scores.log_probs_BT)
             value.metrics.add(weight_metrics(output.gradient_weight_BT, on_policy_BT))
             found_D = None if micro.ref_log_probs_BT is not None else _same(output.gradient_weight_BT, done)
             if found_D is None:
-                parts = torch.autograd.grad(
-                    -numerator, compressor.parameters, retain_graph=True, materialize_grads=True
-                )  # fmt: skip
-                found_D = compressor.of(parts)
+                wanted = compressor.parameters
+                found_D = compressor.of(
+                    torch.autograd.grad(-numerator, wanted, retain_graph=True, materialize_grads=True)
+                )
                 done.append((output.gradient_weight_BT, found_D))
             value.gradient_D = found_D if value.gradient_D is None else value.gradient_D + found_D
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice, product
-from typing import Protocol
 
 import torch
 
@@ -16,12 +15,8 @@ from gspo_cli.training.step.update import Learner, record_old_policy, update
 from gspo_cli.training.study.arms import Run
 from gspo_cli.types import RolloutBatch
 
-
-class Source(Protocol):
-    """Where rollout batches come from."""
-
-    def draw(self, number: int, version: int) -> RolloutBatch:
-        """Batch `number` (from 1) of this seed, sampled with the model's present weights, which have `version`."""
+Source = Callable[[int, int], RolloutBatch]
+"""(number from 1, version of the model's present weights) -> the batch of that number, sampled with these weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +24,7 @@ class Plan:
     """What one seed measures."""
 
     updates: tuple[int, ...]
-    """Numbers of optimizer steps between sampling and the gradient, ascending."""
+    """Numbers of optimizer steps between sampling and the gradient."""
     noises: tuple[float, ...]
     """Standard deviations in nats of the noise per token on the old log-probabilities."""
     batches: int
@@ -72,13 +67,13 @@ def measure_seed(
         numbers = count(1)
         prepared = [
             # noise of one nat per token, to be scaled
-            prepare(source.draw(number, 0), arms, RecordedNoise(seed, number, token=1.0))
+            prepare(source(number, 0), arms, RecordedNoise(seed, number, token=1.0))
             for number in islice(numbers, plan.batches)
         ]
         fresh = list(islice(numbers, plan.reference))  # the same prompts after every number of updates
         steps, done = make_updates(updater, learner, source, numbers), 0
         compressor, cells = Compressor(model), list[Cell]()
-        for updates in plan.updates:
+        for updates in sorted(set(plan.updates)):
             while done < updates:
                 done = next(steps)
             progress(f"seed {seed}, {updates} updates: reference")
@@ -110,7 +105,7 @@ def reference(
     """
     found: dict[str, list[torch.Tensor]] = {arm.name: [] for arm in arms}
     for number in numbers:
-        ready = prepare(source.draw(number, version), arms, None)
+        ready = prepare(source(number, version), arms, None)
         for (name, _), estimate in estimates(ready, (0.0,), compressor).items():
             found[name].append(estimate.gradient_D)
     return {name: signal(torch.stack(gradients)) for name, gradients in found.items()}
@@ -121,7 +116,7 @@ def make_updates(run: Run, learner: Learner, source: Source, numbers: Iterator[i
     recipe, done = run.recipe, 0
     lr = recipe.algo.lr or recipe.train.lr
     while True:
-        batch = source.draw(next(numbers), done)
+        batch = source(next(numbers), done)
         mini_batches = mini_batches_of(batch, Arm(run, learner), recipe.minibatches)
         record_old_policy(learner, mini_batches)
         for index, mini_batch in enumerate(mini_batches):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -37,15 +38,11 @@ def table(cells: Sequence[Cell], algorithms: dict[str, str], baseline: str | Non
         if theirs is not None and mine.cosine is not None and theirs.cosine is not None:
             gap = mine.cosine - theirs.cosine
         rows.append(
-            {
-                "arm": cell.arm, "algorithm": algorithms[cell.arm], "updates": cell.updates, "noise": cell.noise,
-                "seed": cell.seed, "n": len(mine.cosines), "cosine": mine.cosine, "ceiling": cell.ceiling,
-                "gap": gap, "projection": mine.projection,
-                "direction": mine.direction, "variance": mine.variance, "on_policy_variance": cell.on_policy_variance,
-                "snr": mine.snr, "effective": cell.effective, "clipped": cell.clipped,
-                "batches": {"cosine": mine.cosines, "gap": gaps},
-            }
-        )  # fmt: skip
+            asdict(cell)
+            | asdict(mine)
+            | {"algorithm": algorithms[cell.arm], "n": len(mine.cosines), "gap": gap}
+            | {"batches": {"cosine": mine.cosines, "gap": gaps}}
+        )
     return pool(rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,25 +93,17 @@ def names(request: Request) -> list[str]:
     return list(dict.fromkeys([*request.arms, *(f"gspo-{clip:g}" for clip in request.clips)]))
 
 
-@dataclass
-class Sampled:
-    """Rollout batches of one seed, from a recipe's model and task."""
-
-    setup: Setup
-    recipe: Recipe
-
-    def draw(self, number: int, version: int) -> RolloutBatch:
-        """See `measure.Source`. Prompts of different numbers are different until an epoch ends."""
-        setup, rollout = self.setup, self.recipe.rollout
-        setup.engine.sync(setup.model, version)
-        stream = PromptStream(setup.stream.problems, rollout.prompts, derive_seed(self.recipe.seed, "fidelity"))
-        batch = collect(
-            setup.engine, setup.tokenizer, setup.task, stream.batch(number), rollout.samples,
-            Sampling(rollout.temperature, rollout.max_new_tokens), (self.recipe.seed, f"fidelity {version}", number),
-            version,
-        )  # fmt: skip
-        setup.engine.rest()
-        return batch
+def sample(setup: Setup, recipe: Recipe, number: int, version: int) -> RolloutBatch:
+    """See `measure.Source`. Prompts of different numbers are different until an epoch ends."""
+    rollout = recipe.rollout
+    setup.engine.sync(setup.model, version)
+    stream = PromptStream(setup.stream.problems, rollout.prompts, derive_seed(recipe.seed, "fidelity"))
+    batch = collect(
+        setup.engine, setup.tokenizer, setup.task, stream.batch(number), rollout.samples,
+        Sampling(rollout.temperature, rollout.max_new_tokens), (recipe.seed, f"fidelity {version}", number), version,
+    )  # fmt: skip
+    setup.engine.rest()
+    return batch
 
 
 def report_fidelity(
@@ -158,9 +150,7 @@ def _seed(
     updater = runs[request.updater]
     arms = [Arm(runs[name], make_learner(runs[name], setup.model, setup.sharded)) for name in measured]
     learner = make_learner(updater, setup.model, setup.sharded)
-    source = Sampled(setup, updater.recipe)
-    plan = replace(request.plan, updates=tuple(sorted(set(request.plan.updates))))
-    return measure_seed(arms, updater, learner, source, plan, progress)
+    return measure_seed(arms, updater, learner, partial(sample, setup, updater.recipe), request.plan, progress)
 
 
 def write(
