@@ -319,11 +319,13 @@ def clip(study: Study = None, out: Results = Path("results"), json_: Json = Fals
     if json_:
         console.print_json({"arms": found})
         return
-    table = console.table("arm", "unit", "tokens", "sd log ratio", "range", "discards", *(f"{t:.0%}" for t in TARGETS))
+    measured = ("arm", "unit", "tokens", "sd log ratio", "range", "discards", "negative tail")
+    table = console.table(*measured, *(f"{share:.0%}" for share in TARGETS))
     for row in found:
         table.add_row(
             row["arm"], row["unit"], f"{row['length_mean']:.0f}", f"{row['log_std']:.3g}",
             f"{row['low']:g} / {row['high']:g}", f"{row['measured']:.1%}",
+            "n/a" if row["negative_tail"] is None else f"{row['negative_tail']:.1%}",
             *("{low:.2g} / {high:.2g}".format(**row["proposals"][f"{share:g}"]) for share in TARGETS),
         )  # fmt: skip
     console.print_table(table)
@@ -335,9 +337,11 @@ def clip(study: Study = None, out: Results = Path("results"), json_: Json = Fals
                 f"1 / sqrt(length), is {row['scaled_by_length']:.2g}."
             )
     console.note(
-        "Off-policy mini-batches, and only what has an advantage. The last columns are values of algo.clip.low / "
-        "algo.clip.high (gmpo: algo.log_clip_low / algo.log_clip_high) that would discard this share if log-ratios "
-        "were normal and had nothing to do with the sign of the advantage; no such range can discard more than half."
+        "Off-policy mini-batches, and only what has an advantage. The negative tail is the share of the gradient on "
+        "tokens with a negative advantage that weigh more than 3 times as much as at ratio 1. The last columns are "
+        "values of algo.clip.low / algo.clip.high (gmpo: algo.log_clip_low / algo.log_clip_high) that would discard "
+        "this share if log-ratios were normal and had nothing to do with the sign of the advantage; no such range can "
+        "discard more than half."
     )
 
 

@@ -20,7 +20,9 @@ from gspo_cli.stats.clip_share import (
     NEEDED,
     NOTHING,
     SCALED,
+    TAIL,
     TOO_MUCH,
+    dual_clip_advice,
     measured_share,
     own_keys,
     range_for,
@@ -30,7 +32,7 @@ from gspo_cli.stats.clip_share import (
 
 TARGETS = (0.01, 0.05, 0.15, 0.33)
 """Shares for which a range is proposed."""
-WANTED = {"rollout": {"length/mean"}, "update": {"ratio/seq_log_std", "ratio/token_log_std", *NEEDED}}
+WANTED = {"rollout": {"length/mean"}, "update": {"ratio/seq_log_std", "ratio/token_log_std", TAIL, *NEEDED}}
 SEQUENCE = {"gspo", "gspo_token", "luspo"}
 """Algorithms whose clip acts on a response's ratio, for runs too short to have recorded it."""
 
@@ -57,8 +59,10 @@ class ClipRange:
     """GSPO's published range scaled to this length as 1 / sqrt(L); None for other algorithms."""
     proposals: dict[float, dict[str, float]]
     """Wanted share -> the range that would discard it, under the same assumption, likewise."""
+    negative_tail: float | None
+    """Share of the gradient on tokens with a negative advantage that weigh more than 3 times as much as at ratio 1."""
     verdict: str
-    """A sentence."""
+    """One or two sentences."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON holds it: ranges as `low` and `high`, and the `keys` of `[algo]` that these are."""
@@ -101,10 +105,13 @@ def _of_arm(arm: str, logs: Sequence[Log]) -> ClipRange | None:
         return None
     std, length = sqrt(sum(v * v for v in stds) / len(stds)), sum(lengths) / len(lengths)
     measured = sum(clipped) / len(clipped)
+    tails = [tail for line in lines if (tail := line.get(TAIL)) is not None]
+    tail = sum(tails) / len(tails) if tails else None
     return ClipRange(
         arm, name, unit, own_keys(algo, *bounds), length, std, measured, share_discarded(*bounds, std),
         scaled_range(length) if name in SCALED else None,
-        {share: own_keys(algo, *range_for(share, std)) for share in TARGETS}, _verdict(measured, unit),
+        {share: own_keys(algo, *range_for(share, std)) for share in TARGETS},
+        tail, _verdict(measured, unit, dual_clip_advice(tail, algo)),
     )  # fmt: skip
 
 
@@ -132,10 +139,12 @@ def _off_policy(log: Log) -> list[dict[str, float]]:
     return list(found.values())
 
 
-def _verdict(measured: float, unit: str) -> str:
+def _verdict(measured: float, unit: str, dual_clip: str | None) -> str:
     what = f"{'responses' if unit == 'sequence' else 'tokens'} with an advantage"
     if measured > TOO_MUCH:
-        return f"It discards {100 * measured:.0f} % of the {what}, more than a third: much of every batch is not used."
-    if measured < NOTHING:
-        return f"It discards {100 * measured:.2g} % of the {what}: it might as well not be there."
-    return f"It discards {100 * measured:.1f} % of the {what}."
+        said = f"discards {100 * measured:.0f} % of the {what}, more than a third: much of every batch is not used"
+    elif measured < NOTHING:
+        said = f"discards {100 * measured:.2g} % of the {what}: it might as well not be there"
+    else:
+        said = f"discards {100 * measured:.1f} % of the {what}"
+    return f"It {said}." + (f" {dual_clip}." if dual_clip else "")

@@ -9,6 +9,9 @@ from scipy.stats import norm
 
 TOO_MUCH, NOTHING = 1 / 3, 1e-3
 """Shares at which a range is said to discard too much, or nothing."""
+HEAVY_TAIL, TAIL = 0.05, "weight/negative_tail_frac"
+"""Share of the gradient on tokens that only a dual clip bounds, from which one is proposed (a convention), and the
+metric that measures it."""
 PAPER_RANGE, PAPER_LENGTH = 3e-4, 10_000
 """GSPO's published lower range, and the order of its response lengths (arXiv 2509.09177 takes 10,000 tokens)."""
 
@@ -35,6 +38,16 @@ def measured_share(unit: str, line: Mapping[str, float | None]) -> float | None:
         return responses / (1 - skipped)
     # a KL penalty or a critic keeps every row: the tokens tell how many had no advantage
     return responses * of_active / of_all if of_active and of_all else responses
+
+
+def dual_clip_advice(tail: float | None, algo: Mapping[str, object]) -> str | None:
+    """What to do about heavy ratios on negative advantages; None where there are few, or where a dual clip is set."""
+    if tail is None or tail < HEAVY_TAIL or algo.get("dual_clip", 0) is not None:
+        return None
+    return (
+        f"{tail:.0%} of the gradient is on tokens with a negative advantage and a ratio above 3, which the clip leaves "
+        "alone; algo.dual_clip = 3 bounds them (docs/when.md)"
+    )
 
 
 def own_keys(algo: Mapping[str, object], low: float, high: float) -> dict[str, float]:

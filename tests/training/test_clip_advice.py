@@ -37,6 +37,25 @@ def test_a_range_that_discards_too_much_gets_a_proposal() -> None:
     assert "scaled to 25 tokens, is 0.006" in sentence
 
 
+@pytest.mark.parametrize(
+    ("tail", "dual_clip", "advised"), [(0.24, None, True), (0.24, 3.0, False), (0.02, None, False)]
+)
+def test_heavy_ratios_on_negative_advantages_call_for_a_dual_clip(
+    tail: float, dual_clip: float | None, advised: bool
+) -> None:
+    off_policy = line(0.5, 0.03, "token")
+    off_policy.values["weight/negative_tail_frac"] = tail
+    algo = {"name": "grpo", "clip": {"low": 0.2, "high": 0.27}, "dual_clip": dual_clip}
+    advice = clip_advice([off_policy, off_policy], "token", 25.0, algo)
+    assert advice is not None
+    assert advice.sentence() == (
+        "24% of the gradient is on tokens with a negative advantage and a ratio above 3, which the clip leaves alone; "
+        "algo.dual_clip = 3 bounds them (docs/when.md)"
+        if advised
+        else None
+    )
+
+
 def test_responses_without_an_advantage_have_no_part() -> None:
     """60 % have none, so 18 % of all responses are 45 % of those that a clip can discard: by hand, 0.18 / 0.4."""
     skipped = [line(0.0, 0.0), line(0.1, 0.18)]

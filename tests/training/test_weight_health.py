@@ -14,7 +14,7 @@ import torch
 from gspo_cli.algorithms import LossInputs, gspo
 from gspo_cli.stats.pareto import LONGEST, pareto_k
 from gspo_cli.training.step.metrics import Accumulator, merge_ranks
-from gspo_cli.training.step.weight_health import clip_metrics, health_metrics, length_edges, tail
+from gspo_cli.training.step.weight_health import clip_metrics, health_metrics, length_edges, negative_tail, tail
 from gspo_cli.types import MicroBatch, MiniBatch
 
 
@@ -46,6 +46,7 @@ def test_by_hand() -> None:
         "ratio/seq_pareto_k": None,
         # of three tokens the two of the clipped response weigh 0, the third 1.1: 1.1^2 / (3 * 1.1^2)
         "weight/effective_frac": pytest.approx(1 / 3),
+        "weight/negative_tail_frac": 0.0,
         "clip/pos_frac": 1.0,  # 1.1 is above the range, so A > 0 clips
         "clip/neg_frac": 0.0,  # and A < 0 does not
         "clip/length_q1_frac": 0.0,
@@ -53,6 +54,13 @@ def test_by_hand() -> None:
         "clip/length_q3_frac": None,
         "clip/length_q4_frac": 1.0,
     }
+
+
+def test_the_tail_that_only_a_dual_clip_bounds() -> None:
+    """Ratios 5, 5, 2 and 4 by hand: only the negative ones above 3 count, 5 + 4 of 5 + 5 + 2 + 4."""
+    at_one_BT = torch.tensor([[1.0, -1.0], [-1.0, -1.0]])
+    weight_BT = at_one_BT * torch.tensor([[5.0, 5.0], [2.0, 4.0]])
+    assert values({"tail": negative_tail(weight_BT, at_one_BT)}) == {"tail": pytest.approx(9 / 16)}
 
 
 def test_each_quarter_by_length() -> None:

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from gspo_cli.stats.clip_share import SCALED, TOO_MUCH, measured_share, own_keys, range_for, scaled_range
+from gspo_cli.stats.clip_share import (
+    SCALED,
+    TAIL,
+    TOO_MUCH,
+    dual_clip_advice,
+    measured_share,
+    own_keys,
+    range_for,
+    scaled_range,
+)
 from gspo_cli.types import StepMetrics
 
 PROPOSED = 0.15
@@ -33,9 +42,14 @@ class ClipAdvice:
     """The same as keys of `[algo]`."""
     scaled_by_length: float | None
     """GSPO's published range scaled to the length at hand; None for other algorithms."""
+    dual_clip: str | None = None
+    """What to do about heavy ratios on negative advantages, if there are any."""
 
     def sentence(self) -> str | None:
-        """A warning where the range discards too much; None where it does not."""
+        """A warning where the range discards too much, or leaves too much alone; None where it does neither."""
+        return "; ".join(filter(None, (self._too_narrow(), self.dual_clip))) or None
+
+    def _too_narrow(self) -> str | None:
         if self.discarded <= TOO_MUCH:
             return None
         what = "responses" if self.unit == "sequence" else "tokens"
@@ -59,9 +73,12 @@ def clip_advice(
     name = f"ratio/{'seq' if unit == 'sequence' else 'token'}_log_std"
     stds = [value for line in updates[1:] if (value := line.values.get(name)) is not None]
     shares = [value for line in updates[1:] if (value := measured_share(unit, line.values)) is not None]
+    tails = [value for line in updates[1:] if (value := line.values.get(TAIL)) is not None]
     std = sqrt(sum(v * v for v in stds) / len(stds)) if stds else 0.0
     if not shares or std == 0:
         return None
     low, high = range_for(PROPOSED, std)
     scaled = scaled_range(length) if unit == "sequence" and algo["name"] in SCALED else None
-    return ClipAdvice(unit, std, sum(shares) / len(shares), length, (low, high), own_keys(algo, low, high), scaled)
+    dual_clip = dual_clip_advice(sum(tails) / len(tails) if tails else None, algo)
+    share = sum(shares) / len(shares)
+    return ClipAdvice(unit, std, share, length, (low, high), own_keys(algo, low, high), scaled, dual_clip)

@@ -15,6 +15,8 @@ from gspo_cli.stats.pareto import LONGEST
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced, Tail
 
 QUARTERS = (0.25, 0.5, 0.75)
+DUAL_CLIP = 3.0
+"""Where PPO's dual clip is usually set (arXiv 1912.09729)."""
 
 
 def length_edges(mini_batch: MiniBatch) -> tuple[float, ...]:
@@ -44,10 +46,18 @@ def health_metrics(
         "ratio/token_pareto_k": tail(log_w_N, log_w_N.numel()),
         "ratio/seq_pareto_k": tail(log_s_B.masked_fill(~has_tokens_B, -torch.inf), responses),
         **weight_metrics(output.gradient_weight_BT, at_one_BT),
+        "weight/negative_tail_frac": negative_tail(output.gradient_weight_BT, at_one_BT),
     }
     if output.clipped_BT is not None:
         metrics |= clip_metrics(output.clipped_BT & mask_BT, micro.advantages, mask_BT, edges)
     return metrics
+
+
+def negative_tail(weight_BT: Tensor, at_one_BT: Tensor) -> Mean:
+    """What a dual clip at 3 would bound: the share of the sum of |gradient weight| on tokens with a negative advantage
+    that weigh more than 3 times as much as at ratio 1."""
+    heavy_BT = weight_BT < torch.where(at_one_BT < 0, DUAL_CLIP * at_one_BT, -torch.inf)
+    return Mean(torch.where(heavy_BT, -weight_BT, 0.0).double().sum(), weight_BT.abs().double().sum())
 
 
 def tail(log_ratio_N: Tensor, num: Tensor | int) -> Tail:
