@@ -5,15 +5,16 @@ B = responses, T = token positions
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, log1p
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import LossInputs
-from gspo_cli.algorithms.ops import SATURATION, per_token, saturate, weighted_advantages
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.algorithms.ops import SATURATION, per_token, saturate, sum_of_tokens, token_shares, weighted_advantages
 from gspo_cli.types import Mean, Reduced
 
 
@@ -74,6 +75,22 @@ def clipped_surrogate(log_ratio: Tensor, inputs: LossInputs, clip: Clip, dual_cl
     # an advantage of 0 must give exactly 0, whatever the ratio
     value = torch.where(scale == 0, 0.0, ratio * scale)
     return Surrogate(value, torch.where(flows, ratio * scale, 0.0).detach(), clipped_BT, metrics)
+
+
+def clipped_loss(
+    log_ratio: Tensor, inputs: LossInputs, params: Any, reduce: Callable[[Tensor, Tensor], Tensor], denominator: Tensor
+) -> LossOutput:
+    """-J of an algorithm whose terms are the clipped surrogate; `reduce` is the sum of `ops` that makes the numerator.
+
+    `params` has `clip` and `dual_clip`. All sums but `sum_of_tokens` hold a mean over each response.
+    """
+    surrogate, mask_BT = clipped_surrogate(log_ratio, inputs, params.clip, params.dual_clip), inputs.mask_BT
+    if reduce is sum_of_tokens:
+        weight_BT = torch.where(mask_BT, surrogate.weight, 0.0)
+    else:
+        weight_BT = token_shares(surrogate.weight, mask_BT)
+    numerator = -reduce(surrogate.value, mask_BT)
+    return LossOutput(numerator, denominator, weight_BT, surrogate.clipped_BT, surrogate.metrics)
 
 
 def clip_metrics(

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from gspo_cli.algorithms import ops
-from gspo_cli.algorithms.clip import Clip, clipped_surrogate
+from gspo_cli.algorithms.clip import Clip, clipped_loss
 from gspo_cli.algorithms.contract import LossInputs, LossOutput
 
 UNIT = "token"
@@ -38,13 +36,5 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
     Differs from the paper: clipped in log space; the paper's dynamic sampling, overlong filter and penalty are
         general `[algo]` keys that `PRESET` switches on.
     """
-    mask_BT = inputs.mask_BT
-    log_ratio = ops.token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
-    surrogate = clipped_surrogate(log_ratio, inputs, params.clip, params.dual_clip)
-    return LossOutput(
-        loss_numerator=-ops.sum_of_tokens(surrogate.value, mask_BT),
-        denominator=denominator(mask_BT, params),
-        gradient_weight_BT=torch.where(mask_BT, surrogate.weight, 0.0),
-        clipped_BT=surrogate.clipped_BT,
-        metrics=surrogate.metrics,
-    )
+    log_ratio = ops.token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, inputs.mask_BT)
+    return clipped_loss(log_ratio, inputs, params, ops.sum_of_tokens, denominator(inputs.mask_BT, params))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gspo_cli.algorithms import ops
-from gspo_cli.algorithms.clip import Clip, clipped_surrogate
+from gspo_cli.algorithms.clip import Clip, clipped_loss
 from gspo_cli.algorithms.contract import LossInputs, LossOutput
 
 UNIT = "sequence"
@@ -35,13 +35,5 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
     Shapes: advantages [B].
     Differs from the paper: clipped in log space.
     """
-    mask_BT = inputs.mask_BT
-    log_ratio = ops.sequence_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
-    surrogate = clipped_surrogate(log_ratio, inputs, params.clip, params.dual_clip)
-    return LossOutput(
-        loss_numerator=-ops.sum_of_sequences(surrogate.value, mask_BT),
-        denominator=denominator(mask_BT, params),
-        gradient_weight_BT=ops.token_shares(surrogate.weight, mask_BT),
-        clipped_BT=surrogate.clipped_BT,
-        metrics=surrogate.metrics,
-    )
+    log_ratio = ops.sequence_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, inputs.mask_BT)
+    return clipped_loss(log_ratio, inputs, params, ops.sum_of_sequences, denominator(inputs.mask_BT, params))

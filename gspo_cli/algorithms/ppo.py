@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gspo_cli.algorithms import ops
-from gspo_cli.algorithms.clip import Clip, clipped_surrogate
+from gspo_cli.algorithms.clip import Clip, clipped_loss
 from gspo_cli.algorithms.contract import LossInputs, LossOutput
 from gspo_cli.algorithms.critic import gae, whiten
 
@@ -51,13 +51,5 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
 
     Differs from the paper: clipped in log space; mean over each response first (GSPO paper, Eq. 1).
     """
-    mask_BT = inputs.mask_BT
-    log_ratio = ops.token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, mask_BT)
-    surrogate = clipped_surrogate(log_ratio, inputs, params.clip, params.dual_clip)
-    return LossOutput(
-        loss_numerator=-ops.sum_of_token_means(surrogate.value, mask_BT),
-        denominator=denominator(mask_BT, params),
-        gradient_weight_BT=ops.token_shares(surrogate.weight, mask_BT),
-        clipped_BT=surrogate.clipped_BT,
-        metrics=surrogate.metrics,
-    )
+    log_ratio = ops.token_log_ratio(inputs.log_probs_BT, inputs.old_log_probs_BT, inputs.mask_BT)
+    return clipped_loss(log_ratio, inputs, params, ops.sum_of_token_means, denominator(inputs.mask_BT, params))

@@ -41,65 +41,44 @@ def run_on_cluster(jobs: list[TrainingJob], cluster: RayCluster, emit: RunEmit) 
     other failure no further run starts, and the running ones finish first.
     Errors: GspoError of the first run that failed, or that was lost more than `RETRIES` times.
     """
-    scheduler = _Scheduler(cluster, emit)
-    for job in jobs:
-        scheduler.submit(job)
+    placed: dict[Any, TrainingJob] = {cluster.submit(job): job for job in jobs}
+    started, restarts, codes, errors = set[Any](), Counter[str](), Codes(), list[GspoError]()
+    interrupted = False
+
+    def follow() -> None:
+        """Handle events until every job has ended."""
+        while placed:
+            handle, event = cluster.next_event(placed)
+            job, stopping = placed[handle], interrupted or bool(errors)
+            started.add(handle)
+            if isinstance(event, WorkerEnded):
+                del placed[handle]
+                if should_restart(event.code) and not stopping and restarts[job.name] < RETRIES:
+                    restarts[job.name] += 1
+                    text = f"{event.message} ({event.why}); restart {restarts[job.name]} of {RETRIES}"
+                    emit(job.name, Warned(text))
+                    again = replace(job, request=job.request | {"go_on": True})
+                    placed[cluster.submit(again)] = again
+                    event = WorkerIs("waiting")
+                else:
+                    codes[job.name] = event.code
+                    if event.failed and not stopping:
+                        errors.append(event.error())
+                        for waiting in placed.keys() - started:
+                            cluster.cancel(waiting)
+            emit(job.name, event)
+
     try:
-        while scheduler.placed:
-            scheduler.handle_event()
+        follow()
     except (KeyboardInterrupt, SystemExit):
-        scheduler.stopping = True
-        for handle in scheduler.placed:
+        interrupted = True
+        for handle in placed:
             cluster.cancel(handle)
-        while scheduler.placed:
-            scheduler.handle_event()
+        follow()
         raise
-    if scheduler.errors:
-        raise scheduler.errors[0]
-    return scheduler.codes
-
-
-class _Scheduler:
-    """The jobs on a cluster and their results."""
-
-    def __init__(self, cluster: RayCluster, emit: RunEmit) -> None:
-        self.cluster, self.emit = cluster, emit
-        self.placed: dict[Any, TrainingJob] = {}
-        self.started: set[Any] = set()
-        self.restarts: Counter[str] = Counter()
-        self.codes: Codes = {}
-        self.errors: list[GspoError] = []
-        self.stopping = False
-
-    def submit(self, job: TrainingJob) -> None:
-        self.placed[self.cluster.submit(job)] = job
-
-    def handle_event(self) -> None:
-        handle, event = self.cluster.next_event(self.placed)
-        job = self.placed[handle]
-        self.started.add(handle)
-        if not isinstance(event, WorkerEnded):
-            return self.emit(job.name, event)
-        del self.placed[handle]
-        if should_restart(event.code) and not self.stopping and self.restarts[job.name] < RETRIES:
-            return self.restart(job, event)
-        self.end(job, event)
-
-    def restart(self, job: TrainingJob, ended: WorkerEnded) -> None:
-        self.restarts[job.name] += 1
-        warning = f"{ended.message} ({ended.why}); restart {self.restarts[job.name]} of {RETRIES}"
-        self.emit(job.name, Warned(warning))
-        self.emit(job.name, WorkerIs("waiting"))
-        self.submit(replace(job, request=job.request | {"go_on": True}))
-
-    def end(self, job: TrainingJob, ended: WorkerEnded) -> None:
-        self.codes[job.name] = ended.code
-        if ended.failed and not self.stopping:
-            self.errors.append(ended.error())
-            self.stopping = True
-            for handle in self.placed.keys() - self.started:
-                self.cluster.cancel(handle)
-        self.emit(job.name, ended)
+    if errors:
+        raise errors[0]
+    return codes
 
 
 def should_restart(code: int | None) -> bool:

@@ -149,13 +149,13 @@ LOSS = (
         "return torch.where(mask_BT, terms, 0.0).mean(-1).sum()", REDUCTION,
     ),
     Mutant(
-        "loss has the wrong sign", "algorithms/grpo.py",
-        "loss_numerator=-ops.sum_of_token_means", "loss_numerator=ops.sum_of_token_means", HAND,
+        "loss has the wrong sign", SURROGATE,
+        "numerator = -reduce(surrogate.value, mask_BT)", "numerator = reduce(surrogate.value, mask_BT)", HAND,
     ),
     Mutant(
         "gspo divides by the length twice", "algorithms/gspo.py",
-        "sum_of_sequences(surrogate.value, mask_BT)",
-        "sum_of_sequences(surrogate.value / mask_BT.sum(-1, keepdim=True).clamp(min=1), mask_BT)", HAND,
+        "ops.sum_of_sequences",
+        "lambda terms, mask: ops.sum_of_sequences(terms / mask.sum(-1, keepdim=True).clamp(min=1), mask)", HAND,
     ),
     Mutant(
         "gspo reduced over tokens", "algorithms/gspo.py",
@@ -177,8 +177,7 @@ LOSS = (
     ),
     Mutant(
         "luspo normalised by length", "algorithms/luspo.py",
-        "sum_of_tokens(surrogate.value, mask_BT)",
-        "sum_of_tokens(surrogate.value / mask_BT.sum(-1, keepdim=True).clamp(min=1), mask_BT)",
+        "params, ops.sum_of_tokens", "params, ops.sum_of_token_means",
         f"{IDENTITIES}::test_gspo_as_a_token_mean_would_be_luspo",
     ),
     Mutant(
