@@ -58,7 +58,7 @@ def execute(
     if overrides:
         recipe, changes = apply_overrides(recipe.model_dump(mode="json"), {}, overrides, allowed, planned)
     setup = load_setup(recipe, start, ranks, emit)
-    create = partial(create_folder, run, folder, start, plan.text, argv, setup)
+    create = partial(create_folder, run, folder, plan.text, argv, setup)
     with locked(folder) if ranks.is_main else nullcontext():
         if ranks.is_main:
             record_plan(study, plan, run.name)
@@ -102,7 +102,7 @@ def train_locked(
 
     Whatever happens, the logs end with a whole line, and an event says how the run ended.
     """
-    recipe, ranks, engine = run.recipe, setup.sharded.ranks, setup.engine
+    recipe, ranks, engine = run.recipe, setup.ranks, setup.engine
     hashes = {
         "model_sha256": setup.start_sha256,
         "tokenizer_sha256": tokenizer_hash(setup.tokenizer),
@@ -148,7 +148,7 @@ def train_locked(
 
 def make_session(run: Run, setup: Setup, log: RunLog, emit: Emit) -> Session:
     """The run with its learner, what it evaluates, and what watches it."""
-    recipe, learner = run.recipe, make_learner(run, setup.model, setup.sharded)
+    recipe, learner = run.recipe, make_learner(run, setup.model, setup.ranks, setup.start)
     return Session(
         run, learner, setup.engine, setup.tokenizer, setup.task, setup.stream, log, emit, setup.benchmarks,
         watches=(SignalWatch(recipe, emit), CollapseWatch(recipe, log, emit)),

@@ -45,7 +45,7 @@ EXACT = ("packages", "python", "cpu", "code", "threads")
 
 
 def create_folder(
-    run: Run, folder: Path, start: Path, recipe_text: str, argv: list[str], setup: Setup, hashes: dict[str, str]
+    run: Run, folder: Path, recipe_text: str, argv: list[str], setup: Setup, hashes: dict[str, str]
 ) -> RunLog:
     """Creates the folder with its provenance. Returns its log."""
     recipe, model = run.recipe, setup.model
@@ -60,7 +60,7 @@ def create_folder(
         "engine": asdict(setup.engine.info), "paths": asdict(paths_of(model)),
         "problems_left_out": setup.num_dropped,
         "study": folder.parent.name, "arm": run.arm, "algo": recipe.algo.model_dump(mode="json"),
-        "seed": recipe.seed, "start_model": str(start),
+        "seed": recipe.seed, "start_model": str(setup.start),
         "config_sha256": config_hash(recipe),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(), "determinism": determinism(),

@@ -19,7 +19,7 @@ from gspo_cli.models.lora import adapt
 from gspo_cli.models.precision import compute_dtype, compute_in
 from gspo_cli.models.trunk import ValueModel, enable_recompute, trunk_of
 from gspo_cli.moe.route_noise import reachable
-from gspo_cli.moe.routers import Gating, Routing, find_routing, replayable
+from gspo_cli.moe.routers import Routing, find_routing, replayable
 from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.rollout.engine import Engine, Progress
 from gspo_cli.rollout.engines import SharedEngine, SharedTask, open_engine
@@ -28,19 +28,6 @@ from gspo_cli.tasks import Crediting, Task, make_task, read_problems
 from gspo_cli.training.step.critic import Critic
 from gspo_cli.training.step.update import Learner
 from gspo_cli.training.study.arms import Run, find_algorithm
-
-
-@dataclass(frozen=True)
-class ShardedParts:
-    """What a learner on several ranks cannot derive from its sharded policy."""
-
-    ranks: Ranks = SINGLE_PROCESS
-    reference: PreTrainedModel | None = None
-    """The start model, sharded, if the KL penalty needs a copy; a policy with adapters still holds it."""
-    value: ValueModel | None = None
-    """The critic's model, sharded, if the algorithm has a critic."""
-    rule: Gating | None = None
-    """How the routers' logits become gate weights, if Routing Replay needs it."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +40,12 @@ class Setup:
     stream: PromptStream
     benchmarks: BenchmarkSet
     engine: Engine
+    start: Path
     start_sha256: str
     """Of the weights as loaded, without adapters."""
     num_dropped: int
     """Problems left out because they cannot fit into the model's positions."""
-    sharded: ShardedParts = ShardedParts()
+    ranks: Ranks
 
 
 def load_setup(
@@ -86,15 +74,14 @@ def load_setup(
     engine: Engine
     if ranks.size == 1:
         adapt(model, recipe, start)
-        engine, sharded = open_engine(rollout, model, tokenizer, routes, progress, trains=True), ShardedParts()
+        engine = open_engine(rollout, model, tokenizer, routes, progress, trains=True)
     else:
         sampled = replica(recipe, start, model) if rollout.engine == "transformers" else model
         spread = rollout.vllm.tensor_parallel if rollout.engine == "vllm" else 1
         alone = open_engine(rollout, sampled, tokenizer, routes, progress, trains=True, ranks=ranks)
         engine, task = SharedEngine(alone, ranks, spread), SharedTask(task, ranks)
-        sharded = load_sharded_parts(recipe, start, model, ranks)
     num_dropped = len(problems) - len(fit)
-    return Setup(model, tokenizer, task, stream, benchmarks, engine, start_sha256, num_dropped, sharded)
+    return Setup(model, tokenizer, task, stream, benchmarks, engine, start, start_sha256, num_dropped, ranks)
 
 
 def check_credits(recipe: Recipe, task: Task) -> None:
@@ -111,42 +98,37 @@ def check_credits(recipe: Recipe, task: Task) -> None:
         )
 
 
-def load_sharded_parts(recipe: Recipe, start: Path, model: PreTrainedModel, ranks: Ranks) -> ShardedParts:
-    """The reference, the critic's model and the routers' rule, as far as the recipe needs them."""
-    reference = value = rule = None
-    if recipe.algo.kl.coef > 0 and recipe.model.lora is None:
-        reference = sharded_load(recipe, start, ranks)[0].requires_grad_(False)
-    if find_algorithm(recipe.algo.name).token_advantages is not None:
-        value = sharded_load_value(recipe, start, ranks)
-        if recipe.train.recompute:
-            enable_recompute(value.trunk)
-    if recipe.replays:
-        bare = skeleton(recipe, start, paths_of(model))
-        rule = replayable(bare, recipe.replays).rule
-    return ShardedParts(ranks, reference, value, rule)
+def make_learner(run: Run, model: PreTrainedModel, ranks: Ranks = SINGLE_PROCESS, start: str | Path = "") -> Learner:
+    """The policy with its optimizer, and the critic and reference that the arm asks for.
 
-
-def make_learner(run: Run, model: PreTrainedModel, sharded: ShardedParts = ShardedParts()) -> Learner:
-    """The policy with its optimizer, and the critic and reference that the arm asks for."""
-    recipe, reference, routing = run.recipe, sharded.reference, find_routing(model)
-    if recipe.algo.kl.coef > 0 and reference is None:  # beneath adapters the start model is still there
-        reference = copy.deepcopy(model).requires_grad_(False) if recipe.model.lora is None else model
-    critic = None
+    On several ranks these are sharded like the policy, and read from the folder `start`.
+    """
+    recipe, routing = run.recipe, find_routing(model)
+    reference = critic = None
+    if recipe.algo.kl.coef > 0 and recipe.model.lora is not None:
+        reference = model  # beneath its adapters the start model is still there
+    elif recipe.algo.kl.coef > 0:
+        frozen = sharded_load(recipe, start, ranks)[0] if ranks.size > 1 else copy.deepcopy(model)
+        reference = frozen.requires_grad_(False)
     if run.algorithm.token_advantages is not None:
-        value = ValueModel(copy.deepcopy(trunk_of(model))) if sharded.value is None else sharded.value
-        if sharded.value is None and compute_dtype(model) != model.dtype:
-            compute_in(value.trunk, compute_dtype(model))
-        critic = Critic(value, run.params.critic_lr, recipe.train.grad_clip, sharded.ranks)
-    if recipe.replays:
-        if routing is not None and sharded.rule is not None:
-            routing = replace(routing, rule=sharded.rule)
+        if ranks.size > 1:
+            value = sharded_load_value(recipe, start, ranks)
+            if recipe.train.recompute:
+                enable_recompute(value.trunk)
         else:
-            routing = replayable(model, recipe.replays)
+            value = ValueModel(copy.deepcopy(trunk_of(model)))
+            if compute_dtype(model) != model.dtype:
+                compute_in(value.trunk, compute_dtype(model))
+        critic = Critic(value, run.params.critic_lr, recipe.train.grad_clip, ranks)
+    if recipe.replays:
+        whole = skeleton(recipe, start, paths_of(model)) if ranks.size > 1 else model
+        known = replayable(whole, recipe.replays)
+        routing = known if routing is None or whole is model else replace(routing, rule=known.rule)
         check_router_noise(recipe, routing)
     return Learner(
         model=model, optimizer=make_optimizer(model, recipe), algorithm=run.algorithm, params=run.params,
         algo=recipe.algo, temperature=recipe.rollout.temperature, grad_clip=recipe.train.grad_clip,
-        critic=critic, reference=reference, ranks=sharded.ranks, routing=routing,
+        critic=critic, reference=reference, ranks=ranks, routing=routing,
     )  # fmt: skip
 
 

@@ -148,8 +148,8 @@ def _seed(
     runs: dict[str, Run], measured: Sequence[str], request: Request, setup: Setup, progress: Callable[[str], None]
 ) -> list[Cell]:
     updater = runs[request.updater]
-    arms = [Arm(runs[name], make_learner(runs[name], setup.model, setup.sharded)) for name in measured]
-    learner = make_learner(updater, setup.model, setup.sharded)
+    arms = [Arm(runs[name], make_learner(runs[name], setup.model)) for name in measured]
+    learner = make_learner(updater, setup.model)
     return measure_seed(arms, updater, learner, partial(sample, setup, updater.recipe), request.plan, progress)
 
 
