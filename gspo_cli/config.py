@@ -152,9 +152,6 @@ class AlgoConfig(Table):
     """Overrides `train.lr`."""
     minibatches: PositiveInt | None = None
     """Overrides `train.minibatches`."""
-    reduction: Literal["seq-mean-token-mean", "seq-mean", "token-mean", "seq-mean-token-sum",
-                       "seq-mean-token-sum-norm"] | None = None  # fmt: skip
-    """For the record: each algorithm has one reduction, and any other is refused."""
     kl: Kl = Kl()
     correction: Correction = Correction()
     old_log_probs: Literal["trainer", "sampler"] = "trainer"
@@ -170,6 +167,14 @@ class AlgoConfig(Table):
     """Final share of the length limit over which the reward drops by up to 1 (arXiv 2503.14476, Eq. 13)."""
     dynamic_sampling: bool = False
     """Drop groups whose rewards are all equal and keep sampling (arXiv 2503.14476, Eq. 11)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_reduction(cls, table: Any) -> Any:
+        """Runs of earlier versions say that they set no reduction; each algorithm has its own."""
+        if isinstance(table, dict) and table.get("reduction", "") is None:
+            return {key: value for key, value in table.items() if key != "reduction"}
+        return table
 
     @property
     def params(self) -> dict[str, Any]:

@@ -5,8 +5,6 @@ J = 1/T sum_i sum_t sg[min(w_it, cap)] A_i l_it                                 
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log
 

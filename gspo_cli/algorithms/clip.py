@@ -3,8 +3,6 @@
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, log1p

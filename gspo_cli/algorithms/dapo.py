@@ -5,8 +5,6 @@ J = 1/T sum_i sum_t min(w_it A_i, clip(w_it) A_i)                               
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gspo_cli.algorithms import ops

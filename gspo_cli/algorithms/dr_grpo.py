@@ -5,8 +5,6 @@ J = 1/(N L_max) sum_i sum_t min(w_it A_i, clip(w_it) A_i),  A_i = r_i - mean    
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ J = 1/N sum_i g_i A_i,  log g_i = 1/|y_i| sum_t clamp(log w_it)                 
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import expm1
 

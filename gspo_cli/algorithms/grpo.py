@@ -5,8 +5,6 @@ J = 1/N sum_i 1/|y_i| sum_t min(w_it A_i, clip(w_it) A_i)             arXiv 2402
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gspo_cli.algorithms import ops

@@ -5,8 +5,6 @@ J = 1/N sum_i 1/|y_i| sum_t min(s_it A_it, clip(s_it) A_it),  s_it = sg[s_i] pi_
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gspo_cli.algorithms import ops

@@ -5,8 +5,6 @@ J = 1/N sum_i |y_i| min(s_i A_i, clip(s_i) A_i)                                 
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gspo_cli.algorithms import ops

@@ -5,8 +5,6 @@ J = 1/N sum_i sum_t M_it sg[min(pi/mu, cap)] A_i l_it,  M_it = 0 where GRPO woul
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log
 

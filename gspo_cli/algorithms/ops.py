@@ -5,8 +5,6 @@ Those that serve as an algorithm's `advantage` or `denominator` take its `params
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

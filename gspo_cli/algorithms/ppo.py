@@ -5,8 +5,6 @@ J = 1/N sum_i 1/|y_i| sum_t min(w_it A_it, clip(w_it) A_it)                 arXi
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@ J = 1/N sum_i 1/|y_i| sum_t A_i l_it                             Williams 1992, 
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

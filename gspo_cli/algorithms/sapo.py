@@ -5,8 +5,6 @@ J = 1/N sum_i 1/|y_i| sum_t f(w_it) A_i,  f(w) = 4/tau sigmoid(tau (w - 1))     
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

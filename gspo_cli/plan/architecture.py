@@ -161,11 +161,6 @@ PUBLISHED = {
 }
 
 
-def published(name: str | None) -> Architecture | None:
-    """The architecture of a hub name in the table."""
-    return None if name is None else PUBLISHED.get(name.removesuffix("-Base"))
-
-
 def architecture_of(model: ModelConfig) -> tuple[Architecture, str]:
     """The architecture, and where it was read: a folder or the hub's cache, else the built-in table, else the hub.
 
@@ -176,7 +171,7 @@ def architecture_of(model: ModelConfig) -> tuple[Architecture, str]:
     from transformers import AutoConfig
 
     assert model.path is not None
-    known = published(model.path)
+    known = PUBLISHED.get(model.path.removesuffix("-Base"))
     try:
         cached_only = known is not None and not Path(model.path).is_dir()
         if not cached_only and not Path(model.path).is_dir():

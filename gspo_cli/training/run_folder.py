@@ -205,22 +205,13 @@ def sample_once(
     engine = open_engine(recipe.rollout, model, tokenizer, recipe.records_routes, progress)
     problems = read_problems(task, recipe.task)
     fit = fitting(problems, tokenizer, position_limit(model.config), recipe.rollout.max_new_tokens, recipe.task)
-    stream = PromptStream(fit, recipe.rollout.prompts, seed)
-    sampling = Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens)
+    rollout, chosen = recipe.rollout, PromptStream(fit, recipe.rollout.prompts, seed).batch(1)
+    sampling, seed_keys = Sampling(rollout.temperature, rollout.max_new_tokens), (seed, "sample", 1)
     for line in prompt_notes(tokenizer, encode(tokenizer, fit[0], recipe.task), recipe.task):
         note(f"warning: {line}")
     with closing(engine):
         batch = collect(
-            engine,
-            tokenizer,
-            task,
-            stream.batch(1),
-            recipe.rollout.samples,
-            sampling,
-            (seed, "sample", 1),
-            version=0,
-            config=recipe.task,
-            stops=recipe.rollout.stop,
+            engine, tokenizer, task, chosen, rollout.samples, sampling, seed_keys, 0, recipe.task, rollout.stop
         )
     write_rollout(batch, target, rollout_metadata(model, tokenizer, recipe))
     return batch

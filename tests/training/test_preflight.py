@@ -71,14 +71,10 @@ def test_a_sound_batch_raises_no_warning(tiny_moe: PreTrainedModel) -> None:
     assert found.values["band"] == pytest.approx(3e-4, rel=1e-3)
 
 
-def test_a_temperature_on_one_side_is_named(tiny_moe: PreTrainedModel) -> None:
-    (warning,) = [w for w in check(tiny_moe, sampled_at=0.6).warnings if "per token" in w]
-    assert "engine sampled at temperature 0.6, while the trainer scores at 1" in warning
-
-
-def test_another_difference_is_not_blamed_on_the_temperature(tiny_moe: PreTrainedModel) -> None:
-    (warning,) = [w for w in check(tiny_moe, shift=0.3).warnings if "per token" in w]
-    assert "0.3 nats per token" in warning and "no temperature explains" in warning
+@pytest.mark.parametrize("wrong", [{"sampled_at": 0.6}, {"shift": 0.3}])
+def test_another_temperature_or_policy_is_noticed(tiny_moe: PreTrainedModel, wrong: dict[str, float]) -> None:
+    (warning,) = [w for w in check(tiny_moe, **wrong).warnings if "per token" in w]
+    assert "nats per token (RMS)" in warning and "at temperature 1?" in warning
 
 
 def test_mini_batches_without_a_row_are_skipped(tiny_moe: PreTrainedModel) -> None:

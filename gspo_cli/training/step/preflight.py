@@ -16,7 +16,7 @@ from gspo_cli.models.precision import compute_dtype
 from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.replay import record_to_replay, routed
 from gspo_cli.training.step.update import Learner, log_bounds, scored
-from gspo_cli.types import MicroBatch, MiniBatch, Reduced, RolloutBatch, RootMean
+from gspo_cli.types import MiniBatch, Reduced, RolloutBatch, RootMean
 
 TOKEN_TOLERANCE = 0.1
 """Nats of RMS difference per token: far beyond rounding."""
@@ -76,37 +76,12 @@ def preflight(
         "kl_k3": k3_sum / num_tokens,
     } | ({"band": band} if band else {})
     if report.values["token_floor"] > TOKEN_TOLERANCE:
-        report.warnings.append(explain_gap(learner, micro_batches, report.values["token_floor"]))
+        report.warnings.append(
+            f"engine and trainer differ by {report.values['token_floor']:.2g} nats per token (RMS): does the engine "
+            f"run the same weights and the same code, at temperature {learner.temperature:g}?"
+        )
     check_floors(learner, report, band)
     return report
-
-
-def explain_gap(learner: Learner, micro_batches: list[MicroBatch], gap: float) -> str:
-    """Whether some temperature of the engine explains a large difference (RMS per token, in nats): a warning.
-
-    The trainer's log-probabilities at a few other temperatures say so; every rank takes part in each pass.
-    """
-    from scipy.optimize import minimize_scalar  # rarely needed, and slow to import
-
-    def difference(temperature: float) -> float:
-        sums = [0.0, 0.0]
-        for micro in micro_batches:
-            with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
-                log_probs_BT = scored(learner.model, micro, temperature).log_probs_BT
-            if not micro.filler:
-                gap_BT = token_log_ratio(log_probs_BT, micro.sampler_log_probs_BT, micro.mask_BT)
-                sums = [sums[0] + float(gap_BT.double().square().sum()), sums[1] + int(micro.mask_BT.sum())]
-        squares, tokens = learner.ranks.all_sum(sums)
-        return math.sqrt(squares / tokens)
-
-    best = minimize_scalar(difference, bounds=(0.1, 4.0), method="bounded", options={"xatol": 0.005, "maxiter": 25})
-    finding = f"engine and trainer differ by {gap:.2g} nats per token (RMS)"
-    if best.fun < gap / 10:
-        return (
-            f"{finding}: the engine sampled at temperature {best.x:.2g}, while the trainer scores at "
-            f"{learner.temperature:g}"
-        )
-    return f"{finding}, which no temperature explains: does the engine run the same weights and the same code?"
 
 
 def check_ends(batch: RolloutBatch, stop_ids: tuple[int, ...], report: PreflightReport) -> None:

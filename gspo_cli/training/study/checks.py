@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec
+from gspo_cli.algorithms import AlgorithmSpec
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
@@ -30,17 +30,7 @@ def check_combination(recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> 
     corrected, sampler_is_old = algo.correction.kind != "none", algo.old_log_probs == "sampler"
     router_noise = recipe.noise is not None and recipe.noise.experts > 0
     sees_lag = sampler_is_old or needs_sampler or corrected
-    with_reduction = [name for name, other in ALGORITHMS.items() if algo.reduction == other.REDUCTION]
     for forbidden, message, why, hint in (
-        (
-            algo.reduction not in (None, algorithm.REDUCTION),
-            f"{algo.name} with reduction = {algo.reduction}",
-            "a sequence ratio already holds the mean over its tokens; another mean weighs responses by their length "
-            "(a token mean turns GSPO into LUSPO times N/T)"
-            if algorithm.UNIT == "sequence"
-            else f"{algo.name} is defined with {algorithm.REDUCTION}; another reduction makes another algorithm",
-            f"remove algo.reduction, or choose an algorithm that has it: {', '.join(with_reduction) or 'none does'}",
-        ),
         (
             needs_sampler and corrected,
             f"{algo.name} with correction = {algo.correction.kind}",
