@@ -16,7 +16,6 @@ from gspo_cli.config import GuardConfig, Recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import Emit, Warned
 from gspo_cli.runlog.collapse import RewardHistory, batch_reward, collapse_window
-from gspo_cli.runlog.diagnosis import CUT_WARNING, RAISE_LENGTH, cut_off, no_update_warning
 from gspo_cli.runlog.log import RunLog
 from gspo_cli.types import RolloutBatch, StepMetrics
 
@@ -28,6 +27,9 @@ SIGN_FACTOR = 10.0
 """How far entropy or mismatch must be from its first value to be a sign."""
 SIGNS = {"entropy/mean": -1, "kl/sampler_trainer_k3": 1}
 """Metric -> 1 if a high value is a sign of collapse, -1 if a low one."""
+CUT_WARNING = 0.5
+"""Share of truncated responses from which a run warns while it trains."""
+RAISE_LENGTH = "raise rollout.max_new_tokens"
 
 
 @contextmanager
@@ -133,9 +135,19 @@ class SignalWatch:
 
     def observe(self, step: int, values: Mapping[str, float | None]) -> None:
         """Takes in one rollout batch."""
+        share, reward = values.get("length/truncated_frac") or 0.0, values.get("reward/mean")
+        many_cut = share >= CUT_WARNING
+        cut = f"{round(share * self.responses)} of {self.responses} responses were cut off at {self.limit} tokens"
         if values.get("update/applied") == 0:
-            self.emit(Warned(no_update_warning(step, values, self.responses, self.limit)))
-        elif not self.warned and (cut := cut_off(values, self.responses, self.limit)):
+            if many_cut:
+                why = f"{cut}, and all responses to each prompt got the same reward; {RAISE_LENGTH}"
+            else:
+                got = "no response got a reward"
+                if reward is not None:
+                    got = f"all responses to each prompt got the same ({reward:.3g})"
+                why = f"{got}, so there is nothing to learn from; `gspo runs samples` prints the responses"
+            self.emit(Warned(f"no update from rollout batch {step}: {why}"))
+        elif many_cut and not self.warned:
             self.warned = True
             self.emit(Warned(f"{cut} in rollout batch {step}; {RAISE_LENGTH}, or expect a reward that does not move"))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gspo_cli.config import Recipe
-from gspo_cli.runlog.diagnosis import CAUSES, Evidence, diagnose, no_update_warning
+from gspo_cli.report.runs.diagnose import CAUSES, diagnose
 from gspo_cli.training.guards import SignalWatch
 
 CONFIG: dict[str, Any] = {
@@ -34,15 +34,19 @@ ILL: dict[str, dict[str, Any]] = {
 """A value just beyond the threshold of each cause that a metric shows."""
 
 
-def found(**evidence: Any) -> list[str]:
+def found(
+    means: dict[str, float] = HEALTHY,
+    config: dict[str, Any] = CONFIG,
+    unscored: float | None = 0.0,
+    unanswered: float | None = 0.2,
+) -> list[str]:
     """The causes found."""
-    given = {"means": HEALTHY, "config": CONFIG, "unscored_frac": 0.0, "no_answer_frac": 0.2} | evidence
-    return [one.cause.name for one in diagnose(Evidence(**given)) if one.found]
+    return [one.cause.name for one in diagnose(means, config, unscored, unanswered) if one.found]
 
 
 def test_a_healthy_run_has_none() -> None:
     assert found() == []
-    assert found(means={}, unscored_frac=None, no_answer_frac=None) == []  # nothing is known, so nothing is claimed
+    assert found(means={}, unscored=None, unanswered=None) == []  # nothing is known, so nothing is claimed
 
 
 @pytest.mark.parametrize("name", ILL)
@@ -61,8 +65,8 @@ def test_a_range_in_nats_is_a_clip_range_too() -> None:
 
 
 def test_the_stored_responses_show_the_other_two() -> None:
-    assert found(unscored_frac=0.01) == ["grader_errors"]
-    assert found(no_answer_frac=0.5) == ["format"]
+    assert found(unscored=0.01) == ["grader_errors"]
+    assert found(unanswered=0.5) == ["format"]
     assert {*ILL, "grader_errors", "format"} == {cause.name for cause in CAUSES}
 
 
@@ -71,13 +75,6 @@ def test_a_clip_that_cannot_bind_is_no_cause() -> None:
     still = HEALTHY | {"ratio/outside_frac": 0.0, "ratio/token_log_std": 0.0}
     assert found(means=still, config=on_policy) == []  # one mini-batch: every ratio is 1
     assert found(means=still, config=CONFIG | {"algo": {"name": "reinforce"}}) == ["lr_low"]
-
-
-def test_the_warning_names_the_cause_and_the_key() -> None:
-    cut = no_update_warning(3, {"length/truncated_frac": 0.875, "reward/mean": 0.0}, 16, 96)
-    assert "14 of 16 responses were cut off at 96 tokens" in cut and "raise rollout.max_new_tokens" in cut
-    whole = no_update_warning(3, {"length/truncated_frac": 0.25, "reward/mean": 1.0}, 16, 96)
-    assert "max_new_tokens" not in whole and "the same (1)" in whole
 
 
 def test_a_run_warns_once_of_cut_responses_and_each_time_of_a_batch_without_update() -> None:
@@ -89,9 +86,13 @@ def test_a_run_warns_once_of_cut_responses_and_each_time_of_a_batch_without_upda
     for step in (1, 2):
         watch.observe(step, {"update/applied": 1.0, "length/truncated_frac": 0.5})
     assert len(said) == 1 and "8 of 16" in said[0] and "rollout.max_new_tokens" in said[0]
-    for step in (3, 4):
-        watch.observe(step, {"update/applied": 0.0, "length/truncated_frac": 0.0, "reward/mean": 0.0})
-    assert [text.startswith("no update from rollout batch") for text in said] == [False, True, True]
+    for step, cut in ((3, 0.875), (4, 0.25)):
+        watch.observe(step, {"update/applied": 0.0, "length/truncated_frac": cut, "reward/mean": 1.0})
+    many, few = said[1:]
+    assert many.startswith("no update from rollout batch 3: 14 of 16 responses were cut off at 96 tokens, and all")
+    assert "raise rollout.max_new_tokens" in many
+    assert few.startswith("no update from rollout batch 4: all responses") and "the same (1)" in few
+    assert "max_new_tokens" not in few
 
 
 def test_the_page_has_the_table_of_the_program() -> None:
