@@ -83,7 +83,7 @@ def clip_ranges(study: Study) -> list[ClipRange]:
     arms: dict[str, list[Log]] = {}
     for run in study.runs:
         if (run.folder / "metrics.jsonl").is_file():
-            arms.setdefault(run.arm, []).append(load_log(run, WANTED, counts=False))
+            arms.setdefault(run.arm, []).append(load_log(run, WANTED))
     found = [one for arm, logs in arms.items() if (one := _of_arm(arm, logs)) is not None]
     if not found:
         raise GspoError(

@@ -124,7 +124,7 @@ def _load(study: Study, report: PlotResult) -> list[Log]:
         wanted[kind].add(metric)
     # threads: most of the time is spent in Arrow and sha256, outside the interpreter's lock
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        logs = list(pool.map(lambda run: load_log(run, wanted, counts=False), runs))
+        logs = list(pool.map(lambda run: load_log(run, wanted), runs))
     if not any(len(log.frame) for log in logs):
         raise GspoError(
             f"nothing to plot in {study.folder}",

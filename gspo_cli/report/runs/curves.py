@@ -105,7 +105,7 @@ def training_seconds(path: Path) -> pd.Series[float]:
         return pd.Series(dtype=np.float64)
     reader, frames = LogReader(path), [pd.DataFrame(columns=["step", *TRAINING], dtype=np.float64)]
     for block in reader.blocks():
-        table = read_fast(block[:-1].split(b"\n"), TIMES)
+        table = read_fast(block, TIMES)
         rows = pd.DataFrame(reader.parse(block)) if table is None else table.to_pandas()
         frames.append(rows.reindex(columns=frames[0].columns))
     reader.refuse_damaged()

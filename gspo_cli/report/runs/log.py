@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gspo_cli.report.runs.folders import StoredRun
-from gspo_cli.report.runs.reader import LogReader, corrupt, lines_by_kind, read_fast
+from gspo_cli.report.runs.reader import LogReader, corrupt, read_fast
 from gspo_cli.runlog.log import MAX_STEP
 from gspo_cli.stats.problems import Array
 
@@ -42,7 +42,7 @@ class Log:
     run: StoredRun
     frame: pd.DataFrame
     """One row per value, in the order of the log: `seq`, `step`, `kind`, `mini_batch` (missing outside `update` lines),
-    `metric`, `value`, `count` (the value's denominator, NaN where the line has none or it was not read). A null metric
+    `metric`, `value`, `count` (the value's denominator, NaN where the line has none). A null metric
     has no row; a non-finite one has its nan or inf."""
     num_bytes: int
     """Length of the whole lines read, in bytes."""
@@ -56,13 +56,16 @@ class Log:
         return self.frame[(self.frame["metric"] == metric) & (self.frame["kind"] == kind)]
 
 
-def load_log(run: StoredRun, wanted: Wanted, counts: bool = True) -> Log:
-    """Reads the wanted metrics from a run's `metrics.jsonl`, with or (faster) without their counts.
+def load_log(run: StoredRun, wanted: Wanted) -> Log:
+    """Reads the wanted metrics from a run's `metrics.jsonl`.
 
     Errors: GspoError (exit code STORAGE) naming file and line of what is not strict JSON or not a log line.
     """
     reader = LogReader(run.folder / "metrics.jsonl")
-    parts = [part for block in reader.blocks() for part in _parts(reader, block, wanted, counts)]
+    parts: list[Part] = []
+    for block in reader.blocks():
+        fast = _fast_parts(block, wanted)
+        parts += _strict_parts(reader, reader.parse(block), wanted) if fast is None else fast
     frame = _frame(sorted(wanted), parts)
     repeated = frame[frame.duplicated(["kind", "step", "mini_batch", "metric"])]
     if len(repeated):
@@ -83,34 +86,25 @@ def load_perf(path: Path) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def _parts(reader: LogReader, block: bytes, wanted: Wanted, counts: bool) -> list[Part]:
-    """The metrics of the current block: kind by kind if the fast parser can be trusted with every kind, else by the
-    strict one."""
-    by_kind = lines_by_kind(block, wanted, counts)
-    if by_kind is not None:
-        found = [_fast_parts(kind, lines, wanted[kind]) for kind, lines in by_kind.items()]
-        if None not in found:
-            return [part for parts in found for part in parts or ()]
-    return _strict_parts(reader, reader.parse(block), wanted)
-
-
-def _fast_parts(kind: str, lines: list[bytes], keys: Collection[str]) -> list[Part] | None:
-    """None where the strict parser must look, also for the line to blame."""
-    names = _matching_names(keys, b"".join(lines))
-    table = read_fast(lines, _schema(names))
-    if table is None:
+def _fast_parts(block: bytes, wanted: Wanted) -> list[Part] | None:
+    """The metrics of a block by the fast parser; None where the strict one must look, also for the line to blame."""
+    names = {kind: _matching_names(keys, block) for kind, keys in wanted.items()}
+    table = read_fast(block, _schema(sorted(set(chain.from_iterable(names.values())))))
+    if table is None or table["kind"].null_count:
         return None
     seq, step, mini_batch = (_numbers(table[name]) for name in ("seq", "step", "mini_batch"))
     if not all(((column >= 0) & (column <= MAX_STEP)).all() for column in (seq, step)):
         return None
     parts: list[Part] = []
-    for name in names:
-        value, count = (_numbers(pc.struct_field(table[group], name)) for group in ("metrics", "counts"))
-        words = pc.index_in(pc.struct_field(table["nonfinite"], name), value_set=pa.array(list(NON_FINITE)))
-        word = words.fill_null(-1).to_numpy()
-        rows = np.flatnonzero(~np.isnan(value) | (word >= 0))
-        value = np.where(np.isnan(value), np.array([*NON_FINITE.values(), np.nan])[word], value)
-        parts.append((kind, name, [column[rows] for column in (seq, step, mini_batch, value, count)]))
+    for kind, of_kind in names.items():
+        is_kind = pc.equal(table["kind"], kind).to_numpy()
+        for name in of_kind:
+            value, count = (_numbers(pc.struct_field(table[group], name)) for group in ("metrics", "counts"))
+            words = pc.index_in(pc.struct_field(table["nonfinite"], name), value_set=pa.array(list(NON_FINITE)))
+            word = words.fill_null(-1).to_numpy()
+            rows = np.flatnonzero(is_kind & (~np.isnan(value) | (word >= 0)))
+            value = np.where(np.isnan(value), np.array([*NON_FINITE.values(), np.nan])[word], value)
+            parts.append((kind, name, [column[rows] for column in (seq, step, mini_batch, value, count)]))
     return parts
 
 

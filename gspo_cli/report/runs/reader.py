@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,6 @@ from gspo_cli.runlog.strict_json import parse_object
 
 BLOCK = 1 << 24
 """Bytes that are read, hashed and parsed at a time."""
-COUNTS, KIND = b'{"counts":{', b',"kind":"'
-"""How `RunLog` begins a line, and what follows the counts, which hold no nested object."""
-KINDS = (b"rollout", b"update", b"step", b"eval")
 
 
 def corrupt(where: str, why: object) -> GspoError:
@@ -90,29 +87,14 @@ class LogReader:
         return records
 
 
-def lines_by_kind(block: bytes, wanted: Collection[str], counts: bool) -> dict[str, list[bytes]] | None:
-    """The lines of the wanted kinds, found without parsing them, with or without their counts; None if a line of the
-    block has another form than `RunLog` writes. About a third faster than to parse every line."""
-    found: dict[bytes, list[bytes]] = {kind.encode(): [] for kind in wanted}
-    for line in block[:-1].split(b"\n"):
-        after_counts = line.find(b"}") + 1
-        begin = after_counts + len(KIND)
-        kind = line[begin : line.find(b'"', begin)]
-        if not line.startswith(COUNTS) or line[after_counts:begin] != KIND or kind not in KINDS:
-            return None
-        if kind in found:
-            found[kind].append(line if counts else b"{" + line[after_counts + 1 :])
-    return {kind.decode(): lines for kind, lines in found.items() if lines}
-
-
-def read_fast(lines: list[bytes], schema: pa.Schema) -> pa.Table | None:
+def read_fast(block: bytes, schema: pa.Schema) -> pa.Table | None:
     """The columns of the schema, parsed by Arrow, one row a line; None where Arrow is too lenient to be trusted.
 
     Arrow accepts NaN and infinities, a byte order mark, two objects on one line and one on two; deep nesting kills the
     process. `}\\n{` cannot occur inside a JSON object, so if all lines begin and end with braces, and there are as many
     rows as lines, each line holds exactly one object.
     """
-    block = b"\n".join(lines)
+    lines = block[:-1].split(b"\n")
     # a single byte is found far faster than a word, and a log hardly ever has these
     words = ((b"N", b"NaN"), (b"I", b"Inf"), (b"[", b"["))
     if not block.isascii() or any(first in block and word in block for first, word in words):

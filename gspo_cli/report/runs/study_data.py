@@ -94,7 +94,7 @@ def _wide(run: StoredRun, kinds: tuple[str, ...], index: list[str]) -> pd.DataFr
     names = _logged_names(run.folder / "metrics.jsonl")
     kinds_with = {name: ["step"] if LAYERS in name else metric(name).lines.split(", ") for name in names}
     wanted = {kind: [name for name in names if kind in kinds_with[name]] for kind in kinds}
-    frame = load_log(run, wanted, counts=False).frame
+    frame = load_log(run, wanted).frame
     wide = frame.pivot(index=index, columns="metric", values="value").reset_index()
     wide.columns = pd.Index([str(name) for name in wide.columns])
     columns = [name for name in names if any(name in of_kind for of_kind in wanted.values())]
