@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
 from gspo_cli.report.claims.evaluate import claims, found_text
-from gspo_cli.report.compare.result import Compared, Described, Found
+from gspo_cli.report.compare.result import Found
 from gspo_cli.report.compare.study import ComparisonRequest, compare
 from gspo_cli.report.compare.texts import costs, remarks, statistics, value
 from gspo_cli.report.figures.plots import plot
@@ -29,8 +26,6 @@ from gspo_cli.sanitize import excerpt, sanitize
 PROMPTS, RESPONSES = 3, 2
 """Shown at each step: the first prompts of the batch, and responses to each."""
 COLUMNS = ["problem_id", "prompt", "answer", "sample", "text", "reward", "finish"]
-
-Prompt = dict[str, Any]
 
 
 def side_by_side(study: Study) -> tuple[list[dict[str, Any]], str]:
@@ -50,29 +45,14 @@ def side_by_side(study: Study) -> tuple[list[dict[str, Any]], str]:
     return [], "no rollout batch of all arms is stored; train with --set rollout.store=20 to keep every 20th"
 
 
-def _prompts(runs: dict[str, StoredRun], step: int) -> list[Prompt]:
-    paths = {arm: run.folder / "rollouts" / f"step_{step:06d}.parquet" for arm, run in runs.items()}
-    tables = {arm: read_columns(path, COLUMNS) for arm, path in paths.items()}
-    ids = [dict.fromkeys(table["problem_id"].to_pylist()) for table in tables.values()]
-    common = [name for name in ids[0] if all(name in other for other in ids)]
-    return [_prompt(name, tables) for name in common[:PROMPTS]]
-
-
-def _prompt(name: str, tables: dict[str, pa.Table]) -> Prompt:
-    by_arm = {arm: table.filter(pc.equal(table["problem_id"], name)).to_pylist() for arm, table in tables.items()}
-    first = next(iter(by_arm.values()))[0]
-    return {
-        "prompt": excerpt(str(first["prompt"])),
-        "answer": excerpt(str(first["answer"])),
-        "responses": {arm: list(_responses(rows)) for arm, rows in by_arm.items()},
-    }
-
-
-def _responses(rows: Iterable[Prompt]) -> Iterable[dict[str, str]]:
-    for row in sorted(rows, key=lambda row: row["sample"])[:RESPONSES]:
-        reward = "not scored" if row["reward"] is None else f"reward {row['reward']:g}"
-        cut = ", cut off by the length limit" if row["finish"] == "length" else ""
-        yield {"text": excerpt(str(row["text"])), "reward": reward + cut}
+def _prompts(runs: dict[str, StoredRun], step: int) -> list[dict[str, list[dict[str, Any]]]]:
+    """Arm -> responses, of the first prompts that all arms have."""
+    prompts: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for arm, run in runs.items():
+        rows = read_columns(run.folder / "rollouts" / f"step_{step:06d}.parquet", COLUMNS).to_pylist()
+        for row in sorted(rows, key=lambda row: row["sample"]):
+            prompts.setdefault(row["problem_id"], {}).setdefault(arm, []).append(row)
+    return [by_arm for by_arm in prompts.values() if len(by_arm) == len(runs)][:PROMPTS]
 
 
 FILE = "report.html"
@@ -94,12 +74,12 @@ def report_html(study: Study) -> Path:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, finalize=shown,
     )  # fmt: skip
-    environment.filters["short"] = short_hashes
+    environment.filters.update(short=short_hashes, excerpt=lambda value: excerpt(str(value)))
+    environment.globals.update(costs=costs, remarks=remarks, row_of=row_of, statistics=statistics, value=value)
     text = environment.get_template("page.html.j2").render(
         study=study.folder.name, version=__version__, comparisons=compared, no_comparison=no_comparison,
-        claims=_claims(study),
-        figures=figures, notes=notes, samples=samples, no_samples=no_samples,
-        differences=_differences(study), runs=[_run(member) for member in everyone],
+        claims=_claims(study), figures=figures, notes=notes, samples=samples, no_samples=no_samples,
+        num_responses=RESPONSES, differences=_differences(study), runs=everyone,
     )  # fmt: skip
     path = study.folder / FILE
     write_text(path, text)
@@ -132,27 +112,13 @@ def _claims(study: Study) -> list[dict[str, Any]]:
     return rows
 
 
-def _compared(study: Study) -> tuple[list[dict[str, Any]], str]:
-    """Every pair of arms with its sentence and numbers as text; or why nothing is compared."""
+def _compared(study: Study) -> tuple[list[Found], str]:
+    """Every pair of arms; or why nothing is compared."""
     try:
         found = compare(study, ComparisonRequest())
     except GspoError as error:
         return [], f"{error.message}: {error.why}"
-    return [_pair(one) for one in (found.primary, *found.others)], ""
-
-
-def _pair(found: Found) -> dict[str, Any]:
-    head = {key: getattr(found, key) for key in ("baseline", "treatment", "metric", "sentence", "reasons", "verdict")}
-    if isinstance(found, Described):
-        return head | {"arms": found.arms, "remarks": found.notes}
-    if not isinstance(found, Compared):
-        return head
-    seeds = [
-        (seed, value(found, left), value(found, right), value(found, difference, sign=True))
-        for seed, left, right, difference in found.per_seed
-    ]
-    return head | {"unit": found.wording.shown_unit, "seeds": seeds, "numbers": [*statistics(found), *costs(found)],
-                   "remarks": remarks(found)}  # fmt: skip
+    return [found.primary, *found.others], ""
 
 
 def _figures(study: Study) -> tuple[list[tuple[str, str, Markup]], list[str]]:
@@ -174,20 +140,3 @@ def _differences(study: Study) -> list[dict[str, Any]]:
         {"one": first.folder.name, "other": run.folder.name, "rows": differences(first, run)}
         for _, run in sorted(others.items())
     ]
-
-
-def _run(member: Any) -> dict[str, str]:
-    """A run's line in the table of provenance."""
-    about, row, curves = member.facts.run_json, row_of(member.facts), member.curves
-    code, packages = (table if isinstance(table := about.get(key), dict) else {} for key in ("code", "packages"))
-    commit = str(code.get("commit") or code.get("sha256") or "not recorded")[:12] + (
-        " with changes" if code.get("dirty") else ""
-    )
-    return {
-        "run": row["run"], "status": row["status"] + (f": {row['reason']}" if row["reason"] else ""),
-        "steps": f"{row['steps']}/{row['planned']}", "run_id": row["run_id"],
-        "log": curves.sha256 if curves else "no log", "code": f"gspo {about.get('gspo')}, {commit}",
-        "model": str(about.get("model_sha256")), "data": str(about.get("data_sha256")),
-        "machine": f"{about.get('cpu')}, {about.get('device')}, {about.get('threads')} threads",
-        "versions": ", ".join(f"{k} {v}" for k, v in packages.items()),
-    }  # fmt: skip
