@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, cast
 import typer
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from gspo_cli.errors import ExitCode, GspoError
@@ -72,9 +72,10 @@ def print_result(facts: dict[str, Any], as_json: bool, text: str | None = None) 
         out.print(next(iter(facts.values())) if text is None else text)
 
 
-def table(*titles: str, title: str | None = None) -> Table:
-    """A table in the style of all commands."""
-    return Table(*titles, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+def table(*titles: str, title: str | None = None, **of_columns: Any) -> Table:
+    """A table in the style of all commands, whose columns have these settings of Rich."""
+    columns = (Column(name, **of_columns) for name in titles)
+    return Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def print_table(rendered: Table) -> None:

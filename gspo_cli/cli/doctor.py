@@ -52,9 +52,7 @@ def doctor(
     if json_:
         console.print_json(map(asdict, checks))
     else:
-        table = console.table("check", "found", "verdict", "fix")
-        for column in table.columns:
-            column.overflow = "fold"
+        table = console.table("check", "found", "verdict", "fix", overflow="fold")
         for check in checks:
             table.add_row(check.check, check.found, check.verdict, check.fix)
         console.out.print(table)

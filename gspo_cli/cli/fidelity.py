@@ -93,8 +93,7 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
     from gspo_cli.instruments.fidelity.report import COLUMNS, text_rows
 
     if as_json:
-        console.print_json(report)
-        return
+        return console.print_json(report)
     title = f"Gradient fidelity: {len(report['seeds'])} seeds, reference of {report['reference']} batches"
     console.out.print(text_table(title, COLUMNS, text_rows(report["rows"])))
     console.note(*report["notes"])

@@ -29,8 +29,7 @@ def ls(json_: JsonLines = False) -> None:
 
     rows = [{"name": name, "about": first_sentence(find(name).read_text(encoding="utf-8"))} for name in names()]
     if json_:
-        console.print_json(rows)
-        return
+        return console.print_json(rows)
     width = max(len(row["name"]) for row in rows)
     for row in rows:  # no table: it would cut the sentences at the width of a terminal
         console.out.print(f"{row['name']:<{width}}", style="cyan", end="  ")

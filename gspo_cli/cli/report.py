@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,11 +20,7 @@ if TYPE_CHECKING:
 app = console.Commands(help="Compare and plot runs; look up metrics and algorithms.", no_args_is_help=True)
 
 
-class Requirement(StrEnum):
-    """What `--require` accepts."""
-
-    BETTER = "better"
-    EQUAL = "equal"
+Requirement = Literal["better", "equal"]
 
 
 @app.command()
@@ -47,7 +42,7 @@ def compare(
     seeds: Annotated[str | None, typer.Option(help="Use only these seeds: 0-7 or 0,3,5.")] = None,
     allow: Annotated[list[str] | None, typer.Option(help="Waive a precondition: code, hardware or versions.")] = None,
     grader_errors: Annotated[
-        str | None, typer.Option(help="`wrong` counts answers without a verdict as wrong, in both arms.")
+        Literal["wrong"] | None, typer.Option(help="`wrong` counts answers without a verdict as wrong, in both arms.")
     ] = None,
     require: Annotated[
         Requirement | None, typer.Option(help="Exit with 3 unless the runs show this; better: the treatment is better.")
@@ -72,11 +67,6 @@ def compare(
     from gspo_cli.report.compare.study import compare as compare_arms
     from gspo_cli.report.runs.folders import find_study
 
-    if grader_errors not in (None, "wrong"):
-        raise GspoError(
-            f"--grader-errors {grader_errors}", "only `wrong` is possible: a failed grader gives no verdict",
-            "--grader-errors wrong, or grade again",
-        )  # fmt: skip
     if margin is not None and not 0 < margin < float("inf"):
         raise GspoError(f"--margin {margin}", "a margin is a positive number", "e.g. --margin 2")
     request = ComparisonRequest(
@@ -111,7 +101,7 @@ def _shows(found: Found, requirement: Requirement) -> bool:
 
     if not isinstance(found, Compared) or found.verdict != requirement:
         return False
-    return requirement is Requirement.EQUAL or (found.evidence.effect < 0) == (found.wording.better == "lower")
+    return requirement == "equal" or (found.evidence.effect < 0) == (found.wording.better == "lower")
 
 
 @app.command()
@@ -163,27 +153,26 @@ def claims(study: Study = None, out: Results = Path("results"), json_: Json = Fa
 
     result = test_claims(find_study(study, out))
     if json_:
-        console.print_json(result)
-        return
+        return console.print_json(result)
     known: set[str] = set()  # most differences are the study's, and would be said again in each row
     for row in result["rows"]:
         verdict = row["verdict"].replace("_", " ")
         here = " here" if verdict in ("supported", "contradicted") else ""
         console.out.print(f"{row['id']}: {verdict}{here}")
-        console.out.print(f"  claim: {row['claim']} ({row['place']})")
-        if "value" in row:
-            console.out.print(f"  found: {found_text(row)}")
-        if row.get("conditions"):
-            console.out.print(f"  settings: {row['conditions']}")
-        if row.get("exploratory"):
-            console.out.print(f"  exploratory: {row['exploratory']}")
-        if row["why"]:
-            console.out.print(f"  why: {row['why']}")
-        if new := [text for text in row.get("differs") or () if text not in known]:
-            console.out.print(f"  differs{' (from here on)' if not known else ''}: {'; '.join(new)}")
-            known.update(new)
-        if row["decide"] and row["decide"] != row["why"]:
-            console.out.print(f"  would decide it: {row['decide']}")
+        new = [text for text in row.get("differs") or () if text not in known]
+        facts = {
+            "claim": f"{row['claim']} ({row['place']})",
+            "found": found_text(row) if "value" in row else "",
+            "settings": row.get("conditions"),
+            "exploratory": row.get("exploratory"),
+            "why": row["why"],
+            "differs" if known else "differs (from here on)": "; ".join(new),
+            "would decide it": row["decide"] if row["decide"] != row["why"] else "",
+        }
+        known.update(new)
+        for name, text in facts.items():
+            if text:
+                console.out.print(f"  {name}: {text}")
 
 
 @app.command()
@@ -295,8 +284,7 @@ def plots(
     if json_:
         files = {name: [str(path) for path in paths] for name, paths in report.files.items()}
         about = {"figures": files, "captions": report.captions, "left_out": report.left_out, "notes": report.notes}
-        console.print_json({"study": str(found.folder), **about})
-        return
+        return console.print_json({"study": str(found.folder), **about})
     console.note(*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items()))
     for name, text in report.captions.items() if paper else ():
         console.note(f"caption of {name}: {text}")
@@ -317,8 +305,7 @@ def clip(study: Study = None, out: Results = Path("results"), json_: Json = Fals
 
     found = [one.to_json() for one in clip_ranges(find_study(study, out))]
     if json_:
-        console.print_json({"arms": found})
-        return
+        return console.print_json({"arms": found})
     measured = ("arm", "unit", "tokens", "sd log ratio", "range", "discards", "negative tail")
     table = console.table(*measured, *(f"{share:.0%}" for share in TARGETS))
     for row in found:
@@ -389,8 +376,7 @@ def batch(
     prepare_torch(torch.get_num_threads())
     report = report_batch(rollout, model, against, out, images)
     if json_:
-        console.print_json(report)
-        return
+        return console.print_json(report)
     console.out.print(*tables(report), sep="\n")
     console.note(*report["notes"])
     for path in (path for paths in report["figures"].values() for path in paths):

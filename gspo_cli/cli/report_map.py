@@ -72,8 +72,7 @@ def effect_map(
         for cell in cells
     ]  # fmt: skip
     if json_:
-        console.print_json(side | {"cells": rows, "files": [str(path) for path in files]})
-        return
+        return console.print_json(side | {"cells": rows, "files": [str(path) for path in files]})
     shown = console.table(*axes, "N", "effect", "95 % interval", "verdict")
     for _, row in table.iterrows():
         interval = f"[{row['low']:+.3g}, {row['high']:+.3g}]" if row["low"] == row["low"] else "n/a"

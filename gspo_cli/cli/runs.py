@@ -33,8 +33,7 @@ def ls(
 
     runs = list(list_runs(root or Path("results")))
     if json_:
-        console.print_json(runs)
-        return
+        return console.print_json(runs)
     if not runs:
         console.note(f"no runs in {root or 'results'}; another folder: gspo runs ls FOLDER")
         return
@@ -78,8 +77,7 @@ def show(run: RunName, out: Results = Path("results"), json_: Json = False) -> N
 
     facts = describe_run(find_run(run, out))
     if json_:
-        console.print_json(facts)
-        return
+        return console.print_json(facts)
     about, config = facts.pop("about"), facts.pop("config")
     for rows in (facts.items(), flat(about).items(), config.items()):
         table = Table("", "", box=None, show_header=False, pad_edge=False)
@@ -108,8 +106,7 @@ def diff(one: RunName, other: RunName, out: Results = Path("results"), json_: Js
 
     rows = differences(find_run(one, out), find_run(other, out))
     if json_:
-        console.print_json(rows)
-        return
+        return console.print_json(rows)
     if not rows:
         console.note("no difference")
         return
@@ -172,8 +169,7 @@ def samples(
     low, high = parse_range(reward)
     found = list(responses(folder, Filter(step, low, high, truncated, text)))
     if json_:
-        console.print_json(row.as_dict() for row in found[:limit])
-        return
+        return console.print_json(row.as_dict() for row in found[:limit])
     print_responses(found[:limit])
     stored = ", ".join(map(str, stored_steps(folder)))
     console.note(f"{min(limit, len(found))} of {console.plural(len(found), 'response')} that match, of {folder}; "
@@ -196,8 +192,9 @@ def doctor(run: NewestRun = None, out: Results = Path("results"), json_: Json = 
     stored = read_study(newest_run(out)).runs[0] if run is None else find_run(run, out)
     findings, facts = diagnose_run(stored)
     if json_:
-        console.print_json({"run": str(stored.folder)} | facts | {"findings": [one.as_dict() for one in findings]})
-        return
+        return console.print_json(
+            {"run": str(stored.folder)} | facts | {"findings": [one.as_dict() for one in findings]}
+        )
     reward = console.number(facts["reward"], ".3f")
     batches = "the last rollout batch" if facts["batches"] == 1 else f"the last {facts['batches']} rollout batches"
     console.out.print(f"{stored.folder}: rollout batch {facts['step']}, reward {reward} over {batches}")
@@ -331,8 +328,7 @@ def export(
     mirrors = mirror.export(folder, to)
     if json_:
         rows = [{"run": one.run.name, "rows": one.num_rows, "folder": str(one.folder)} for one in mirrors]
-        console.print_json({"study": str(folder), "to": to, "runs": rows, "read": how_to_read})
-        return
+        return console.print_json({"study": str(folder), "to": to, "runs": rows, "read": how_to_read})
     for one in mirrors:
         console.out.print(f"{one.folder}: {one.num_rows} rows")
     console.note(how_to_read)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,15 +12,7 @@ from gspo_cli.cli import console, options
 from gspo_cli.cli.options import JsonLines, Model, Out, RecipeArgument, Set, TrustCode
 from gspo_cli.errors import GspoError
 
-
-class Launcher(StrEnum):
-    """Where the runs of a study train."""
-
-    LOCAL = "local"
-    TORCHRUN = "torchrun"
-    RAY = "ray"
-
-
+Launcher = Literal["local", "torchrun", "ray"]
 Algo = Annotated[
     str | None,
     typer.Option(
@@ -80,7 +71,7 @@ def train(
     tuned: Tuned = None,
     sweep: Sweep = None,
     jobs: Jobs = 1,
-    launcher: Where = Launcher.LOCAL,
+    launcher: Where = "local",
     nproc: Processes = None,
     gpus_per_run: GpusPerRun = None,
     dry_run: DryRun = False,
@@ -117,10 +108,10 @@ def train(
     from gspo_cli.models.remote_code import allow_code
 
     trackers = check_all(report_to)
-    on_ray = launcher is Launcher.RAY
+    on_ray = launcher == "ray"
     check_launcher(launcher, jobs, nproc, gpus_per_run, launched_by_torchrun())
     allow_code(trust_remote_code)
-    if launcher is Launcher.TORCHRUN and not launched_by_torchrun() and not dry_run:
+    if launcher == "torchrun" and not launched_by_torchrun() and not dry_run:
         raise typer.Exit(launch(nproc or 1))
     ranks = join_ranks()
     console.settings["quiet"] |= not ranks.is_main
@@ -146,15 +137,17 @@ def train(
     if (resume / HALVING).is_file():
         check_resume({"--steps": steps, "--set": set_, "--allow-change": allow_change, "--launcher ray": on_ray})
         return resume_halving(resume, jobs, ranks)
+    from gspo_cli.training.state.run_config import overrides
     from gspo_cli.training.study.sweep import studies_of
 
+    changes = overrides(steps, set_ or [])
     for path in studies_of(resume):
         study = path.parent if (path / "run.json").is_file() else path
         with reporting(study, trackers, console.note):
             if on_ray or jobs > 1:
-                resume_at_once(path, jobs, steps, set_ or [], allow_change or [], json_, on_ray, gpus_per_run)
+                resume_at_once(path, jobs, changes, allow_change or [], json_, on_ray, gpus_per_run)
             else:
-                resume_one_by_one(path, steps, set_ or [], allow_change or [], json_, ranks, show_samples)
+                resume_one_by_one(path, changes, allow_change or [], json_, ranks, show_samples)
 
 
 def check_resume(options: Mapping[str, object]) -> None:
@@ -172,16 +165,16 @@ def check_launcher(
 ) -> None:
     """Errors: GspoError for options that belong to another launcher."""
     for broken, message, why in (
-        (nproc is not None and launcher is not Launcher.TORCHRUN, "--nproc without --launcher torchrun",
+        (nproc is not None and launcher != "torchrun", "--nproc without --launcher torchrun",
          "it sets how many processes torchrun starts on this machine"),
-        (gpus_per_run is not None and launcher is not Launcher.RAY, "--gpus-per-run without --launcher ray",
+        (gpus_per_run is not None and launcher != "ray", "--gpus-per-run without --launcher ray",
          "without Ray, --jobs shares out this machine's GPUs"),
-        (jobs > 1 and launcher is Launcher.RAY, "--jobs with --launcher ray",
+        (jobs > 1 and launcher == "ray", "--jobs with --launcher ray",
          "Ray runs as many runs at once as the cluster has room for"),
-        (jobs > 1 and launcher is Launcher.TORCHRUN, "--jobs with --launcher torchrun",
+        (jobs > 1 and launcher == "torchrun", "--jobs with --launcher torchrun",
          "all processes work on one run after the other"),
         (under_torchrun and jobs > 1, "--jobs under torchrun", "each of its processes would train all runs"),
-        (under_torchrun and launcher is Launcher.RAY, "--launcher ray under torchrun",
+        (under_torchrun and launcher == "ray", "--launcher ray under torchrun",
          "each of its processes would place all runs"),
     ):  # fmt: skip
         if broken:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gspo_cli.cli import console
 from gspo_cli.cli.train.execute import past_guard
 from gspo_cli.cli.train.new_study import StudyRequest, read_request, show_choice, train_new_study
+from gspo_cli.cli.train.resume import resume_at_once, resume_one_by_one
 from gspo_cli.errors import GspoError
 
 if TYPE_CHECKING:
@@ -92,7 +93,6 @@ def _train_stages(
     request: StudyRequest, folder: Path, steps: list[int], seeds: list[int], labels: list[str], trials: dict[str, Any],
     metric: str, ranks: Ranks,
 ) -> None:  # fmt: skip
-    from gspo_cli.cli.train.resume import resume_at_once, resume_one_by_one
     from gspo_cli.report.compare.scores import choose
     from gspo_cli.report.runs.folders import read_study
     from gspo_cli.runlog.folder import read_study_file
@@ -104,8 +104,8 @@ def _train_stages(
         plans = read_study_file(stage).plans if (stage / "study.json").is_file() else []
         planned = {arm for plan in plans for arm in plan["arms"]}
         if planned:
-            one_by_one = partial(resume_one_by_one, stage, None, [], [], request.as_json, ranks)
-            at_once = partial(resume_at_once, stage, request.jobs, None, [], [], request.as_json)
+            one_by_one = partial(resume_one_by_one, stage, {}, [], request.as_json, ranks)
+            at_once = partial(resume_at_once, stage, request.jobs, {}, [], request.as_json)
             past_guard(at_once if request.jobs > 1 else one_by_one)
         if new := [label for label in labels if label not in planned]:
             past_guard(partial(train_new_study, replace(one, trials=tuple(new)), ranks))

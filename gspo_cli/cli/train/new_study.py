@@ -11,7 +11,9 @@ import typer
 
 from gspo_cli.cli import console
 from gspo_cli.cli.options import parse_seeds, registered
-from gspo_cli.cli.train.execute import past_guard
+from gspo_cli.cli.train.execute import as_job, past_guard, report_study, train_jobs, train_one_by_one
+from gspo_cli.cli.views.plan import show_plan
+from gspo_cli.cli.views.training import ColdStartBar, TrainView
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
@@ -96,9 +98,6 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     recipe = recipe.model_copy(update={"name": folder.name})
 
     # torch only once the options are valid
-    from gspo_cli.cli.train.execute import as_job, report_study, train_jobs, train_one_by_one
-    from gspo_cli.cli.views.plan import show_plan
-    from gspo_cli.cli.views.training import ColdStartBar, TrainView
     from gspo_cli.launch.local import threads_per_run
     from gspo_cli.launch.ray_cluster import connect
     from gspo_cli.launch.report_to import reporting
@@ -124,10 +123,11 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     elif request.grid:
         recipe, arms, trials = expand(recipe, arms, parse_grid(request.grid))
         arms = [*request.trials] or arms
+    threads = recipe.model.threads or (1 if request.on_ray else None)
     if request.jobs > 1:
-        recipe = _with_threads(recipe, threads_per_run(request.jobs, recipe.model.threads))
-    elif request.on_ray:
-        recipe = _with_threads(recipe, recipe.model.threads or 1)
+        threads = threads_per_run(request.jobs, threads)
+    if threads != recipe.model.threads:  # recorded like any other key
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"threads": threads})})
     runs = plan_runs(recipe, arms, seeds, here=not request.dry_run)
     inputs = read_inputs(recipe, planning=request.dry_run)
     console.note(*arm_notes(recipe, arms), *(f"warning: {note}" for note in inputs.notes))
@@ -142,10 +142,7 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     def prepare_starts() -> dict[int, str]:
         check_free(folder, [run.name for run in runs], request.overwrite)
         make_writable(request.out)
-        own = {run.recipe.seed: run.recipe for run in runs}
-        if recipe.cold_start is None or not recipe.cold_start.varies:
-            return dict.fromkeys(own, str(start_model(recipe, ColdStartBar())))
-        return {seed: str(start_model(seeded, ColdStartBar())) for seed, seeded in own.items()}
+        return {seed: str(start_model(recipe.seeded(seed), ColdStartBar())) for seed in seeds}
 
     show_slow_rewards(console.note)
     prepare_torch(recipe.model.threads, recipe.model.float32_matmul)
@@ -172,16 +169,10 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
         report_study(folder, stopped, request.as_json)
 
 
-def _with_threads(recipe: Recipe, threads: int) -> Recipe:
-    """The recipe with this many CPU threads per run, recorded in its configuration like any other key."""
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"threads": threads})})
-
-
 def show_choice(study: Path, tuning: dict[str, Any], as_json: bool) -> None:
     """Print what was chosen for each arm."""
     if as_json:
-        console.print_json({"tuning": tuning})
-        return
+        return console.print_json({"tuning": tuning})
     for arm, result in tuning["arms"].items():
         keys = ", ".join(f"{key} = {value}" for key, value in result["chosen"].items())
         scores = ", ".join("n/a" if s["score"] is None else f"{s['score']:.4g}" for s in result["scores"])
@@ -198,7 +189,7 @@ def train_sweep(request: StudyRequest, ranks: Ranks) -> None:
     from gspo_cli.plugins import loaded_folders
     from gspo_cli.recipe import find, refuse_twice
     from gspo_cli.runlog.folder import check_free, study_folder
-    from gspo_cli.training.study.arms import plan_runs
+    from gspo_cli.training.study.arms import Run, plan_runs
     from gspo_cli.training.study.plans import StudyPlan, record_plan
     from gspo_cli.training.study.sweep import parse_sweep, sweep_cells
 
@@ -211,25 +202,24 @@ def train_sweep(request: StudyRequest, ranks: Ranks) -> None:
     axes = parse_sweep(request.sweep)
     cells, whole = sweep_cells(axes), read_request(request)[0]
     refuse_twice(whole, axes, "--sweep")
-    name = whole.name
-    folder = Path(ranks.broadcast(lambda: str(study_folder(request.out, request.name, name))))
+    folder = Path(ranks.broadcast(lambda: str(study_folder(request.out, request.name, whole.name))))
     sets = [text for text in request.sets if not text.startswith("name=")]  # the folder has that name
     requests = [replace(request, sweep=[], sets=[*sets, *cell.sets], out=folder, name=cell.name) for cell in cells]
-    planned = []
-    for one in requests:
+    text = find(request.recipe).read_text(encoding="utf-8")
+    plans, runs = dict[str, StudyPlan](), dict[str, list[Run]]()
+    for cell, one in zip(cells, requests, strict=True):
         recipe, arms, seeds = read_request(one)
-        recipe = recipe.model_copy(update={"name": str(one.name)})
-        planned.append((recipe, arms, seeds, plan_runs(recipe, arms, seeds, here=not request.dry_run)))
-    num_runs = sum(len(runs) for *_, runs in planned)
-    console.note(f"sweep {folder}: {len(cells)} cells, {console.plural(num_runs, 'run')}")
-    for cell, (*_, runs) in zip(cells, planned, strict=True):
-        console.note(f"  {cell.name}: {console.plural(len(runs), 'run')}, {' '.join(cell.sets)}")
+        recipe = recipe.model_copy(update={"name": cell.name})
+        runs[cell.name] = plan_runs(recipe, arms, seeds, here=not request.dry_run)
+        plans[cell.name] = StudyPlan(recipe, arms, seeds, text, loaded_folders())
+    console.note(f"sweep {folder}: {len(cells)} cells, {console.plural(sum(map(len, runs.values())), 'run')}")
+    for cell in cells:
+        console.note(f"  {cell.name}: {console.plural(len(runs[cell.name]), 'run')}, {' '.join(cell.sets)}")
     if ranks.is_main and not request.dry_run:
-        for cell, (*_, runs) in zip(cells, planned, strict=True):
-            check_free(folder / cell.name, [run.name for run in runs], request.overwrite)
-        text = find(request.recipe).read_text(encoding="utf-8")
-        for cell, (recipe, arms, seeds, _) in zip(cells, planned, strict=True):  # a resume trains what did not begin
-            record_plan(folder / cell.name, StudyPlan(recipe, arms, seeds, text, loaded_folders()))
+        for name, planned in runs.items():
+            check_free(folder / name, [run.name for run in planned], request.overwrite)
+        for name, plan in plans.items():  # a resume trains what did not begin
+            record_plan(folder / name, plan)
     stopped = [past_guard(partial(train_new_study, one, ranks)) for one in requests]
     if ranks.is_main and not request.dry_run:
         console.note(f"the map: gspo report map {folder}")

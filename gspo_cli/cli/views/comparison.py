@@ -35,9 +35,7 @@ def _show_one(found: Found) -> None:
     console.out.print(f"{found.treatment} against {found.baseline}: {found.metric}")
     console.out.print(found.sentence)
     if found.reasons:
-        failed = console.table("check", "what", "baseline", "treatment")
-        for column in failed.columns:
-            column.overflow = "fold"
+        failed = console.table("check", "what", "baseline", "treatment", overflow="fold")
         for reason in found.reasons:
             failed.add_row(reason.check, reason.what, reason.baseline, reason.treatment)
         console.print_table(failed)
@@ -51,9 +49,8 @@ def _show_one(found: Found) -> None:
         console.out.print("\n".join(["", *found.notes, ""]))
     if not isinstance(found, Compared):
         return
-    seeds = console.table("seed", found.baseline, found.treatment, f"difference ({found.wording.shown_unit})")
-    for column in seeds.columns:
-        column.justify = "right"
+    titles = ("seed", found.baseline, found.treatment, f"difference ({found.wording.shown_unit})")
+    seeds = console.table(*titles, justify="right")
     for seed, left, right, difference in found.per_seed:
         seeds.add_row(str(seed), value(found, left), value(found, right), value(found, difference, sign=True))
     console.print_table(seeds)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.console import Shown, is_live, number
+from gspo_cli.cli.console import Shown, number
+from gspo_cli.cli.views.training import LINE_INTERVAL_S, bar
 from gspo_cli.events import SamplingProgress
 
 if TYPE_CHECKING:
     from gspo_cli.evals.benchmark import Benchmark
-
-LINE_INTERVAL_S = 30.0
-"""Without a terminal: the minimum time between two lines."""
 
 
 class EvalView(Shown):
@@ -27,14 +25,7 @@ class EvalView(Shown):
         self.started = self.last_line = time.monotonic()
         self.first: int | None = None
         self.done = self.total = self.tokens = 0
-        columns = (
-            TextColumn(name, markup=False), BarColumn(), TextColumn("{task.fields[answers]} answers"),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-        )  # fmt: skip
-        self.live = Progress(*columns, console=console.err, transient=True) if is_live() else None
-        if self.live:
-            self.live.add_task(self.name, total=None, answers="0", rate="loading the model")
+        self.live = bar(name, TimeRemainingColumn())
 
     def progress(self, done: int, total: int, new_tokens: int) -> None:
         """Show how many answers are stored."""
@@ -57,7 +48,7 @@ class EvalView(Shown):
         if self.live:
             self.live.update(
                 self.live.task_ids[0], total=self.total, completed=done if completed is None else completed,
-                answers=f"{done}/{self.total}", rate=f"{rate:.0f} tok/s",
+                note=f"{done}/{self.total} answers {rate:.0f} tok/s",
             )  # fmt: skip
         elif done > self.first and now - self.last_line >= LINE_INTERVAL_S:
             self.last_line = now

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gspo_cli import events
 from gspo_cli.cli import console
-from gspo_cli.cli.console import Shown, clock, err, is_live, note, number
+from gspo_cli.cli.console import Shown, clock, is_live, note, number
 from gspo_cli.cli.views.samples import LINES_EVERY_S, ROOM, SampleView
 from gspo_cli.errors import ExitCode
 from gspo_cli.events import Event, SamplingProgress
@@ -47,10 +47,6 @@ class Drawing:
             self.began = time.monotonic()
         self.last = progress
 
-    def restart(self) -> None:
-        """A new sampling begins."""
-        self.last, self.began = None, time.monotonic()
-
     def text(self) -> str:
         """`12/64 responses, 480 tok/s, at most 1:20 left`; empty before the first report."""
         if self.last is None:
@@ -77,7 +73,7 @@ class Activity:
     def enter(self, phase: str) -> None:
         """The run begins a phase."""
         if phase == "rollout":
-            self.drawing.restart()
+            self.drawing = Drawing()
         self.phase, self.since = phase, time.monotonic()
 
     def finish_batch(self, step: int, values: Mapping[str, float | None]) -> None:
@@ -123,6 +119,16 @@ def memory_gb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e9
 
 
+def bar(name: str, *columns: ProgressColumn) -> Progress | None:
+    """A bar with a note behind it, and then these columns; None without a live view."""
+    if not is_live():
+        return None
+    text = TextColumn("{task.fields[note]}", markup=False)
+    shown = Progress(TextColumn(name, markup=False), BarColumn(), text, *columns, console=console.err, transient=True)
+    shown.add_task(name, total=None, note="loading the model")
+    return shown
+
+
 class ColdStartBar:
     """The steps of a cold start: a bar on a terminal, else a line every hundred steps."""
 
@@ -130,23 +136,15 @@ class ColdStartBar:
         self.bar: Progress | None = None
 
     def __call__(self, done: int, total: int, loss: float) -> None:
-        if not is_live():
-            if done % 100 == 0 or done == total:
-                note(f"cold_start step={done}/{total} loss={loss:.3f}")
-            return
-        if self.bar is None:
-            columns = (
-                TextColumn("cold start"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}  {task.fields[note]}"),
-            )
-            self.bar = Progress(*columns, TimeRemainingColumn(), console=err, transient=True)
-            self.bar.add_task("cold start", total=total, note="")
-            self.bar.start()
-        self.bar.update(self.bar.task_ids[0], completed=done, note=f"loss {loss:.3f}")
-        if done == total:
-            self.bar.stop()
-            self.bar = None
+        if self.bar is None and (new := bar("cold start", TimeRemainingColumn())):
+            self.bar = new
+            new.start()
+        if self.bar:
+            self.bar.update(self.bar.task_ids[0], total=total, completed=done, note=f"{done}/{total}  loss {loss:.3f}")
+            if done == total:
+                self.bar.stop()
+        elif done % 100 == 0 or done == total:
+            note(f"cold_start step={done}/{total} loss={loss:.3f}")
 
 
 class SamplingBar(Shown):
@@ -154,15 +152,12 @@ class SamplingBar(Shown):
 
     def __init__(self) -> None:
         self.drawing, self.last_line = Drawing(), time.monotonic()
-        columns = (TextColumn("sampling"), BarColumn(), TextColumn("{task.fields[note]}"))
-        self.live = Progress(*columns, console=err, transient=True) if is_live() else None
-        if self.live:
-            self.live.add_task("sampling", total=1.0, note="loading the model")
+        self.live = bar("sampling")
 
     def __call__(self, progress: SamplingProgress) -> None:
         self.drawing.update(progress)
         if self.live:
-            self.live.update(self.live.task_ids[0], completed=progress.share, note=self.drawing.text())
+            self.live.update(self.live.task_ids[0], total=1.0, completed=progress.share, note=self.drawing.text())
         elif time.monotonic() - self.last_line >= LINE_INTERVAL_S:
             self.last_line = time.monotonic()
             note(f"sampling: {self.drawing.text()}")
@@ -304,9 +299,7 @@ class TrainView(Shown):
         room = max(1, (console.err.width - 10) // 10)
         shown = [name for name in names if name in PRIORITY[:room]]
         title = f"{self.run}  (run {self.runs_done + 1} of {self.num_runs})"
-        table = console.table("step", *shown, title=title)
-        for column in table.columns:
-            column.justify, column.no_wrap = "right", True
+        table = console.table("step", *shown, title=title, justify="right", no_wrap=True)
         for row in self.rows[-rows:]:
             table.add_row(row[0], *(row[1 + names.index(name)] for name in shown))
         return table
@@ -323,20 +316,13 @@ class StudyView(Shown):
         self.notes = set[str]()
         self.values: dict[str, dict[str, float | None]] = {name: {} for name in names}
         self.lock = threading.Lock()
-        self.live = Live(console=console.err, refresh_per_second=4, transient=False) if is_live() else None
-
-    def __exit__(self, *_: object) -> None:
-        if self.live:
-            self.live.update(self.table())
-        super().__exit__()
+        self.live = Live(console=console.err, refresh_per_second=4, get_renderable=self.table) if is_live() else None
 
     def __call__(self, name: str, event: Event) -> None:
         """Show an event of a run."""
         with self.lock:
             line = self._take(name, event)
-            if self.live:
-                self.live.update(self.table())
-            elif line and not console.settings["quiet"]:
+            if line and not self.live:
                 console.note(f"run={name} {line}")
 
     def _take(self, name: str, event: Event) -> str:
