@@ -12,21 +12,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import ENGINES, Recipe
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import DataChoice
-from gspo_cli.evals.benchmarks import BENCHMARKS
-from gspo_cli.evals.command import check_benchmarks
 from gspo_cli.plugins import is_plugin
 from gspo_cli.recipe import RecipeErrors, find, is_shipped, names, read_layers, validate
-from gspo_cli.report.runs.metric_spec import parse_metric
-from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.runlog.folder import NAME
 from gspo_cli.runlog.fs import write_text
-from gspo_cli.tasks import TASKS, make_task, read_problems
-from gspo_cli.training.cold_start import demonstration_rows
-from gspo_cli.training.study.arms import resolve_arm
 
 TEMPLATES = Path(__file__).parent / "new_recipe"
 EXTENDS = re.compile(r"^extends\s*=\s*([\"'])(?P<parent>[^\"']+)\1", re.MULTILINE)
@@ -39,14 +30,12 @@ def recipe_files(recipes: list[str]) -> list[Path]:
     """
     found: list[Path] = []
     for name in recipes:
-        files = (
-            [path for path in sorted(Path(name).rglob("*.toml")) if path.is_file()]
-            if Path(name).is_dir()
-            else [find(name)]
-        )
-        if not files:
+        if not Path(name).is_dir():
+            found.append(find(name))
+        elif files := [path for path in sorted(Path(name).rglob("*.toml")) if path.is_file()]:
+            found += files
+        else:
             raise GspoError(f"no recipe in {name}", "it has no .toml file", "give a file or a folder of recipes")
-        found += files
     return found
 
 
@@ -71,11 +60,24 @@ def find_errors(path: Path) -> list[GspoError]:
 
 def _checks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Independent checks, each with the key or table that it is about."""
-    for arm in recipe.arms:
-        yield f"arms.{arm}", partial(resolve_arm, recipe, arm, here=False)
-    if not recipe.arms:
-        yield "algo", partial(resolve_arm, recipe, recipe.algo.name, here=False)
-    yield "task", partial(_check_task, recipe)
+    from gspo_cli.evals.benchmark import DataChoice  # torch and all else only once the tables are valid
+    from gspo_cli.evals.benchmarks import BENCHMARKS
+    from gspo_cli.evals.command import check_benchmarks
+    from gspo_cli.report.runs.metric_spec import parse_metric
+    from gspo_cli.rollout.collect import PromptStream
+    from gspo_cli.tasks import make_task, read_problems
+    from gspo_cli.training.cold_start import demonstration_rows
+    from gspo_cli.training.study.arms import resolve_arm
+
+    def read_task() -> None:
+        """Its own data or a data file, but no download."""
+        task, config = make_task(recipe.task), recipe.task
+        if config.path or is_plugin(config.name):
+            PromptStream(read_problems(task, config), recipe.rollout.prompts, seed=0)
+
+    for arm in recipe.arms or [recipe.algo.name]:
+        yield f"arms.{arm}" if recipe.arms else "algo", partial(resolve_arm, recipe, arm, here=False)
+    yield "task", read_task
     yield "eval", partial(check_benchmarks, recipe.eval)
     yield "report.metric", partial(parse_metric, recipe.report.metric)
     if recipe.cold_start and recipe.cold_start.path:
@@ -84,13 +86,6 @@ def _checks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Any]]]:
         embedded = name == "arithmetic"  # its data are lengths of rows
         check = partial(BENCHMARKS[name].load, DataChoice((Path(file),))) if embedded else partial(_check_file, file)
         yield f"eval.data.{name}", check
-
-
-def _check_task(recipe: Recipe) -> None:
-    """Read a task's own data or data file, but never download any."""
-    task, config = make_task(recipe.task), recipe.task
-    if config.path or is_plugin(config.name):
-        PromptStream(read_problems(task, config), recipe.rollout.prompts, seed=0)
 
 
 def _check_file(file: str) -> None:
@@ -167,6 +162,10 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def recipe_schema() -> Schema:
     """A schema that every valid recipe matches. `gspo recipes validate` checks how keys work together."""
+    from gspo_cli.algorithms import ALGORITHMS
+    from gspo_cli.evals.benchmarks import BENCHMARKS
+    from gspo_cli.tasks import TASKS
+
     schema = Recipe.model_json_schema()
     tables: dict[str, Schema] = schema["$defs"] | {"Recipe": schema}
     for table in tables.values():
@@ -175,7 +174,8 @@ def recipe_schema() -> Schema:
     _name_or_plugin(tables["TaskConfig"], "name", list(TASKS))
     _name_or_plugin(tables["RolloutConfig"], "engine", list(ENGINES))
     tables["EvalConfig"]["properties"]["bench"]["items"] = {"enum": list(BENCHMARKS)}
-    _add_parameters(tables["AlgoConfig"], schema["$defs"])
+    parameters = {name: algorithm.Params for name, algorithm in ALGORITHMS.items()}
+    _add_parameters(tables["AlgoConfig"], schema["$defs"], parameters)
     arms = schema["properties"]["arms"]["patternProperties"]
     arms |= {pattern: {"$ref": "#/$defs/AlgoConfig"} for pattern in arms}
     extends = {"type": "string", "description": "The recipe to start from: one beside this file, or a shipped one."}
@@ -189,12 +189,12 @@ def _name_or_plugin(table: Schema, key: str, names: list[str]) -> None:
     entry["anyOf"] = [{"enum": names}, {"type": "string", "pattern": ":"}]
 
 
-def _add_parameters(table: Schema, definitions: dict[str, Schema]) -> None:
+def _add_parameters(table: Schema, definitions: dict[str, Schema], parameters: dict[str, type[Any]]) -> None:
     """Add the algorithms' own keys to `[algo]`, each with the algorithms that have it and their defaults."""
     forms: dict[str, list[Schema]] = {}
     defaults: dict[str, list[str]] = {}
-    for name, algorithm in ALGORITHMS.items():
-        own = TypeAdapter(algorithm.Params).json_schema(ref_template="#/$defs/{model}")
+    for name, params in parameters.items():
+        own = TypeAdapter(params).json_schema(ref_template="#/$defs/{model}")
         definitions |= own.get("$defs", {})
         for key, entry in own["properties"].items():
             defaults.setdefault(key, []).append(f"{name} {entry.pop('default', None)}")

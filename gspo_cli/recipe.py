@@ -8,21 +8,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, is_dataclass
-from datetime import date, time
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gspo_cli.config import AlgoConfig, Recipe, flat, merge
 from gspo_cli.errors import GspoError, nearest
 from gspo_cli.plugins import add_search_folder
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 FOLDERS = [Path(__file__).parent / "recipes", Path(__file__).parent.parent / "recipes"]
 """The shipped recipes: inside the wheel, or beside the package in a source tree."""
@@ -50,7 +53,7 @@ def find(name: str) -> Path:
     """The file of a recipe, given its path or its name. Errors: GspoError suggesting the closest name."""
     candidates = [Path(name)] if name.endswith(".toml") else [f / f"{name}.toml" for f in FOLDERS]
     for path in candidates:
-        if _is_file(path):
+        if os.path.isfile(path):  # unlike Path.is_file, this takes any name
             return path
     why = "there is no such file" if name.endswith(".toml") else "it is neither a .toml file nor a shipped recipe"
     raise GspoError(
@@ -72,7 +75,7 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
         text = path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
         if long := LONG_KEY.search(text):
             raise ValueError(f"{long[0][:40]!r} begins a key of a hundred parts")
-        table = tomllib.loads(text)
+        table = _read_toml(text)
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise GspoError(f"{path} is not in UTF-8", f"line {line}: {error}", "save it as UTF-8, as TOML asks") from error
@@ -81,11 +84,11 @@ def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
     parent = table.pop("extends", None)
     if len(seen) >= MAX_EXTENDS:
         raise GspoError(f"recipe {seen[0].name} extends too many others", f"{MAX_EXTENDS} is the most", "merge some")
-    layer = Layer(str(path), _dates_as_text(table))
+    layer = Layer(str(path), table)
     if parent is None:
         return [layer]
     sibling = path.parent / f"{parent}.toml"
-    return [*read_layers(sibling if _is_file(sibling) else find(str(parent)), (*seen, path)), layer]
+    return [*read_layers(sibling if os.path.isfile(sibling) else find(str(parent)), (*seen, path)), layer]
 
 
 def parse_set(assignment: str) -> Layer:
@@ -100,7 +103,7 @@ def parse_set(assignment: str) -> Layer:
             f"--set {assignment} lacks a key or value", "the form is KEY=VALUE", "e.g. --set train.lr=2e-4"
         ) from error
     try:
-        ((_, value),) = _dates_as_text(tomllib.loads(f"value = {text}")).items()
+        ((_, value),) = _read_toml(f"value = {text}").items()
     except (ValueError, RecursionError):
         value = text
     while (last := next(iter(keys))) and isinstance(keys[last], dict):
@@ -138,7 +141,8 @@ def validate(layers: list[Layer]) -> Recipe:
     try:
         loaded = Recipe.model_validate(table)
     except ValidationError as error:
-        raise RecipeErrors(user_errors(error, layers, Recipe)) from error
+        problems = error.errors(include_url=False)[:MAX_ERRORS]
+        raise RecipeErrors([user_error(problem, layers, Recipe) for problem in problems]) from error
     loaded._sources, loaded._command_line = tuple(layers), given
     return loaded
 
@@ -222,41 +226,28 @@ def _drop_replaced_algorithm(table: dict[str, Any], over: dict[str, Any]) -> dic
     return table
 
 
-def user_errors(
-    error: ValidationError,
-    layers: list[Layer],
-    model: type[Any],
-    prefix: tuple[str, ...] = (),
-    also: Iterable[str] = (),
-    skip: int = 0,
-) -> list[GspoError]:
-    """The problems that a validation found, each with its source, its key and the closest valid key.
+def user_error(
+    problem: ErrorDetails, layers: list[Layer], model: type[Any], prefix: tuple[str, ...] = (),
+    also: Iterable[str] = (), skip: int = 0,
+) -> GspoError:  # fmt: skip
+    """A problem that a validation found, with its source, its key and the closest valid key.
 
-    `prefix` is the path of the validated table in the recipe, replacing the first `skip` parts of a problem's own path;
-    `also` are further keys that the table may hold.
+    `prefix` is the path of the validated table in the recipe, replacing the first `skip` parts of the problem's own
+    path; `also` are further keys that the table may hold.
     """
-    problems = error.errors(include_url=False)[:MAX_ERRORS]
-    return [_user_error(problem, layers, model, prefix, also, skip) for problem in problems]
-
-
-def _given(layers: list[Layer]) -> str:
-    """What the command line put over the recipe's file, for a fault of several keys together."""
-    given = [layer.source for layer in layers if layer.table and not is_file(layer)]
-    return f", or what the command gave beside it: {', '.join(given)}" if given else ""
-
-
-def _user_error(
-    problem: Any, layers: list[Layer], model: type[Any], prefix: tuple[str, ...], also: Iterable[str], skip: int
-) -> GspoError:
     path = (*prefix, *(str(part) for part in problem["loc"][skip:] if part != "[key]"))
     key = ".".join(path) or "the recipe"
     files = [layer.source for layer in layers if is_file(layer)] or [layers[0].source]
     source = next((layer.source for layer in reversed(layers) if path and contains(layer.table, path)), files[-1])
     if problem["type"] != "extra_forbidden":
         value = f" (given: {problem['input']!r:.200})" if problem["type"] != "missing" and path else ""
-        return GspoError(f"{source}: {key}: {problem['msg'].removeprefix('Value error, ')}{value}",
-                         "the recipe is checked before anything is loaded or written",
-                         f"fix {key}" + ("" if path else _given(layers)))  # fmt: skip
+        given = [layer.source for layer in layers if layer.table and not is_file(layer)]
+        beside = f", or what the command gave beside it: {', '.join(given)}" if given and not path else ""
+        return GspoError(
+            f"{source}: {key}: {problem['msg'].removeprefix('Value error, ')}{value}",
+            "the recipe is checked before anything is loaded or written",
+            f"fix {key}{beside}",
+        )
     if path[-1] in CODE_KEYS:
         return GspoError(
             f"{source}: a recipe cannot set {key!r}",
@@ -285,7 +276,8 @@ def contains(table: Any, path: tuple[str, ...]) -> bool:
 def _keys(model: Any, path: tuple[str, ...]) -> list[str]:
     """The keys that the table at `path` may hold."""
     for part in path:
-        model = _table_class(_fields(model)[part])
+        if part in _fields(model):  # else the label or number of a table among several
+            model = _table_class(_fields(model)[part])
     return list(_fields(model))
 
 
@@ -358,18 +350,7 @@ def _cleared(table: dict[str, Any], over: dict[str, Any]) -> str | None:
     return f"{key}.{below}" if below else None if value else key
 
 
-def _dates_as_text(value: Any) -> Any:
-    """A TOML value with dates and times as ISO text."""
-    if isinstance(value, dict):
-        return {k: _dates_as_text(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_dates_as_text(v) for v in value]
-    return value.isoformat() if isinstance(value, date | time) else value
-
-
-def _is_file(path: Path) -> bool:
-    """Whether a file exists; an invalid name counts as missing."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+def _read_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text, with dates and times as ISO text."""
+    table: dict[str, Any] = json.loads(json.dumps(tomllib.loads(text), default=lambda moment: moment.isoformat()))
+    return table

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from gspo_cli.config import ModelConfig, Recipe, RolloutConfig, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
-from gspo_cli.recipe import Layer, parse_set, user_errors, validate
+from gspo_cli.recipe import Layer, parse_set, user_error, validate
 from gspo_cli.runlog.folder import newest_run
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.tables import Table
@@ -181,7 +181,7 @@ def _model_source(layers: list[Layer], model: Path) -> ModelSource:
     try:
         return ModelSource.model_validate(merge(table, {"model": {"path": str(model), "tiny": None}}))
     except ValidationError as error:
-        raise user_errors(error, layers, ModelSource)[0] from error
+        raise user_error(error.errors(include_url=False)[0], layers, ModelSource) from error
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from gspo_cli.algorithms import ALGORITHMS, NEEDED, AlgorithmSpec, LossInputs, L
 from gspo_cli.config import AlgoConfig, Recipe, flat, merge, nest
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import is_plugin, load_plugin, users_code
-from gspo_cli.recipe import Layer, check_params, contains, is_file, no_algorithm, unknown_keys, user_errors
+from gspo_cli.recipe import Layer, check_params, contains, is_file, no_algorithm, unknown_keys, user_error
 from gspo_cli.training.study.checks import check_combination, check_recipe_engine
 
 
@@ -129,13 +129,14 @@ def locate_error(
     error: ValidationError, recipe: Recipe, arm: str, model: type[Any], also: Sequence[str] = ()
 ) -> GspoError:
     """A validation error with the file and table it came from: the arm's table, or `[algo]`."""
-    loc = [str(part) for part in error.errors(include_url=False)[0]["loc"]]
+    problem = error.errors(include_url=False)[0]
+    loc = [str(part) for part in problem["loc"]]
     within = loc[1:] if loc[:1] == ["algo"] else loc
     layers = list(recipe._sources) or [Layer(f"arm {arm}", {})]
     given, prefix = [recipe._command_line, {"arms": recipe.arms}], tuple[str, ...](["algo"])
     for path, table in itertools.product((within[:1], within), reversed(given)):
         prefix = next((p for p in (("arms", arm), ("algo",)) if path and contains(table, (*p, *path))), prefix)
-    return user_errors(error, layers, model, prefix=prefix, also=also, skip=len(loc) - len(within))[0]
+    return user_error(problem, layers, model, prefix=prefix, also=also, skip=len(loc) - len(within))
 
 
 GENERAL = AlgoConfig.model_fields.keys()
