@@ -163,15 +163,6 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def moved(model: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """The trainer's model after an update."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn(p.shape, generator=generator) * 0.02 * p.std())
-    return model
-
-
 @contextmanager
 def serving(model: PreTrainedModel) -> Iterator[Server]:
     """A server of a copy of the model, in a thread."""

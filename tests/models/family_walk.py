@@ -12,6 +12,7 @@ import argparse
 import copy
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from gspo_cli.models.admission import Paths, admit
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.lora import add_lora
 from gspo_cli.models.packing import pack
+from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.rollout.builtin.sampler import sample
 from gspo_cli.types import Sampling
 
@@ -101,6 +103,13 @@ def build(kind: str, **changes: Any) -> PreTrainedModel:
     torch.manual_seed(0)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     return model
+
+
+def saved(model: PreTrainedModel, folder: Path) -> Path:
+    """The folder, with the model and a tokenizer in it."""
+    for part in (model, character_tokenizer()):
+        part.save_pretrained(folder)
+    return folder
 
 
 def walk(kind: str) -> Row:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,7 @@ import torch
 from family_walk import build, kinds, walk
 from program import Gspo
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedModel, masking_utils
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import AutoConfig, PreTrainedModel
 
 from gspo_cli.cli.doctor import _check_model
 from gspo_cli.errors import GspoError
@@ -60,22 +58,6 @@ def test_the_trial_leaves_the_model_as_it_was() -> None:
     assert [layer.self_attn.sliding_window for layer in model.model.layers] == windows
     assert len(model.model.layers) == 4 and before.keys() == model.state_dict().keys()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-def test_attention_is_installed_once_and_not_by_an_import() -> None:
-    """transformers looks for packed rows in positions; where we say how rows lie, it does not."""
-    attention.install_attention()
-    installed = masking_utils.find_packed_sequence_indices
-    attention.install_attention()
-    spec = importlib.util.find_spec(attention.__name__)
-    assert spec is not None and spec.loader is not None
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert masking_utils.find_packed_sequence_indices is installed
-    assert ALL_ATTENTION_FUNCTIONS[attention.ATTENTION] is attention.attention
-    positions = torch.tensor([[0, 1, 0, 1]])
-    assert installed(positions) is not None
-    with attention.packed_rows(False):
-        assert installed(positions) is None
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bert", torch.float32), ("xlm", torch.bfloat16)])
@@ -215,19 +197,6 @@ def test_half_precision_takes_the_paths_of_float32(kind: str) -> None:
 def test_a_fault_below_the_rounding_of_half_precision_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong_scale(monkeypatch, build("llama"))
     assert admit(build("llama").bfloat16(), "it").attention == "eager"
-
-
-def test_head_outputs_after_the_weight_count_in_a_score() -> None:
-    model = build("cohere2")
-    admit(model, "it")
-    ids_BT = torch.randint(3, 61, (2, 9), generator=torch.Generator().manual_seed(3))
-    mask_BT = torch.ones_like(ids_BT, dtype=torch.bool)
-    mask_BT[:, 0] = False
-    found = token_scores(model, ids_BT, mask_BT, 1.0).log_probs_BT[:, 1:]
-    model.set_attn_implementation("eager")
-    plain = model(input_ids=ids_BT, use_cache=False).logits.log_softmax(-1)[:, :-1].gather(-1, ids_BT[:, 1:, None])
-    torch.testing.assert_close(found, plain[..., 0], rtol=0, atol=1e-5)
-    assert model.config.logit_scale != 1
 
 
 def test_functional_dropout_stays_off_under_recompute() -> None:

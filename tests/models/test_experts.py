@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from expert_walk import experts_of
-from family_walk import build
+from family_walk import build, saved
 from program import Gspo
 from transformers import AutoModelForCausalLM
 
 from gspo_cli.errors import GspoError
 from gspo_cli.models.admission import admit
-from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.moe.routers import find_routing, is_mixture, replayable
 
 BUILDS = {
@@ -72,12 +71,6 @@ def test_experts_that_are_switched_off_do_not_count(kind: str, changes: dict[str
     assert is_mixture(model) == mixture and find_routing(model) is None
 
 
-def saved(kind: str, folder: Path, **changes: Any) -> Path:
-    build(kind, **changes).save_pretrained(folder)
-    character_tokenizer().save_pretrained(folder)
-    return folder
-
-
 PARITY = """
 from gspo_cli.types import Problem, Score
 
@@ -97,7 +90,7 @@ class Task:
 def test_a_study_of_granite_moe(
     gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay: str
 ) -> None:
-    folder = saved("granitemoe", tmp_path / "model", **GRANITE)
+    folder = saved(build("granitemoe", **GRANITE), tmp_path / "model")
     (tmp_path / f"parity_{replay}.py").write_text(PARITY)
     monkeypatch.chdir(tmp_path)
     done = gspo_here(
@@ -112,19 +105,11 @@ def test_a_study_of_granite_moe(
     assert values.get("replay/violations") == (None if replay == "none" else 0)
 
 
-def test_replay_that_a_model_cannot_have_writes_nothing(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    folder, out = saved("jamba", tmp_path / "model", **TINY | {"num_hidden_layers": 4}), tmp_path / "out"
-    done = gspo_here("train", smoke, "--model", folder, "--out", out, "--name", "x", "--set", "algo.replay=r3")
-    assert done.code == 2 and "JambaForCausalLM" in done.err and not (out / "x").exists()
-
-
-@pytest.mark.slow
-def test_a_mixture_without_known_routers_is_named_when_a_run_starts(
-    gspo_here: Gspo, smoke: Path, tmp_path: Path
-) -> None:
-    folder = saved("jamba", tmp_path / "model", **TINY | {"num_hidden_layers": 4})
-    done = gspo_here(
-        "train", smoke, "--model", folder, "--steps", "1", "--out", tmp_path / "out", "--name", "x", "--set",
-        "eval.bench=[]",
-    )  # fmt: skip
-    assert done.code == 0 and "the routers of JambaForCausalLM were not found" in done.err, done.err
+@pytest.mark.parametrize("replay", ["r3", pytest.param("none", marks=pytest.mark.slow)])
+def test_a_mixture_without_known_routers_is_named(gspo_here: Gspo, smoke: Path, tmp_path: Path, replay: str) -> None:
+    """Replay that it cannot have writes nothing."""
+    folder, out = saved(build("jamba", **TINY | {"num_hidden_layers": 4}), tmp_path / "model"), tmp_path / "out"
+    more = ("--steps", "1", "--set", "eval.bench=[]", "--set", f"algo.replay={replay}")
+    done = gspo_here("train", smoke, "--model", folder, "--out", out, "--name", "x", *more)
+    assert (done.code, (out / "x").exists()) == ((0, True) if replay == "none" else (2, False)), done.err
+    assert "the routers of JambaForCausalLM were not found" in done.err

@@ -20,7 +20,7 @@ from gspo_cli.models import compiled, fixed
 from gspo_cli.models.admission import admit, fixed_steps, paths_of, use_paths
 from gspo_cli.models.compiled import compiled_step
 from gspo_cli.models.device import prepare_torch
-from gspo_cli.models.fixed import FixedCache, FixedStep, decode, padded_length, padded_rows
+from gspo_cli.models.fixed import FixedCache, FixedStep, decode
 from gspo_cli.models.precision import compute_in, computing
 from gspo_cli.rollout.builtin import engine as builtin
 from gspo_cli.rollout.builtin.engine import TransformersEngine
@@ -73,11 +73,6 @@ def test_the_same_tokens_and_log_probs(kind: str, tiny_dense: PreTrainedModel, t
     assert_equal(model, step)
     assert len({rows for rows, _ in step.caches}) > 1 and {length for _, length in step.caches} >= {8, 16}
     assert fixed_steps(model).accepted and vars(model.config) == before  # attention and experts are as they were
-
-
-def test_sizes_are_few() -> None:
-    assert [padded_rows(n) for n in (1, 8, 9, 64, 65)] == [8, 8, 16, 64, 128]
-    assert [padded_length(n) for n in (1, 64, 65, 1024, 1025, 2049)] == [64, 64, 128, 1024, 2048, 3072]
 
 
 def test_a_window_that_is_not_heeded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from family_walk import saved
 from peft import LoraConfig, PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -21,7 +22,6 @@ from gspo_cli.models import lora as module
 from gspo_cli.models.load import load_policy, weights_hash
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.lora import adapters_off, add_lora
-from gspo_cli.models.tiny import character_tokenizer
 
 IDS_BT = torch.randint(3, 99, (4, 12), generator=torch.Generator().manual_seed(0))
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -63,9 +63,7 @@ def layers(model: PreTrainedModel) -> set[str]:
 @pytest.fixture
 def base(tiny_moe: PreTrainedModel, tmp_path: Path) -> Path:
     """The mixture of experts as a folder."""
-    tiny_moe.save_pretrained(tmp_path / "base")
-    character_tokenizer().save_pretrained(tmp_path / "base")
-    return tmp_path / "base"
+    return saved(tiny_moe, tmp_path / "base")
 
 
 @pytest.mark.parametrize("experts", [False, True])
@@ -170,9 +168,7 @@ def break_folder(folder: Path, how: str) -> None:
      ("kind", "IA3"), ("rank", "do not fit")],
 )  # fmt: skip
 def test_a_folder_that_is_not_whole(tiny_moe: PreTrainedModel, base: Path, tmp_path: Path, how: str, word: str) -> None:
-    model, folder = adapted(tiny_moe, Lora(rank=4), base), tmp_path / "adapters"
-    model.save_pretrained(folder)
-    character_tokenizer().save_pretrained(folder)
+    folder = saved(adapted(tiny_moe, Lora(rank=4), base), tmp_path / "adapters")
     break_folder(folder, how)
     with pytest.raises(GspoError, match=word):
         load_policy(ModelConfig(path=str(folder), device="cpu"), folder)
@@ -182,8 +178,7 @@ def test_a_folder_that_is_not_whole(tiny_moe: PreTrainedModel, base: Path, tmp_p
 def test_adapters_of_the_head_are_refused(base: Path, tmp_path: Path) -> None:
     plain = AutoModelForCausalLM.from_pretrained(base)
     plain.add_adapter(LoraConfig(r=2, target_modules=["lm_head"]))
-    plain.save_pretrained(tmp_path / "adapters")
-    character_tokenizer().save_pretrained(tmp_path / "adapters")
+    saved(plain, tmp_path / "adapters")
     with pytest.raises(GspoError, match="language-model head"):
         load_policy(ModelConfig(path=str(base), device="cpu"), tmp_path / "adapters")
 

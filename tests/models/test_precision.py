@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from family_walk import saved
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gspo_cli.config import ModelConfig, TinyModel
+from gspo_cli.config import ModelConfig
 from gspo_cli.models import log_probs
 from gspo_cli.models.device import determinism, prepare_torch
 from gspo_cli.models.load import load_policy
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.packing import pack
 from gspo_cli.models.precision import compute_dtype, compute_in, computing
-from gspo_cli.models.tiny import build_tiny
 from gspo_cli.models.trunk import enable_recompute
 from gspo_cli.rollout.builtin.engine import TransformersEngine
 from gspo_cli.types import Prompt, Sampling
@@ -131,8 +131,7 @@ def test_the_sampler_computes_in_bfloat16(tiny_dense: PreTrainedModel) -> None:
 
 def test_a_loaded_model_computes_as_its_configuration_says(tiny_dense: PreTrainedModel, tmp_path: Path) -> None:
     """Training, `gspo rollout` and `gspo eval` all load it so."""
-    build_tiny(TinyModel(kind="qwen3", hidden=16, layers=1), seed=1)[1].save_pretrained(tmp_path)
-    tiny_dense.save_pretrained(tmp_path)
+    saved(tiny_dense, tmp_path)
     for compute, found in ((None, torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         model, _ = load_policy(ModelConfig(path=str(tmp_path), device="cpu", compute=compute), tmp_path)
         assert compute_dtype(model) == found and model.dtype == torch.float32

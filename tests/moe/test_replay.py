@@ -162,12 +162,6 @@ POSITIONS = torch.tensor([0, 1, 2, 4, 5])
 RECORD = torch.arange(20, dtype=torch.uint8).view(2, 5, 2)
 
 
-def test_a_record_is_laid_out_as_the_pass_sees_it() -> None:
-    placed = place(RECORD, POSITIONS, 8, missing=99)
-    assert placed[:, POSITIONS].tolist() == RECORD.tolist()
-    assert (placed[:, [3, 6, 7]] == 99).all() and placed.dtype == torch.int64
-
-
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [

@@ -12,7 +12,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from gspo_cli.errors import GspoError
 from gspo_cli.moe.hooks import tapped
-from gspo_cli.moe.replay import before_last, take
 from gspo_cli.moe.routers import Routing, find_routing, gating_of, is_mixture, replayable
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
@@ -40,14 +39,6 @@ def test_capture_matches_the_router(tiny_moe: PreTrainedModel) -> None:
         assert torch.equal(tap.natural_LRK[layer], share.indices)
         torch.testing.assert_close(tap.gates_LRK[layer], share.values / share.values.sum(-1, keepdim=True))
         assert torch.equal(tap.logits_LRE[layer], layer_logits)
-
-
-def test_the_recorded_tokens_are_all_but_each_rows_last() -> None:
-    # rows of 4 and 3 tokens (prompts of 2 and 1); the last of each is never forwarded while sampling
-    mask = torch.tensor([[False, False, True, True], [False, True, True, False]])
-    assert before_last(mask).tolist() == [[True, True, True, False], [True, True, False, False]]
-    routes = torch.arange(8).view(1, 8, 1)
-    assert take(routes, before_last(mask).flatten().nonzero()[:, 0], torch.uint8).flatten().tolist() == [0, 1, 2, 4, 5]
 
 
 def test_capture_leaves_no_hooks(tiny_moe: PreTrainedModel) -> None:

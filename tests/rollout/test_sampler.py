@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.rollout.builtin.sampler import Drawn, draw, sample, uniforms
+from gspo_cli.rollout.builtin.sampler import Drawn, draw, sample, truncate, uniforms
 from gspo_cli.types import Sampling
 
 NEVER = math.inf
@@ -108,33 +108,26 @@ def test_stop_tokens_and_length_limit(tiny_moe: PreTrainedModel) -> None:
     assert responses(tiny_moe, stops=frozenset({first}))[0][0].token_ids == [first]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_frequencies_match_the_distribution(temperature: float) -> None:
+@pytest.mark.parametrize("sampling", [Sampling(1.0, 1), Sampling(0.6, 1), Sampling(0.6, 1, top_p=0.9)], ids=str)
+def test_frequencies_match_the_distribution(sampling: Sampling) -> None:
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
     uniform = torch.from_numpy(uniforms(np.arange(100_000, dtype="uint64"), 0, 1)[:, 0])
     rows = torch.zeros(100_000, dtype=torch.long)
-    token, log_prob = draw(logits[None].clone(), rows, uniform, Sampling(temperature, 1))
-    expected = torch.softmax(logits / temperature, 0).double()
-    counts = torch.bincount(token, minlength=5).numpy()
-    assert chisquare(counts, (expected / expected.sum() * 100_000).numpy()).pvalue > 1e-3
+    token, log_prob = draw(logits[None].clone(), rows, uniform, sampling)
+    expected = truncate(torch.log_softmax(logits[None] / sampling.temperature, -1), sampling)[0].double().exp()
+    counts, kept = torch.bincount(token, minlength=5), expected > 0
+    assert counts[~kept].sum() == 0 and bool(kept.all()) == (sampling.top_p == 1)
+    assert chisquare(counts[kept].numpy(), (expected[kept] / expected.sum() * 100_000).numpy()).pvalue > 1e-3
     torch.testing.assert_close(log_prob, expected.log()[token].float())
 
 
-def test_extreme_uniform_numbers_give_valid_tokens() -> None:
-    logits = torch.tensor([[-1e4, 3.0, -1e4]] * 2)
-    token, _ = draw(logits, torch.arange(2), torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), Sampling(1.0, 1))
-    assert token.tolist() == [1, 1]
-
-
-def test_a_small_vocabulary_draws_as_a_large_one() -> None:
-    """Tokens without any probability make it larger than one span, and change nothing."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(40, 99, generator=generator)
-    large = torch.cat([logits, torch.full((40, 200), -torch.inf)], -1)
-    rows, uniform = torch.arange(40).repeat(50), torch.rand(2000, dtype=torch.float64, generator=generator)
-    (small_token, small), (token, log_prob) = (draw(x, rows, uniform, Sampling(0.8, 1)) for x in (logits, large))
-    assert torch.equal(small_token, token)
-    torch.testing.assert_close(small, log_prob, atol=1e-6, rtol=0)
+@pytest.mark.parametrize(
+    ("logits", "top_k", "drawn"), [([-1e4, 3.0, -1e4], 0, [1, 1]), ([0.0, 3.0, 2.9, 0.1], 2, [1, 2])]
+)
+def test_extreme_uniform_numbers_give_valid_tokens(logits: list[float], top_k: int, drawn: list[int]) -> None:
+    edges = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    token, _ = draw(torch.tensor([logits] * 2), torch.arange(2), edges, Sampling(1.0, 1, top_k=top_k))
+    assert token.tolist() == drawn
 
 
 def test_uniforms_do_not_depend_on_the_block() -> None:

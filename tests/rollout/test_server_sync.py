@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from fake_vllm import FileSender, Server, moved, serving
+from fake_vllm import FileSender, Server, serving
 from transformers import PreTrainedModel
+from vllm_models import moved
 
 from gspo_cli.config import RolloutConfig, VllmConfig
 from gspo_cli.distributed import Ranks

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from fake_vllm import moved
 from transformers import PreTrainedModel
+from vllm_models import moved
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.load import weights_hash

@@ -2,14 +2,12 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
-from gspo_cli.rollout.builtin.sampler import draw, truncate, uniforms
+from gspo_cli.rollout.builtin.sampler import truncate
 from gspo_cli.types import Sampling
 
 LOGITS = st.lists(st.integers(-40, 40), min_size=2, max_size=12, unique=True)
@@ -81,23 +79,3 @@ def test_by_hand(sampling: Sampling, kept: list[int]) -> None:
     found = truncate(log_probs, sampling)[0]
     assert [i for i, lp in enumerate(found.tolist()) if lp > -math.inf] == kept
     assert found.exp().sum().item() == pytest.approx(1, abs=1e-6)
-
-
-def test_frequencies_match_the_truncated_distribution() -> None:
-    logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
-    sampling = Sampling(0.6, 1, top_p=0.9)
-    uniform = torch.from_numpy(uniforms(np.arange(100_000, dtype="uint64"), 0, 1)[:, 0])
-    token, log_prob = draw(logits[None], torch.zeros(100_000, dtype=torch.long), uniform, sampling)
-    expected = truncate(torch.log_softmax(logits[None] / 0.6, -1), sampling)[0].double().exp()
-    counts = torch.bincount(token, minlength=5)
-    assert counts[expected == 0].sum() == 0 and (expected == 0).any()
-    kept = expected > 0
-    assert chisquare(counts[kept].numpy(), (expected[kept] / expected.sum() * 100_000).numpy()).pvalue > 1e-3
-    torch.testing.assert_close(log_prob, expected.log()[token].float())
-
-
-def test_the_extremes_never_draw_a_dropped_token() -> None:
-    logits = torch.tensor([[0.0, 3.0, 2.9, 0.1]] * 2)
-    edges = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
-    token, _ = draw(logits, torch.arange(2), edges, Sampling(1.0, 1, top_k=2))
-    assert token.tolist() == [1, 2]

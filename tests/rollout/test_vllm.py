@@ -18,22 +18,20 @@ import pytest
 import torch
 from program import Gspo, strict_lines
 from transformers import PreTrainedModel
-from vllm_models import PYTHON, TOLERANCE, gaps, greedy, moved, saved
+from vllm_models import PROMPTS, PYTHON, SEEDS, TOLERANCE, gaps, greedy, moved, saved
 
 from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
 from gspo_cli.doctor import check_vllm, probe_environment
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.load import load_policy
-from gspo_cli.rollout.engine import SampleKey, generate_checked
+from gspo_cli.rollout.engine import generate_checked
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.vllm import host
 from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.rollout.vllm.host import HostRefused
-from gspo_cli.types import Prompt, Sampling
+from gspo_cli.types import Sampling
 
 pytestmark = pytest.mark.vllm
-PROMPTS = [Prompt(f"p{n}", tuple(range(10, 10 + n))) for n in (1, 7, 20)]
-SEEDS: dict[SampleKey, int] = {(p.problem_id, i): 1000 * len(p.token_ids) + i for p in PROMPTS for i in range(4)}
 SHAPES = {
     "moe": TinyModel(head_dim=32),
     "moe with untied head": TinyModel(head_dim=32, experts=4, top_k=1),

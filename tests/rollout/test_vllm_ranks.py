@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from program import GSPO, strict_lines
-from vllm_models import PYTHON, TOLERANCE, gaps, greedy, moved, saved
+from vllm_models import PROMPTS, PYTHON, SEEDS, TOLERANCE, gaps, greedy, moved, saved
 
 from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
 from gspo_cli.distributed import free_port
@@ -24,11 +24,9 @@ from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.vllm import transfer
 from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.rollout.vllm.host import PROGRAMS
-from gspo_cli.types import Prompt, Sampling
+from gspo_cli.types import Sampling
 
 pytestmark = pytest.mark.vllm
-PROMPTS = [Prompt(f"p{n}", tuple(range(10, 10 + n))) for n in (1, 7, 20)]
-SEEDS = {(p.problem_id, i): 1000 * len(p.token_ids) + i for p in PROMPTS for i in range(4)}
 SERVE = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--dtype", "float32",
          "--generation-config", "vllm", "--logprobs-mode", "processed_logprobs", "--enable-scale-out",
          "--enforce-eager", "--skip-tokenizer-init", "--weight-transfer-config", '{"backend": "file"}',

@@ -12,9 +12,12 @@ from gspo_cli.config import TinyModel
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.rollout.builtin.engine import TransformersEngine
+from gspo_cli.rollout.engine import SampleKey
 from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.types import Prompt, Sample, Sampling
 
+PROMPTS = [Prompt(f"p{n}", tuple(range(10, 10 + n))) for n in (1, 7, 20)]
+SEEDS: dict[SampleKey, int] = {(p.problem_id, i): 1000 * len(p.token_ids) + i for p in PROMPTS for i in range(4)}
 PYTHON = os.environ.get("GSPO_VLLM_PYTHON", "")
 TOLERANCE = 1e-4
 """Nats between two programs that add float32 numbers in different orders."""
