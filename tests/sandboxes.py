@@ -10,7 +10,7 @@ import pytest
 from gspo_cli.errors import GspoError
 from gspo_cli.sandbox.bubblewrap import Bubblewrap, nobody
 from gspo_cli.sandbox.choose import open_sandbox
-from gspo_cli.sandbox.contract import Limits, Sandbox
+from gspo_cli.sandbox.contract import Sandbox
 from gspo_cli.sandbox.machine import find_interpreter
 
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -34,4 +34,4 @@ def plain_user_sandbox() -> Sandbox:
     if os.geteuid() != 0 or not Path(SYSTEM_PYTHON).exists():
         pytest.skip("needs root, to become another user, and a Python that all users may read")
     own_sandbox().close()
-    return Bubblewrap(find_interpreter(SYSTEM_PYTHON), Limits(), nobody())
+    return Bubblewrap(find_interpreter(SYSTEM_PYTHON), nobody())

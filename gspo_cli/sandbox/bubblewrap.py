@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gspo_cli.sandbox.contract import Job, Limits, job_environment
+from gspo_cli.sandbox.contract import SCRATCH, Job, Sandbox, job_environment
 from gspo_cli.sandbox.machine import Interpreter
 from gspo_cli.sandbox.memory import seccomp_filter
-from gspo_cli.sandbox.process import Process, ProcessSet
+from gspo_cli.sandbox.process import Process
 
 FILTER = ""  # the descriptor of the filter of system calls, which has no path
 JOB, SITE = "/opt/job", "/opt/site"
@@ -60,16 +60,16 @@ def _others_reach(folder: Path) -> bool:
     return all(parent.stat().st_mode & 1 for parent in folder.parents) and folder.stat().st_mode & 5 == 5
 
 
-class Bubblewrap:
+class Bubblewrap(Sandbox):
     """A `Sandbox` of bubblewrap."""
 
     kind = "bwrap"
 
-    def __init__(self, interpreter: Interpreter, limits: Limits, user: User) -> None:
-        self.interpreter, self.limits, self.user = interpreter, limits, user
+    def __init__(self, interpreter: Interpreter, user: User) -> None:
+        super().__init__(interpreter)
+        self.user = user
         self.no_nested_userns = "--disable-userns" in _bwrap_output("--help")
         self.filter = seccomp_filter()
-        self._running = ProcessSet(limits.memory)
 
     def start(self, job: Job) -> Process:
         files = {f"{JOB}/{name}": content for name, content in job.files.items()} | {"/etc/passwd": PASSWD}
@@ -92,7 +92,7 @@ class Bubblewrap:
         nested = ["--disable-userns"] if self.no_nested_userns else []
         files = [part for path, fd in descriptors.items() if path for part in ("--ro-bind-data", str(fd), path)]
         calls = ["--seccomp", str(descriptors[FILTER])] if FILTER in descriptors else []
-        shared = self.limits.scratch // 8  # for locks and small arrays of `multiprocessing`
+        shared = SCRATCH // 8  # for locks and small arrays of `multiprocessing`
         masks = [part for name in MASKED for part in _mask(Path("/proc", name))]
         variables = [part for variable in job_environment(SITE).items() for part in ("--setenv", *variable)]
         return [
@@ -100,10 +100,10 @@ class Bubblewrap:
             "--cap-drop", "ALL", *_system_binds(),
             "--proc", "/proc", *masks, "--remount-ro", "/proc", "--dev", "/dev",
             "--size", str(shared), "--tmpfs", "/dev/shm",
-            "--size", str(self.limits.scratch - shared), "--tmpfs", "/tmp", "--chdir", "/tmp",
+            "--size", str(SCRATCH - shared), "--tmpfs", "/tmp", "--chdir", "/tmp",
             *self._python_binds(), *files, "--remount-ro", "/dev", "--remount-ro", "/", *calls,
             "--clearenv", *variables, "--",
-            *job.command(self.limits, self.interpreter, JOB),
+            *job.command(self.interpreter, JOB),
         ]  # fmt: skip
 
     def _python_binds(self) -> list[str]:
@@ -125,9 +125,6 @@ class Bubblewrap:
             "process_limit_by": self.user.limit,
             "syscall_filter": self.filter is not None,
         }
-
-    def close(self) -> None:
-        self._running.kill_all()
 
 
 def _system_binds() -> list[str]:

@@ -29,19 +29,15 @@ from pathlib import Path
 
 from gspo_cli.errors import GspoError
 from gspo_cli.sandbox.bubblewrap import Bubblewrap, find_user
-from gspo_cli.sandbox.contract import START_S, Job, Limits, Sandbox, job_environment
-from gspo_cli.sandbox.machine import Interpreter, find_interpreter
-from gspo_cli.sandbox.process import Process, ProcessSet
+from gspo_cli.sandbox.contract import START_S, Job, Sandbox, job_environment
+from gspo_cli.sandbox.machine import find_interpreter
+from gspo_cli.sandbox.process import Process
 
 
-class UnsafeLocal:
+class UnsafeLocal(Sandbox):
     """A `Sandbox` that isolates nothing."""
 
     kind = "unsafe-local"
-
-    def __init__(self, interpreter: Interpreter, limits: Limits) -> None:
-        self.interpreter, self.limits = interpreter, limits
-        self._running = ProcessSet(limits.memory)
 
     def start(self, job: Job) -> Process:
         folder = Path(tempfile.mkdtemp(prefix="gspo-job-"))
@@ -53,7 +49,7 @@ class UnsafeLocal:
             path.write_bytes(content)
         site = self.interpreter.numpy.parent if self.interpreter.numpy else folder
         popen = subprocess.Popen(
-            job.command(self.limits, self.interpreter, str(folder)),
+            job.command(self.interpreter, str(folder)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=job_environment(str(site)) | {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"},
             cwd=scratch, start_new_session=True,
@@ -62,9 +58,6 @@ class UnsafeLocal:
 
     def facts(self) -> dict[str, object]:
         return {"sandbox": self.kind, "process_limit": False, "nested_userns": True}
-
-    def close(self) -> None:
-        self._running.kill_all()
 
 
 NO_SANDBOX = "no sandbox for the programs to grade"
@@ -95,12 +88,12 @@ def open_sandbox(choice: SandboxChoice = ANY_SANDBOX) -> Sandbox:
     """
     if not sys.platform.startswith("linux"):
         raise GspoError("programs are graded on Linux only", f"this is {sys.platform}", "run it in a Linux container")
-    interpreter, limits = find_interpreter(choice.python), Limits()
+    interpreter = find_interpreter(choice.python)
     if choice.unsafe_local:
-        return UnsafeLocal(interpreter, limits)
+        return UnsafeLocal(interpreter)
     if shutil.which("bwrap") is None:
         raise GspoError(NO_SANDBOX, "bubblewrap is not installed", REMEDY)
-    sandbox = Bubblewrap(interpreter, limits, find_user((interpreter.prefix, *interpreter.libraries())))
+    sandbox = Bubblewrap(interpreter, find_user((interpreter.prefix, *interpreter.libraries())))
     if problem := probe(sandbox):
         sandbox.close()
         raise GspoError(NO_SANDBOX, f"bubblewrap: {problem}", REMEDY)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from gspo_cli.sandbox.machine import Interpreter
-from gspo_cli.sandbox.process import Process
+from gspo_cli.sandbox.process import Process, ProcessSet
 
 MIB = 1 << 20
 START_S = 20.0
 """Seconds that a sandbox may take until its program runs; only an overloaded machine comes near."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a program may use; per process unless noted otherwise."""
-
-    address_space: int = 2048 * MIB
-    memory: int = 2048 * MIB
-    """Of all processes of the program together."""
-    processes: int = 32
-    """Of the whole program, threads included."""
-    file_size: int = 64 * MIB
-    scratch: int = 64 * MIB
-    """All files of the whole program, wherever it may write."""
-    open_files: int = 64
+ADDRESS_SPACE = 2048 * MIB
+"""Of each process; so for open files, file size and CPU time."""
+MEMORY = 2048 * MIB
+"""Of all processes of a program together."""
+PROCESSES, OPEN_FILES, FILE_SIZE = 32, 64, 64 * MIB
+"""Processes of the whole program, threads included."""
+SCRATCH = 64 * MIB
+"""All files of the whole program, wherever it may write."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +40,15 @@ class Job:
     cpu_s: int = 20
     """CPU seconds after which the kernel ends the process: a backstop, the grader's clock comes first."""
 
-    def command(self, limits: Limits, interpreter: Interpreter, folder: str) -> list[str]:
+    def command(self, interpreter: Interpreter, folder: str) -> list[str]:
         """The command that runs inside the sandbox: set the limits of each process, then start the interpreter.
 
         The limits are set inside because outside the process limit counts every process of the user.
         """
         announce = ["/bin/sh", "-c", 'echo ready; exec "$@"', "sh"] if self.announce else []
         return [
-            "/usr/bin/prlimit", f"--as={limits.address_space}", f"--nproc={limits.processes}",
-            f"--fsize={limits.file_size}", f"--cpu={self.cpu_s}", f"--nofile={limits.open_files}", "--core=0", "--",
+            "/usr/bin/prlimit", f"--as={ADDRESS_SPACE}", f"--nproc={PROCESSES}",
+            f"--fsize={FILE_SIZE}", f"--cpu={self.cpu_s}", f"--nofile={OPEN_FILES}", "--core=0", "--",
             *announce, str(interpreter.executable), *self.flags, f"{folder}/{self.script}", *self.arguments,
         ]  # fmt: skip
 
@@ -63,21 +58,27 @@ def job_environment(site: str) -> dict[str, str]:
     return {"PATH": "/usr/bin", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": site}
 
 
-class Sandbox(Protocol):
+class Sandbox(ABC):
     """The seam between graders and isolation."""
 
     kind: str
     """`bwrap` or `unsafe-local`."""
-    interpreter: Interpreter
 
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+        self._running = ProcessSet(MEMORY)
+
+    @abstractmethod
     def start(self, job: Job) -> Process:
         """Start a program. Its output shows whether that worked.
 
         Errors: OSError when not even the sandbox's own program starts.
         """
 
+    @abstractmethod
     def facts(self) -> dict[str, object]:
         """What is enforced, for summaries: kind, versions, `process_limit`, `nested_userns`, ..."""
 
     def close(self) -> None:
         """Kill every program that still runs."""
+        self._running.kill_all()

@@ -20,7 +20,7 @@ from gspo_cli.rewards.code.official import grade_official
 from gspo_cli.rewards.code.script import grade_script
 from gspo_cli.sandbox.bubblewrap import Bubblewrap, User
 from gspo_cli.sandbox.choose import SandboxChoice, UnsafeLocal, open_sandbox, probe
-from gspo_cli.sandbox.contract import Job, Limits, Sandbox
+from gspo_cli.sandbox.contract import Job, Sandbox
 from gspo_cli.sandbox.machine import find_interpreter
 from gspo_cli.sandbox.memory import held_bytes
 from gspo_cli.sandbox.process import Process
@@ -178,7 +178,7 @@ def test_an_interpreter_that_does_not_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_probe_finds_what_an_unsafe_process_reaches() -> None:
-    problem = probe(UnsafeLocal(find_interpreter(), Limits()))
+    problem = probe(UnsafeLocal(find_interpreter()))
     assert problem is not None and "reaches" in problem and "network" in problem
 
 

@@ -16,7 +16,8 @@ import pytest
 from hoards import HONEST, MEMORY, STORAGE
 from sandboxes import own_sandbox, plain_user_sandbox
 
-from gspo_cli.sandbox.contract import Job, Limits, Sandbox
+from gspo_cli.sandbox import contract
+from gspo_cli.sandbox.contract import Job, Sandbox
 from gspo_cli.sandbox.memory import held_bytes, seccomp_filter
 from gspo_cli.sandbox.process import Finished
 
@@ -52,13 +53,13 @@ def run(sandbox: Sandbox, program: str) -> tuple[Finished, int]:
 def test_no_program_stores_more_than_its_share(sandbox: Sandbox, name: str) -> None:
     before = shutil.disk_usage("/dev/shm").used
     done, _ = run(sandbox, STORAGE[name])
-    assert int(done.stdout.split()[1]) <= Limits().scratch / MIB
+    assert int(done.stdout.split()[1]) <= contract.SCRATCH / MIB
     assert shutil.disk_usage("/dev/shm").used - before < 64 * MIB
 
 
 @pytest.mark.parametrize("name", MEMORY)
 def test_the_processes_together_hold_no_more_than_one_may(sandbox: Sandbox, name: str) -> None:
-    bound = Limits().memory + 768 * MIB  # what 12 processes touch between two looks; more on a machine that stalls
+    bound = contract.MEMORY + 768 * MIB  # what 12 processes touch between two looks; more on a machine that stalls
     done, most = run(sandbox, MEMORY[name])
     if most > bound:
         done, most = run(sandbox, MEMORY[name])

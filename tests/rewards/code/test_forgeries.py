@@ -28,7 +28,7 @@ from gspo_cli.rewards.code.outputs import NoTruth, read_value, same_value
 from gspo_cli.rewards.code.script import CheckedTests, grade_checked, grade_script
 from gspo_cli.rewards.verdict import ProgramVerdict
 from gspo_cli.sandbox.choose import UnsafeLocal
-from gspo_cli.sandbox.contract import Limits, Sandbox
+from gspo_cli.sandbox.contract import Sandbox
 from gspo_cli.sandbox.machine import find_interpreter
 from gspo_cli.sandbox.process import PipeClosed
 
@@ -169,7 +169,7 @@ ACTIONS: dict[str, str] = {
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[Sandbox]:
-    opened = UnsafeLocal(find_interpreter(), Limits())
+    opened = UnsafeLocal(find_interpreter())
     yield opened
     opened.close()
 
