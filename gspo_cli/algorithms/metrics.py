@@ -47,10 +47,7 @@ def ratio_metrics(
 
 def spread(values: Tensor, mask: Tensor | None = None) -> Spread:
     """Count, mean and squared deviations of the values, or of those in the mask, two-pass in float64."""
-    values = values.double()
-    if mask is None:
-        mean = values.sum() / max(values.numel(), 1)
-        return Spread(torch.full_like(mean, values.numel()), mean, (values - mean).square().sum())
+    values, mask = values.double(), torch.ones_like(values, dtype=torch.bool) if mask is None else mask
     count = mask.sum().double()
     mean = torch.where(mask, values, 0.0).sum() / count.clamp(min=1)
     return Spread(count, mean, torch.where(mask, (values - mean).square(), 0.0).sum())

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from gspo_cli.config import ColdStart, Recipe
@@ -159,13 +160,9 @@ def supervise(
 
 def pad_pairs(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
     """Token ids and response mask of rows of prompt and response, padded on the right: [B, T] each."""
-    width = max(len(p) + len(r) for p, r in pairs)
-    ids_BT, mask_BT = torch.zeros(len(pairs), width, dtype=torch.long), torch.zeros(len(pairs), width, dtype=torch.bool)
-    for i, (prompt, response) in enumerate(pairs):
-        end = len(prompt) + len(response)
-        ids_BT[i, :end] = torch.tensor(prompt + response)
-        mask_BT[i, len(prompt) : end] = True
-    return ids_BT, mask_BT
+    ids = [torch.tensor(prompt + response) for prompt, response in pairs]
+    masks = [torch.arange(len(prompt + response)) >= len(prompt) for prompt, response in pairs]
+    return pad_sequence(ids, batch_first=True), pad_sequence(masks, batch_first=True)
 
 
 def cache_key(recipe: Recipe) -> str:

@@ -138,7 +138,7 @@ SIGNAL = (
     ),
     Mutant(
         "E[x^2] - E[x]^2", RATIO_METRICS,
-        "(values - mean).square().sum())", "values.square().sum() - values.numel() * mean.square())",
+        "torch.where(mask, (values - mean).square(), 0.0).sum())", "values.square().sum() - count * mean.square())",
         f"{RATIOS}::test_a_spread_keeps_its_digits",
     ),
     Mutant(

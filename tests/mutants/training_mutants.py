@@ -56,7 +56,7 @@ TRAINING = (
     ),
     Mutant(
         "groups torn apart between mini-batches", "training/step/batches.py",
-        "[list(range(a, b)) for a, b in pairwise(bounds)]",
+        "[part.tolist() for part in torch.arange(len(groups)).tensor_split(parts)]",
         "[list(range(i, len(groups), parts)) for i in range(parts)]",
         f"{BATCHES}::test_split_keeps_groups_whole_and_even",
     ),

@@ -7,7 +7,7 @@ M = loss tokens
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -117,9 +117,7 @@ def make_mini_batches(
 
 def split(groups: tuple[Group, ...], parts: int) -> list[list[int]]:
     """Group indices of each mini-batch: whole groups in order, sizes differing by at most one."""
-    size, extra = divmod(len(groups), parts)
-    bounds = [i * size + min(i, extra) for i in range(parts + 1)]
-    return [list(range(a, b)) for a, b in pairwise(bounds)]
+    return [part.tolist() for part in torch.arange(len(groups)).tensor_split(parts)]
 
 
 def make_micro_batches(rows: list[Row], batching: Batching, device: torch.device) -> list[MicroBatch]:

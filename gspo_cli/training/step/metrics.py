@@ -95,7 +95,7 @@ def _divide(kind: Reduced, parts: list[float]) -> tuple[float | None, int | None
     """A metric's value and denominator."""
     if isinstance(kind, Mean | RootMean):
         numerator, denominator = parts
-        if not denominator:
+        if not 0 < denominator < math.inf:  # sums of weights are NaN or infinite where the update is
             return None, 0
         mean = numerator / denominator
         return (mean if isinstance(kind, Mean) else math.sqrt(mean)), int(denominator)

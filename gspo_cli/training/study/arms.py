@@ -6,7 +6,6 @@ in `[arms]`, `algo.KEY` of the command line, `arms.LABEL.KEY` of the command lin
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections import Counter
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, NEEDED, AlgorithmSpec, LossInputs, LossOutput
 from gspo_cli.config import AlgoConfig, Recipe, flat, merge, nest
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, nearest
 from gspo_cli.plugins import is_plugin, load_plugin, users_code
 from gspo_cli.recipe import Layer, check_params, contains, is_file, no_algorithm, unknown_keys, user_error
 from gspo_cli.training.study.checks import check_combination, check_recipe_engine
@@ -177,11 +176,12 @@ def check_command_line(recipe: Recipe, arms: dict[str, tuple[str, AlgorithmSpec]
     given, notes = recipe._command_line, list[str]()
     for label in given.get("arms", {}):
         if label not in arms:
-            near = difflib.get_close_matches(label, arms, n=1) if label not in ALGORITHMS else []
             raise GspoError(
                 f"{source_of(recipe, 'arms', label)}: no arm {label!r} trains",
                 f"the arms of this study are {', '.join(arms)}",
-                f"did you mean {near[0]!r}?" if near else f"name it with --algo, or --set arms.{label}.name=ALGORITHM",
+                nearest(
+                    label, [] if label in ALGORITHMS else arms, f"use --algo, or --set arms.{label}.name=ALGORITHM"
+                ),
             )
     for key, value in flat(given.get("algo", {})).items():
         takers = [arm for arm, (name, algorithm) in arms.items()
@@ -230,16 +230,14 @@ def unknown_key(recipe: Recipe, key: str, arms: dict[str, tuple[str, AlgorithmSp
     while any(known[: depth + 1] == path[: depth + 1] for known in paths):
         depth += 1
     siblings = list(dict.fromkeys(known[depth] for known in paths if known[:depth] == path[:depth] and known[depth:]))
-    full, near = ".".join(path[: depth + 1]), difflib.get_close_matches(path[depth], siblings, n=1)
+    full = ".".join(path[: depth + 1])
     owners = [name for name, algorithm in ALGORITHMS.items() if has_key(algorithm, full, {})]
     return GspoError(
         f"{source_of(recipe, 'algo', *path)}: unknown key 'algo.{full}'",
         f"[{'.'.join(['algo', *path[:depth]])}] of {', '.join(arms)} has the keys {', '.join(siblings)}",
         f"it is a key of {', '.join(owners)}: add such an arm, or remove it"
         if owners
-        else f"did you mean {near[0]!r}?"
-        if near
-        else "remove it, or see `gspo recipes show quickstart`",
+        else nearest(path[depth], siblings, "remove it, or see `gspo recipes show quickstart`"),
     )
 
 
