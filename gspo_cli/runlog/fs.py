@@ -126,10 +126,11 @@ def refuse_link(path: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Errors: GspoError (exit code 6) if a run folder is or contains a symbolic link, or anything without an end."""
+    """Errors: GspoError (exit code 6) if a run folder is or contains a symbolic link, or anything without an end. In
+    its checkpoints, the latter only makes the one that holds it unusable."""
     for path in (folder, *folder.rglob("*")):
         refuse_link(path)
-        if not (path.is_file() or path.is_dir()):
+        if not (path.is_file() or path.is_dir() or folder / "checkpoints" in path.parents):
             message, why = f"{path} is no ordinary file", "a pipe or device would be waited for, or has no end"
             raise GspoError(message, why, "remove it, or restore it from a copy", ExitCode.STORAGE)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -177,14 +179,33 @@ def test_events_that_are_no_text_do_not_end_a_resume(whole: Path, start: Path, r
     assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["checkpoints/step-000002/MANIFEST.json", "metrics.jsonl"])
-def test_a_pipe_is_not_waited_for(whole: Path, start: Path, ram: Path, name: str) -> None:
+def test_a_pipe_is_not_waited_for(whole: Path, start: Path, ram: Path) -> None:
     run = Path(shutil.copytree(whole, ram / "study" / whole.name))
-    (run / name).unlink()
-    os.mkfifo(run / name)
-    with pytest.raises(GspoError, match=Path(name).name) as caught:
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    with pytest.raises(GspoError, match=r"metrics\.jsonl") as caught:
         training.resume(run, lambda _: start, {}, [], [], lambda _: None)
     assert caught.value.code == 6
+
+
+def socket_at(path: Path) -> None:
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as server:  # a socket's path may not be long
+        server.bind(path.name)
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir, socket_at])
+@pytest.mark.parametrize("name", ["MANIFEST.json", "state.json"])
+def test_a_checkpoint_with_what_is_no_file_is_not_the_end_of_the_run(
+    whole: Path, start: Path, ram: Path, name: str, put: Callable[[Path], object]
+) -> None:
+    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+    path = run / "checkpoints" / "step-000002" / name
+    path.unlink()
+    put(path)
+    training.resume(run, lambda _: start, {}, [], [], lambda _: None)
+    (event,) = toy.events(run, "checkpoint_rejected")
+    assert event["checkpoint"] == "step-000002" and name in event["reason"]
+    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
 def test_one_checkpoint_alone_cannot_be_asked_for() -> None:

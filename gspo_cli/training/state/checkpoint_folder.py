@@ -66,6 +66,7 @@ def verify(folder: Path) -> Manifest:
     if folder.is_symlink() or not folder.is_dir():
         raise Damaged("it is not a folder")
     try:
+        fs.require_regular(folder / MANIFEST)
         text = (folder / MANIFEST).read_bytes().decode()
         recorded = parse_object(text)
     except (OSError, ValueError) as error:
