@@ -124,6 +124,8 @@ def _broken_link(log: Path, heads: list[bytes]) -> str | None:
             if link is None:
                 return f"line {number} has another form than the lines that runs write"
             before, seq = seq, int(link[2])
+            if seq > 0 and number == 1:
+                return f"it begins with line {seq + 1}"
             is_gap = may_have_gaps and seq > before + 1
             if head and not is_gap and (seq != before + 1 or link[1] != head):
                 return f"line {number} does not carry the hash of the line before it"

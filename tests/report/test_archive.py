@@ -92,6 +92,31 @@ def test_the_last_line_is_the_one_that_the_run_ended_with(tmp_path: Path) -> Non
         assert "its last line" in refused.value.why
 
 
+def test_a_log_without_its_first_line_is_refused(tmp_path: Path) -> None:
+    study = cube(tmp_path / "a" / "demo", seeds=1)
+    log = study / "gspo-s0" / "metrics.jsonl"
+    log.write_bytes(log.read_bytes().partition(b"\n")[2])
+    files = [path for path in study.glob("*-s0/*") if path.name in RUN_FILES]
+    content = [(str(path.relative_to(study.parent)), path.read_bytes()) for path in files]
+    (tmp_path / "cut").mkdir()
+    assert "begins with line 2" in refused(packed(tmp_path / "cut" / "x.tar.xz", content)).why
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("run.json", b"[]"), ("config.json", b"{}"), ("events.jsonl", b"\xff{{{\n"), ("metrics.jsonl", b'{"a": NaN}\n'),
+     ("perf.jsonl", b"1\n")],
+)  # fmt: skip
+def test_a_study_that_is_damaged_leaves_nothing(tmp_path: Path, name: str, content: bytes) -> None:
+    study = cube(tmp_path / "a" / "demo", seeds=1)
+    (study / "gspo-s0" / name).write_bytes(content)
+    files = [path for path in study.glob("*-s0/*") if path.name in RUN_FILES]
+    archive = packed(tmp_path / "x.tar.xz", [(str(p.relative_to(study.parent)), p.read_bytes()) for p in files])
+    done = run(report.app, "compare", archive, "--out", tmp_path / "out")
+    assert done.exit_code == 6 and name in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_nothing_is_written_over_another_study(tmp_path: Path) -> None:
     study = cube(tmp_path / "demo", seeds=1)
     archive = tmp_path / "x.tar.xz"

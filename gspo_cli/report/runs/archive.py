@@ -10,10 +10,12 @@ import json
 import lzma
 import re
 import tarfile
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.report.runs.reader import LogReader
 from gspo_cli.runlog.checksums import ORIGIN, refuse_damaged, sha256_of
 from gspo_cli.runlog.folder import read_study_file
 from gspo_cli.runlog.fs import remove_tree, rename, write_atomic, write_text
@@ -80,11 +82,12 @@ def write_archive(study: Path, target: Path, updates: bool = True) -> int:
     return target.stat().st_size
 
 
-def unpack(archive: Path, root: Path) -> Path:
-    """The folder of an archive's study under `root`; unpacked unless it is there already.
+def unpack(archive: Path, root: Path, check: Callable[[Path], object] = lambda _: None) -> Path:
+    """The folder of an archive's study under `root`; unpacked unless it is there already. What `check`, which is given
+    the study before it has its place, refuses leaves nothing behind.
 
     Errors: GspoError for a file that is no archive of a study (exit code STORAGE), and where another study has its
-    place.
+    place; those of `check`.
     """
     sha256 = sha256_of(archive)
     temporary, was_there = root / f".tmp-{sha256[:16]}", root.exists()
@@ -93,7 +96,7 @@ def unpack(archive: Path, root: Path) -> Path:
     if temporary.is_dir():  # of an attempt that was killed
         remove_tree(temporary)
     try:
-        study = _unpack(archive, sha256, temporary, root)
+        study = _unpack(archive, sha256, temporary, root, check)
     except (lzma.LZMAError, tarfile.TarError, EOFError, ValueError) as error:
         raise GspoError(
             f"{archive} is no archive of a study", str(error), "make one with `gspo runs export --to archive`",
@@ -139,7 +142,7 @@ class _Unpacked(io.RawIOBase):
             raise ValueError("it goes on after its last file")
 
 
-def _unpack(archive: Path, sha256: str, temporary: Path, root: Path) -> Path:
+def _unpack(archive: Path, sha256: str, temporary: Path, root: Path, check: Callable[[Path], object]) -> Path:
     """Unpacks into the temporary folder, then renames it. Errors: of the readers, and ValueError for a bad member."""
     study, room = None, min(MOST_BYTES, max(FEW_BYTES, MOST_TIMES * archive.stat().st_size))
     with archive.open("rb") as packed, tarfile.open(fileobj=(stream := _Unpacked(packed)), mode="r|") as tar:
@@ -167,8 +170,21 @@ def _unpack(archive: Path, sha256: str, temporary: Path, root: Path) -> Path:
     if (temporary / study.name / "study.json").is_file():
         read_study_file(temporary / study.name)
     write_text(temporary / study.name / ORIGIN, json.dumps({"file": archive.name, "sha256": sha256}) + "\n")
+    _check_content(temporary / study.name)
+    check(temporary / study.name)
     rename(temporary / study.name, study)
     return study
+
+
+def _check_content(study: Path) -> None:
+    """Errors: GspoError (exit code STORAGE) for a file that holds no strict JSON, or a log that was changed."""
+    for path in sorted(study.rglob("*.json")):
+        read_object(path)
+    for path in sorted(study.rglob("*.jsonl")):
+        reader = LogReader(path)
+        for block in reader.blocks():
+            reader.parse(block)
+        reader.refuse_damaged()
 
 
 def _is_there(study: Path, sha256: str, archive: Path) -> bool:

@@ -57,7 +57,7 @@ def find_study(name: str | None, root: Path) -> Study:
         if folder.is_dir():
             return read_study(folder)
         if folder.is_file() and folder.name.endswith(SUFFIX):
-            return read_study(unpack(folder, root))
+            return read_study(unpack(folder, root, read_study))
     near = difflib.get_close_matches(name, [p.name for p in root.glob("*") if p.is_dir()], n=1)
     raise GspoError(
         f"no study {name!r}",
