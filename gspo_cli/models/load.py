@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,14 @@ from gspo_cli.errors import GspoError
 from gspo_cli.hub import prepare_hub
 from gspo_cli.models.admission import Paths, admit, paths_of, use_paths
 from gspo_cli.models.device import pick_device
-from gspo_cli.models.files import MAX_TOKEN_ID, check_model_folder, check_source, check_vocabulary, loading
+from gspo_cli.models.files import (
+    MAX_TOKEN_ID,
+    check_model_folder,
+    check_source,
+    check_vocabulary,
+    loading,
+    not_floating,
+)
 from gspo_cli.models.lora import adapt, adapter_base, attach, is_adapter
 from gspo_cli.models.precision import compute_dtype, compute_in
 from gspo_cli.models.remote_code import code_arguments
@@ -26,6 +36,12 @@ from gspo_cli.models.trunk import ValueModel, trunk_of
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
+
+REPORTED: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+"""Report how files and model differ, instead of an error."""
+SAVED_TABLES = re.compile(r"(inv_freq|masked_bias|causal_mask|attn\.bias|attention\.bias)$")
+MOST_BUFFERS = 1 << 31
+"""Bytes of tables that a model computes for itself, such as masks and rotary angles."""
 
 
 def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -44,11 +60,13 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
     tokenizer = load_tokenizer(source, config.revision, local)
     with loading(f"the model {source}", source):
         # every architecture has eager attention, while admission chooses the one that is used
-        model, report = AutoModelForCausalLM.from_pretrained(
-            source, revision=config.revision, dtype=getattr(torch, config.dtype), use_safetensors=True,
-            attn_implementation="eager", output_loading_info=True, **code_arguments(source),
+        from_files = partial(
+            AutoModelForCausalLM.from_pretrained, source, revision=config.revision, dtype=getattr(torch, config.dtype),
+            use_safetensors=True, attn_implementation="eager", **code_arguments(source),
         )  # fmt: skip
-    require_all_weights(source, report)
+        with torch.device("meta"):  # a configuration can ask for any amount of memory
+            require_same_weights(source, *from_files(device_map="meta", **REPORTED))
+        model = from_files()
     require_finite_weights(source, model)
     stop_ids(model, tokenizer)
     keep_weights(model)
@@ -66,15 +84,64 @@ def keep_weights(model: PreTrainedModel) -> None:
         model.config.rescale_every = 0
 
 
-def require_all_weights(source: str, report: dict[str, Any]) -> None:
-    """Errors: GspoError for weights missing from the files, which transformers would initialise at random."""
-    missing = sorted(report["missing_keys"]) + sorted(str(key[0]) for key in report["mismatched_keys"])
-    if missing:
+def require_same_weights(source: str, model: PreTrainedModel, report: dict[str, Any]) -> None:
+    """Errors: GspoError where the files hold other weights than the model, which has no memory yet, would get by its
+    config.json: transformers would initialise what is missing at random, leave out what is left over, and take whole
+    numbers for weights."""
+    shapes = [f"{name}: {[*found]} instead of {[*wanted]}" for name, found, wanted in report["mismatched_keys"]]
+    for found, message, why in (
+        (shapes, f"cannot load the model {source}", "its weights have other shapes than its config.json says:"),
+        (report["missing_keys"], f"weights of the model {source} are not in its files", "random values would replace"),
+        (
+            surplus(model, report["unexpected_keys"]),
+            f"the files of {source} hold more than the model",
+            "it would leave out",
+        ),
+        (
+            whole_numbers(source, model),
+            f"weights of the model {source} are no floating-point numbers",
+            "the files have others for",
+        ),
+    ):
+        if names := sorted(found):
+            raise GspoError(
+                message, f"{why} {', '.join(names[:3])}{', ...' if names[3:] else ''}",
+                "take config.json and the weights from the same model, as save_pretrained wrote them",
+            )  # fmt: skip
+    if (size := sum(buffer.nbytes for buffer in model.buffers())) > MOST_BUFFERS:
         raise GspoError(
-            f"{len(missing)} weights of the model {source} are not in its files",
-            f"{', '.join(missing[:3])}{', ...' if missing[3:] else ''} would start with random values",
-            "save the model again with save_pretrained, using the class that its configuration names",
-        )
+            f"cannot load the model {source}", f"by its config.json, masks and the like would take {size:.2g} bytes",
+            "copy or download config.json again",
+        )  # fmt: skip
+
+
+def surplus(model: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
+    """Of the files' weights that the model has not: those of its layers, be it of one too many, and of its other parts.
+
+    Towers for images, extra heads and the like are no part of a language model, nor are tables that older versions
+    of transformers saved."""
+    kept = set(model.state_dict())
+    lists = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, torch.nn.ModuleList))
+    parts, tables = {name.rpartition(".")[0] for name in kept}, dict(model.named_buffers())
+
+    def is_own(name: str) -> bool:
+        is_table = name in tables or SAVED_TABLES.search(name)
+        return not is_table and (name.startswith(lists) or name.rpartition(".")[0] in parts)
+
+    return [key for key in unexpected if is_own(key) or is_own(f"{model.base_model_prefix}.{key}")]
+
+
+def whole_numbers(source: str, model: PreTrainedModel) -> set[str]:
+    """The model's floating-point weights for which its folder has other numbers, unless it is quantized."""
+    shapes = not_floating(Path(source)) if getattr(model, "hf_quantizer", None) is None else {}
+    if not shapes:
+        return set()
+    tensors = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    _, report = type(model).from_pretrained(
+        None, config=model.config, state_dict=tensors, device_map="meta", **REPORTED
+    )
+    floating = {name for name, weight in model.state_dict().items() if weight.is_floating_point()}
+    return floating - set(report["missing_keys"])
 
 
 def require_finite_weights(source: str, model: PreTrainedModel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,12 @@ def test_rwkv_keeps_its_weights(tmp_path: Path) -> None:
         model = save_and_load(model, tmp_path / folder)
         # its norms' epsilon weighs more where hidden states are divided: 1.5e-4
         torch.testing.assert_close(model(input_ids=IDS_BT).logits.log_softmax(-1), plain, rtol=0, atol=1e-3)
+
+
+def test_tables_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
+    config = save(build("gptj", vocab_size=98), tmp_path)
+    known = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(known | {"n_positions": 1 << 36}))
+    with pytest.raises(GspoError) as refused:
+        load_policy(config, tmp_path)
+    assert "masks and the like" in refused.value.why

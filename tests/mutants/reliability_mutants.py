@@ -171,7 +171,8 @@ RELIABILITY = (
         "(found := code_revision(Path(source))) == 0", f"{CODE}::test_what_was_read_is_run_and_recorded",
     ),
     Mutant(
-        "missing weights invented", "models/load.py", "    require_all_weights(source, report)\n", "",
+        "missing weights invented", "models/load.py",
+        'require_same_weights(source, *from_files(device_map="meta", **REPORTED))', "pass",
         "reliability/test_untrusted.py::test_a_weight_that_is_not_in_the_files_is_not_invented",
     ),
     Mutant(

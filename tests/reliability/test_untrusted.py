@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -80,6 +83,62 @@ def test_a_weight_that_is_not_in_the_files_is_not_invented(start: Path, tmp_path
     with pytest.raises(GspoError, match=r"not in its files|cannot load") as caught:
         load_policy(ModelConfig(path=str(folder)), folder)
     assert caught.value.code is ExitCode.USER_ERROR
+
+
+Tensors = dict[str, torch.Tensor]
+Q = "model.layers.0.self_attn.q_proj"
+
+
+def another_layer(weights: Tensors) -> Tensors:
+    return {n.replace(".0.", ".1."): w.clone() for n, w in weights.items() if ".layers.0." in n}
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "why"),
+    [
+        ({}, another_layer, "model.layers.1."),
+        ({}, lambda _: {f"{Q}.bias": torch.ones(64)}, f"{Q}.bias"),
+        ({}, lambda w: {f"{Q}.weight": w[f"{Q}.weight"].int()}, f"{Q}.weight"),
+        ({}, lambda w: {"model.norm.weight": w["model.norm.weight"].bool()}, "model.norm.weight"),
+        ({"tie_word_embeddings": False}, dict, "lm_head.weight"),
+        ({"num_local_experts": 7}, dict, "model.layers.0.mlp.experts"),
+        ({"max_position_embeddings": 0}, dict, "max_position_embeddings = 0"),
+        ({"max_position_embeddings": 1 << 60}, dict, "max_position_embeddings = 1.15e+18"),
+    ],
+    ids=["layer", "bias", "whole numbers", "truth values", "head", "experts", "no positions", "positions"],
+)
+def test_weights_that_are_not_the_models_are_refused(
+    start: Path, tmp_path: Path, config: dict[str, Any], more: Callable[[Tensors], Tensors], why: str
+) -> None:
+    folder = Path(shutil.copytree(start, tmp_path / "model"))
+    known = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(known | config))
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | more(weights), folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(GspoError) as caught:
+        load_policy(ModelConfig(path=str(folder)), folder)
+    assert caught.value.code is ExitCode.USER_ERROR and why in caught.value.why
+
+
+def test_what_no_model_needs_may_be_in_its_files(start: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(start, tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    attention = "model.layers.0.self_attn"
+    weights |= {"lm_head.weight": weights["model.embed_tokens.weight"].clone(), "v_head.summary.weight": torch.ones(3)}
+    weights |= {f"{attention}.rotary_emb.inv_freq": torch.ones(8), f"{attention}.masked_bias": torch.tensor(-1e4)}
+    weights |= {"vision_tower.layers.9.weight": torch.ones(3), "position_ids": torch.arange(9)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    load_policy(ModelConfig(path=str(folder)), folder)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "llama", "gpt_neo"])
+def test_a_configuration_alone_takes_no_memory(start: Path, tmp_path: Path, kind: str) -> None:
+    folder = Path(shutil.copytree(start, tmp_path / "model"))
+    (folder / "config.json").write_text(json.dumps({"model_type": kind, "max_position_embeddings": 1 << 20}))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(GspoError, match=r"cannot load the model|not in its files"):
+        load_policy(ModelConfig(path=str(folder)), folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (1 << 19)  # KiB
 
 
 @pytest.mark.parametrize(
