@@ -371,18 +371,13 @@ class Recipe(Table):
         return self.rollout.routes or self.algo.replay == "r3"
 
     @model_validator(mode="after")
-    def _rows_fit(self) -> Self:
-        needed = self.task.longest_working if self.task.terms else 0
+    def _fits(self) -> Self:
+        prompts, needed = self.rollout.prompts, self.task.longest_working if self.task.terms else 0
         if needed > self.rollout.max_new_tokens:
             raise ValueError(
                 f"the longest rows of task.terms take up to {needed} tokens to work out, and rollout.max_new_tokens = "
                 f"{self.rollout.max_new_tokens} would cut such answers; set it to {needed}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _minibatches_fit(self) -> Self:
-        prompts = self.rollout.prompts
         if self.minibatches > prompts:
             raise ValueError(
                 f"minibatches = {self.minibatches} is more than rollout.prompts = {prompts}; a mini-batch holds whole "

@@ -82,6 +82,7 @@ class TaskConfig(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         titles = [reward.title for reward in self.rewards]
+        fewest, most = self.terms or (3, 5)
         for broken, what in (
             (self.reward is not None and bool(self.rewards), "give either reward or rewards"),
             (len(set(titles)) < len(titles), "two rewards have the same name in logs; give one of them a label"),
@@ -92,22 +93,14 @@ class TaskConfig(Table):
             (bool({"messages", "conversation", "tokenize", "add_generation_prompt", "return_dict"}
                   & self.chat_template_kwargs.keys()),
              "chat_template_kwargs holds variables of the template, not arguments of the tokenizer"),
+            (self.terms is not None and self.name != "arithmetic",
+             f"terms is the row length of task arithmetic, and the task is {self.name}"),
+            (not 2 <= fewest <= most or most < 5,
+             f"terms = [{fewest}, {most}]: fewest and most digits of a row, the fewest at least 2, the most at least 5 "
+             "(there are too few shorter rows)"),
         ):  # fmt: skip
             if broken:
                 raise ValueError(what)
-        return self
-
-    @model_validator(mode="after")
-    def _terms_of_arithmetic(self) -> Self:
-        if self.terms is None:
-            return self
-        if self.name != "arithmetic":
-            raise ValueError(f"terms is the row length of task arithmetic, and the task is {self.name}")
-        if not 2 <= self.terms[0] <= self.terms[1] or self.terms[1] < 5:
-            raise ValueError(
-                f"terms = [{self.terms[0]}, {self.terms[1]}]: fewest and most digits of a row, the fewest at least 2, "
-                "the most at least 5 (there are too few shorter rows)"
-            )
         return self
 
     @property

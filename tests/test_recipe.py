@@ -198,7 +198,7 @@ def test_no_number_is_infinite_or_nan(write: Any, key: str, value: str) -> None:
         (MINIMAL + "[report.tuning.x]\ntrials = 1\nsead = [1]\n", "report.tuning.x.sead", "[report.tuning.x]", "seeds"),
         (MINIMAL + "[[task.rewards]]\nname = 'task'\nwait = 1\n", "task.rewards.0.wait", "[task.rewards.0]", "weight"),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_key_names_file_key_table_and_the_nearest(
     write: Any, text: str, key: str, known: str, near: str
 ) -> None:

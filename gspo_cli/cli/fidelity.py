@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -11,6 +11,7 @@ from gspo_cli.cli import console, options
 from gspo_cli.cli.options import FigureWidth, Format, Json, Model, RecipeArgument, Set, TrustCode, parse_seeds
 from gspo_cli.errors import GspoError
 
+Number = TypeVar("Number", int, float)
 Arms = Annotated[
     str,
     typer.Option(
@@ -73,11 +74,11 @@ def fidelity(
     images = requested_images(format_, paper)
     request = Request(
         arms=tuple(dict.fromkeys(algo.split(","))),
-        clips=tuple(numbers("--clip", clip)) if clip else (),
+        clips=tuple(numbers("--clip", clip, float)) if clip else (),
         updater=updater or loaded.report.baseline,
         seeds=tuple(parse_seeds(None, seeds, 0)),
         plan=Plan(
-            tuple(map(whole, numbers("--updates", updates))), tuple(numbers("--noise", noise)), batches, reference
+            tuple(numbers("--updates", updates, int)), tuple(numbers("--noise", noise, float)), batches, reference
         ),
     )
     measured = list(dict.fromkeys([*names(request), request.updater]))
@@ -101,16 +102,10 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         console.out.print(path)
 
 
-def numbers(option: str, text: str) -> list[float]:
+def numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
     """The numbers of a comma-separated list. Errors: GspoError for anything else."""
     try:
-        return [float(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError as error:
-        raise GspoError(f"{option} {text}", "it is not a list of numbers", f"e.g. {option} 0,1,4") from error
-
-
-def whole(value: float) -> int:
-    """A number of updates. Errors: GspoError for one that is not whole."""
-    if value != int(value):
-        raise GspoError(f"--updates {value:g}", "an optimizer step is made or not", "--updates 0,1,4")
-    return int(value)
+        whole = "whole " if kind is int else ""
+        raise GspoError(f"{option} {text}", f"it is not a list of {whole}numbers", f"e.g. {option} 0,1,4") from error

@@ -100,9 +100,10 @@ def slip_in(arguments: list[str]) -> GspoError | None:
     for name in twice:
         if name in ONCE and name in options and not options[name].multiple:
             return GspoError(
-                f"{name} is given twice", "it takes one value, and only the last would count",
+                f"{name} is given twice",
+                "it takes one value, and only the last would count",
                 f"give {name} once" + (", e.g. --algo grpo,gspo" if name == "--algo" else ""),
-            )  # fmt: skip
+            )
     for word, meant in dashed.items():
         if meant.partition("=")[0] in options:
             return GspoError(f"no option {word!r}", "an option's name begins with two hyphens", f"write {meant}")

@@ -125,10 +125,8 @@ MOST_SEEDS = 10_000
 
 def check_seed(seed: int) -> int:
     """The seed. Errors: GspoError for a negative one, or for one that tables cannot hold."""
-    if seed < 0:
-        raise GspoError(f"seed {seed} is negative", "a seed is part of a folder's name and of hashes", "0 or more")
-    if seed > LARGEST_SEED:
-        raise GspoError(f"seed {seed} is too large", "tables hold whole numbers of 64 bits", f"at most {LARGEST_SEED}")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise GspoError(f"seed {seed} is out of range", "a seed is a whole number of 63 bits", f"0 to {LARGEST_SEED}")
     return seed
 
 

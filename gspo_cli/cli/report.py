@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from gspo_cli.cli import console, options
 from gspo_cli.cli.options import FigureWidth, Format, Json, Results, Study, parse_seeds
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, nearest
 
 if TYPE_CHECKING:
     from gspo_cli.report.compare.result import Found
@@ -180,12 +179,13 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A metric or an algorithm.", show_default="all metrics",
+            help="A metric or an algorithm.",
+            show_default="all metrics",
             autocompletion=options.complete_metric_or_algorithm,
         ),
     ] = None,
     json_: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Explain a logged metric, or what an algorithm computes, with its source and published defaults.
 
     Examples:
@@ -239,11 +239,10 @@ def _algorithm_entry(name: str) -> dict[str, Any]:
     from gspo_cli.runlog.schema import METRICS
 
     if name not in ALGORITHMS:
-        near = difflib.get_close_matches(name, [*ALGORITHMS, *METRICS], n=1, cutoff=0.5)
         raise GspoError(
             f"no metric or algorithm {name!r}",
             f"the algorithms are {', '.join(ALGORITHMS)}",
-            f"did you mean {near[0]!r}?" if near else "`gspo report explain` lists all metrics",
+            nearest(name, [*ALGORITHMS, *METRICS], "`gspo report explain` lists all metrics"),
         )
     algorithm = ALGORITHMS[name]
     loss_doc = cleandoc(algorithm.loss.__doc__ or "")

@@ -86,7 +86,7 @@ SETTINGS = [
     (["task.name=gsm8k", "task.path=folder"], "folder"),
     (["task.deadline_s=0"], "task.deadline_s"),
     (["cold_start.path=rows.jsonl"], "prompt"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("settings", "word"), SETTINGS, ids=str)
@@ -140,7 +140,7 @@ COMMANDS = [
     ("recipes new folder", "folder"),
     ("eval grade absent.jsonl --grader math", "absent.jsonl"),
     ("eval benchmarks folder", "folder"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("command", "word"), COMMANDS, ids=str)

@@ -43,7 +43,7 @@ def train_halving(request: StudyRequest, ranks: Ranks) -> None:
             "--halving needs --grid, without --tuned, --sweep and --steps",
             "it says how long each trial of the grid trains",
             "e.g. --grid algo.lr=5e-5,1e-4,2e-4,4e-4 --halving 30,60,120 --seeds 100-102",
-        )  # fmt: skip
+        )
     recipe, arms, seeds = read_request(request)
     refuse_twice(recipe, ["train.steps"], "--halving")
     steps = parse_halving(str(request.halving), seeds)

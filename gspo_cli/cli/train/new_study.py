@@ -70,17 +70,16 @@ def read_request(request: StudyRequest) -> tuple[Recipe, list[str], list[int]]:
     arms = default_arms(recipe)
     if request.algo is not None:
         arms = [arm.strip() for arm in request.algo.split(",")]
-    if not all(arms):
-        raise GspoError(
-            f"--algo {request.algo!r} names no arm", "there is nothing between commas", "e.g. --algo grpo,gspo"
-        )
     if len(arms) > MOST_ARMS:
         raise GspoError(
-            f"a study of {len(arms)} arms", f"it has at most {MOST_ARMS}, and each trains once for every seed",
+            f"a study of {len(arms)} arms",
+            f"it has at most {MOST_ARMS}, and each trains once for every seed",
             "name those to train with --algo",
-        )  # fmt: skip
-    if len(set(arms)) != len(arms):
-        raise GspoError(f"--algo {request.algo} names an arm twice", "each arm runs once per seed", "name it once")
+        )
+    if len(set(arms)) != len(arms) or not all(arms):
+        raise GspoError(
+            f"--algo {request.algo!r} is not a list of arms", "each arm is named, and once", "e.g. --algo grpo,gspo"
+        )
     algorithms = registered("algorithms", "ALGORITHMS")  # before torch is loaded, which takes seconds
     for name in arms:
         if not (name in algorithms or name in recipe.arms or is_plugin(name)):

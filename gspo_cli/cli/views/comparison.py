@@ -10,6 +10,7 @@ from rich.table import Table
 from gspo_cli.cli import console
 
 if TYPE_CHECKING:
+    from gspo_cli.report.compare.learning_curves import LearningCurve
     from gspo_cli.report.compare.result import Found, StudyComparison
     from gspo_cli.report.compare.score_table import FileComparison, OfRuns
     from gspo_cli.report.compare.verdict import Interval
@@ -55,22 +56,12 @@ def _show_one(found: Found) -> None:
         seeds.add_row(str(seed), value(found, left), value(found, right), value(found, difference, sign=True))
     console.print_table(seeds)
     if curves := [one for one in found.learning_curves if one.fitted]:
-        axis = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}[curves[0].axis]
-        title = "Learning curve: a sigmoid for each seed (a description)"
-        table = console.table("arm", "seeds fitted", "asymptote", f"{axis} of half the rise", "steepness", title=title)
-        for one in curves:
-            top, ends = one.asymptote.value, one.asymptote.ci
-            asymptote = value(found, top) + ("" if ends is None else f" {interval(found, ends)}")
-            table.add_row(one.run, f"{one.fitted} of {one.n}", asymptote,
-                          *(estimate(x.value, x.ci) for x in (one.half, one.steepness)))  # fmt: skip
-        console.print_table(table)
-    numbers = Table.grid(padding=(0, 2))
+        tops = [(one.asymptote.value, one.asymptote.ci) for one in curves]
+        texts = [value(found, top) + (f" {interval(found, ends)}" if ends else "") for top, ends in tops]
+        _print_curves("arm", curves, texts, " (a description)")
     rows = [*statistics(found), *costs(found)]
     missing = [name for name, text in rows if text.startswith("n/a")]
-    for name, text in rows:
-        if name not in missing:
-            numbers.add_row(name, text)
-    console.print_table(numbers)
+    _print_grid([row for row in rows if row[0] not in missing])
     if missing:
         console.out.print(f"n/a with {console.plural(len(found.seeds), 'seed')}: {', '.join(missing)}")
     console.out.print("\n".join(["", *remarks(found), ""]))
@@ -92,12 +83,8 @@ def show_scores(found: FileComparison) -> None:
         table.add_row(f"{row[0].tau:.4g}", *(estimate(cell.share, cell.ci) for cell in row))
     console.print_table(table)
     if found.learning_curves:
-        title = "Learning curve: a sigmoid for each seed"
-        table = console.table("run", "seeds fitted", "asymptote", "step of half the rise", "steepness", title=title)
-        for curve in found.learning_curves:
-            numbers = (estimate(x.value, x.ci) for x in (curve.asymptote, curve.half, curve.steepness))
-            table.add_row(curve.run, f"{curve.fitted} of {curve.n}", *numbers)
-        console.print_table(table)
+        texts = [estimate(one.asymptote.value, one.asymptote.ci) for one in found.learning_curves]
+        _print_curves("run", found.learning_curves, texts)
     if len(found.comparisons) > 1:
         console.out.print("The comparisons are one family: their t and equality tests are adjusted by Holm.")
 
@@ -117,14 +104,28 @@ def _show_scores(one: OfRuns) -> None:
         for seed, *values in one.per_seed:
             table.add_row(str(seed), *(f"{x:.4g}" for x in values))
         console.print_table(table)
-    grid = Table.grid(padding=(0, 2))
-    for name, text in [
-        *statistics(one),
-        ("improvement on a task", estimate(one.improvement_tasks.value, one.improvement_tasks.ci)),
-    ]:
-        grid.add_row(name.replace("problems", "tasks"), text)
-    console.print_table(grid)
+    improvement = estimate(one.improvement_tasks.value, one.improvement_tasks.ci)
+    rows = [*statistics(one), ("improvement on a task", improvement)]
+    _print_grid([(name.replace("problems", "tasks"), text) for name, text in rows])
     console.out.print()
+
+
+def _print_curves(first: str, curves: list[LearningCurve], asymptotes: list[str], remark: str = "") -> None:
+    """A row per curve, which the first column names."""
+    axis = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}[curves[0].axis]
+    titles = (first, "seeds fitted", "asymptote", f"{axis} of half the rise", "steepness")
+    table = console.table(*titles, title=f"Learning curve: a sigmoid for each seed{remark}")
+    for one, asymptote in zip(curves, asymptotes, strict=True):
+        rest = (estimate(x.value, x.ci) for x in (one.half, one.steepness))
+        table.add_row(one.run, f"{one.fitted} of {one.n}", asymptote, *rest)
+    console.print_table(table)
+
+
+def _print_grid(rows: list[tuple[str, str]]) -> None:
+    grid = Table.grid(padding=(0, 2))
+    for row in rows:
+        grid.add_row(*row)
+    console.print_table(grid)
 
 
 def estimate(value: float | None, ci: Interval | None) -> str:
