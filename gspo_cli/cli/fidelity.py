@@ -74,12 +74,10 @@ def fidelity(
     images = requested_images(format_, paper)
     request = Request(
         arms=tuple(dict.fromkeys(algo.split(","))),
-        clips=tuple(numbers("--clip", clip, float)) if clip else (),
+        clips=numbers("--clip", clip, float) if clip else (),
         updater=updater or loaded.report.baseline,
         seeds=tuple(parse_seeds(None, seeds, 0)),
-        plan=Plan(
-            tuple(numbers("--updates", updates, int)), tuple(numbers("--noise", noise, float)), batches, reference
-        ),
+        plan=Plan(numbers("--updates", updates, int), numbers("--noise", noise, float), batches, reference),
     )
     measured = list(dict.fromkeys([*names(request), request.updater]))
     console.note(*arm_notes(check_request(loaded, request), measured))
@@ -102,10 +100,10 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         console.out.print(path)
 
 
-def numbers(option: str, text: str, kind: type[Number]) -> list[Number]:
+def numbers(option: str, text: str, kind: type[Number]) -> tuple[Number, ...]:
     """The numbers of a comma-separated list. Errors: GspoError for anything else."""
     try:
-        return [kind(part) for part in text.split(",")]
+        return tuple(map(kind, text.split(",")))
     except ValueError as error:
         whole = "whole " if kind is int else ""
         raise GspoError(f"{option} {text}", f"it is not a list of {whole}numbers", f"e.g. {option} 0,1,4") from error

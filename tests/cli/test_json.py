@@ -9,23 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from program import GSPO, Gspo
+from test_architecture import COMMANDS
 from typer.testing import CliRunner
 
 from gspo_cli.cli import options
 from gspo_cli.cli.main import app, run_with_json_errors
-
-
-def commands(group: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Every command of the program by its words."""
-    found: dict[tuple[str, ...], Any] = {}
-    for name, command in group.commands.items():
-        found |= commands(command, (*path, name)) if hasattr(command, "commands") else {(*path, name): command}
-    return found
-
-
-COMMANDS = commands(typer.main.get_command(app))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +81,7 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def test_every_command_is_run_with_it() -> None:
-    assert {" ".join(words) for words in COMMANDS} == LINES.keys() | ELSEWHERE.keys()
+    assert COMMANDS.keys() == LINES.keys() | ELSEWHERE.keys()
     for name, where in ELSEWHERE.items():
         place = Path(__file__).parent.parent.parent / where
         texts = [f.read_text() for f in ([place] if place.is_file() else place.rglob("test_*.py"))]
