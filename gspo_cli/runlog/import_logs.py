@@ -195,10 +195,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-class Unreadable(Exception):
-    """A file that is not whole."""
-
-
 def find_tracker_file(path: Path) -> tuple[str, list[Path]] | None:
     """(`tensorboard` or `wandb`, its files) for such a file or a folder with them; None for anything else.
 
@@ -235,7 +231,7 @@ def read_tracker(kind: str, files: list[Path]) -> Rows:
                 f"cannot read {file}", f"{kind} is not installed, and its own library reads its files",
                 f"pip install 'gspo[{kind}]'",
             ) from error  # fmt: skip
-        except (Unreadable, OSError, ValueError, AssertionError, ArithmeticError, LookupError) as error:
+        except Exception as error:  # their readers raise plain exceptions, protobuf's and their own
             raise GspoError(
                 f"cannot import {file}", f"it is damaged, cut off or no file of {kind}: {error}",
                 "copy it again from where the run wrote it, after the run has ended",
@@ -246,21 +242,19 @@ def read_tracker(kind: str, files: list[Path]) -> Rows:
 def _read_events(file: Path) -> Iterator[tuple[int, Values]]:
     """A row for every scalar."""
     from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.tensorflow_stub.errors import DataLossError, OutOfRangeError
+    from tensorboard.compat.tensorflow_stub.errors import OutOfRangeError
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
     from tensorboard.util.tensor_util import make_ndarray
 
     if file.stat().st_size == 0:
-        raise Unreadable("it is empty")
+        raise ValueError("it is empty")
     reader = PyRecordReader_New(str(file))
     while True:
         try:
             reader.GetNext()
         except OutOfRangeError:
             return
-        except DataLossError as error:
-            raise Unreadable(error.message) from error
-        event = _parsed(Event, reader.record())
+        event = Event.FromString(reader.record())
         for value in event.summary.value:
             if value.HasField("simple_value"):
                 yield event.step, {value.tag: float(value.simple_value)}
@@ -276,14 +270,9 @@ def _read_wandb(file: Path) -> Iterator[tuple[int, Values]]:
 
     store = DataStore()
     try:
-        try:
-            store.open_for_scan(str(file))
-        except OSError:
-            raise
-        except Exception as error:  # its own reader raises plain exceptions
-            raise Unreadable(str(error)) from error
+        store.open_for_scan(str(file))
         while (data := store.scan_data()) is not None:
-            record = _parsed(Record, data)
+            record = Record.FromString(data)
             if record.WhichOneof("record_type") == "history":
                 items = record.history.item
                 row = {item.key or "/".join(item.nested_key): _number(item.value_json) for item in items}
@@ -293,14 +282,6 @@ def _read_wandb(file: Path) -> Iterator[tuple[int, Values]]:
     finally:
         if store._fp is not None:
             store.close()
-
-
-def _parsed(message: Any, data: bytes) -> Any:
-    """Errors: Unreadable, whatever the protobuf library raises."""
-    try:
-        return message.FromString(data)
-    except Exception as error:
-        raise Unreadable(str(error)) from error
 
 
 def _number(text: str) -> Any:

@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from report_runs import LAYERS, Record, line, records, write_run, write_study
 
-from gspo_cli.report.figures import churn, layers
+from gspo_cli.report.figures import layers
 from gspo_cli.report.figures.layers import COLUMNS, cells
 from gspo_cli.report.runs.folders import StoredRun
 from gspo_cli.report.runs.log import Log
@@ -195,12 +195,9 @@ def test_rank_correlation_agrees_with_scipy_and_states_n(tmp_path: Path) -> None
     make(study, "churn_clip")
     table = read_csv(study, "churn_clip").query("arm == 'gspo'")
     rho = scipy.stats.spearmanr(table["x"], table["y"]).statistic
-    assert churn.spearman(table["x"].to_numpy(), table["y"].to_numpy()) == pytest.approx(rho, abs=1e-12)
     notes = " ".join(side_file(study, "churn_clip")["notes"])
     assert f"grpo undefined, one does not vary (n = 10), gspo {rho:+.2f} (n = 12). No test" in notes
     assert "No correlation from fewer than 10 points: dapo (n = 9)." in notes
-    # ties at their mean rank, by hand: ranks 1.5 1.5 3 against 1 2 3; covariance 0.75, variances 0.75 and 1
-    assert churn.spearman(np.array([0, 0, 1.0]), np.array([1, 2, 3.0])) == pytest.approx(math.sqrt(0.75))
 
 
 def test_arms_have_markers_and_algorithms_colours(tmp_path: Path) -> None:

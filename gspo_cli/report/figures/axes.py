@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -78,26 +77,6 @@ MARK_EVERY = 0.14
 """Distance of the markers on a curve, as a share of the panel's diagonal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stroke:
-    """How a curve is drawn."""
-
-    look: style.Look
-    width: float
-    """Points."""
-    alpha: float
-    order: int
-    """Higher lies on top."""
-    thick: bool
-    """Whether it has its arm's markers: a mean, or an arm's only seed."""
-
-    def mark(self) -> dict[str, Any]:
-        """Of its points; those of thin lines are small and round."""
-        if self.thick:
-            return self.look.mark(3.4)
-        return {"marker": "o", "markersize": 1.2 + self.width, "markeredgewidth": 0}
-
-
 def title(ax: Axes, text: str) -> None:
     """Over the panel, smaller where it would not fit."""
     size = mpl.rcParams["axes.titlesize"]
@@ -128,15 +107,20 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, heading: str, looks: Mappin
     if panel.paired:
         ax.axhline(0, color="#555555", linewidth=0.8, zorder=1)
     for index, (arm, _) in enumerate(arms):
-        mine = rows[rows["arm"] == arm]
+        mine, look = rows[rows["arm"] == arm], looks[arm]
         for (series, _), line in mine.groupby(["series", "seed"], sort=False, dropna=False):
-            thick = series == "mean" or len(line) == len(mine)
-            stroke = Stroke(looks[arm], 1.4, 1, 3, thick) if thick else Stroke(looks[arm], 0.6, alpha, 2, thick)
+            thick = series == "mean" or len(line) == len(mine)  # a mean, or an arm's only seed
+            stroke = {"color": look.colour, "alpha": 1 if thick else alpha, "zorder": 3 if thick else 2}
+            small = {"marker": "o", "markersize": 1.8, "markeredgewidth": 0}
+            dots = stroke | {"linestyle": ""} | (look.mark(3.4) if thick else small)
             every_point = panel.x == "mini_batch" or panel.kind == "eval"
-            _draw_line(ax, line, stroke, floor, every_point, index / len(arms))
+            curve = stroke | {"linestyle": look.dash, "linewidth": 1.4 if thick else 0.6}
+            if thick and not every_point:  # some markers, at other places than those of the other arms
+                curve |= look.mark(3.4) | {"markevery": (index / len(arms) * MARK_EVERY, MARK_EVERY)}
+            _draw_line(ax, line, curve, dots, floor, every_point)
             if floor is not None:
                 height = np.full(len(line), strip_height(floor, ax.get_ylim()[0], index, len(arms)))
-                _draw_dots(ax, line["x"].to_numpy(np.float64), height, stroke, line["y"].to_numpy(np.float64) == 0)
+                _draw_dots(ax, line["x"].to_numpy(np.float64), height, dots, line["y"].to_numpy(np.float64) == 0)
     _x_ticks(ax, panel)
     if not panel.log:
         ax.autoscale_view()
@@ -157,24 +141,25 @@ def arms_of(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _draw_line(
-    ax: Axes, line: pd.DataFrame, stroke: Stroke, floor: float | None, every_point: bool, offset: float
+    ax: Axes,
+    line: pd.DataFrame,
+    curve: Mapping[str, Any],
+    dots: Mapping[str, Any],
+    floor: float | None,
+    every_point: bool,
 ) -> None:
-    """A curve with its band; above `floor` if the axis is logarithmic. `offset`, from 0 to 1, keeps the markers of
-    curves apart."""
+    """A curve with its band; above `floor` if the axis is logarithmic. `curve`, `dots` = how its line and its single
+    points are drawn."""
     x, y, low, high = (line[name].to_numpy(np.float64) for name in ("x", "y", "low", "high"))
     if floor is not None:
         y, low, high = np.where(y > 0, y, np.nan), np.maximum(low, floor), np.where(high > floor, high, np.nan)
     dense = visible(y, *([low, high] if np.isfinite(high).any() else []))
     x, y, low, high = x[dense], y[dense], low[dense], high[dense]
-    look = stroke.look
-    # matplotlib cannot space markers on a curve without a point
-    spaced = stroke.thick and not every_point and np.isfinite(y).any()
-    some = stroke.mark() | {"markevery": (offset * MARK_EVERY, MARK_EVERY)} if spaced else {}
-    ax.plot(x, y, color=look.colour, linestyle=look.dash, linewidth=stroke.width, alpha=stroke.alpha,
-            zorder=stroke.order, **some)  # fmt: skip
-    _draw_dots(ax, x, y, stroke, np.isfinite(y) & (_lonely(y) | every_point))
+    if np.isfinite(y).any():  # matplotlib cannot space markers on a curve without a point
+        ax.plot(x, y, **curve)
+    _draw_dots(ax, x, y, dots, np.isfinite(y) & (_lonely(y) | every_point))
     if np.isfinite(high).any():
-        ax.fill_between(x, low, high, color=look.colour, alpha=0.15, linewidth=0, zorder=1)
+        ax.fill_between(x, low, high, color=curve["color"], alpha=0.15, linewidth=0, zorder=1)
 
 
 def visible(*curves: Array) -> Array:
@@ -192,10 +177,9 @@ def visible(*curves: Array) -> Array:
     return np.unique(np.minimum(np.concatenate(kept), num_points - 1))
 
 
-def _draw_dots(ax: Axes, x: Array, y: Array, stroke: Stroke, where: Array) -> None:
+def _draw_dots(ax: Axes, x: Array, y: Array, dots: Mapping[str, Any], where: Array) -> None:
     if where.any():
-        ax.plot(x[where], y[where], linestyle="", color=stroke.look.colour, alpha=stroke.alpha, zorder=stroke.order,
-                **stroke.mark())  # fmt: skip
+        ax.plot(x[where], y[where], **dots)
 
 
 def _lonely(y: Array) -> Array:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from gspo_cli.report.figures import axes, notes, style, words
 from gspo_cli.report.figures.axes import log_axis, strip_height
 from gspo_cli.report.figures.canvas import Grid, arm_handles, framed
-from gspo_cli.report.figures.curves import Array, Content, StudyFigure
+from gspo_cli.report.figures.curves import Content, StudyFigure
 from gspo_cli.report.figures.style import SCREEN, Paper
 from gspo_cli.report.runs.log import Log
 from gspo_cli.runlog import schema
@@ -48,12 +48,6 @@ def content(logs: Sequence[Log]) -> Content:
     return Content(table, _captions(table), remarks, notes.without_values(logs, found, why), why)
 
 
-def spearman(x: Array, y: Array) -> float | None:
-    """Rank correlation, ties at their mean rank; None if one of the two does not vary."""
-    one, other = (pd.Series(values).rank() for values in (x, y))
-    return float(one.corr(other)) if one.nunique() > 1 and other.nunique() > 1 else None
-
-
 def _captions(table: pd.DataFrame) -> list[str]:
     lines = [f"{name}: {schema.metric(name).definition}." for name in (CHURN, CLIP)]
     lines.append("A point is one rollout batch of one seed, both values pooled over its updates.")
@@ -69,8 +63,8 @@ def _correlations(table: pd.DataFrame) -> list[str]:
         if len(rows) < MIN_POINTS:
             few.append(f"{arm} (n = {len(rows)})")
             continue
-        rho = spearman(rows["x"].to_numpy(np.float64), rows["y"].to_numpy(np.float64))
-        known.append(f"{arm} {'undefined, one does not vary' if rho is None else f'{rho:+.2f}'} (n = {len(rows)})")
+        rho = float(rows[["x", "y"]].corr("spearman").to_numpy()[0, 1])
+        known.append(f"{arm} {'undefined, one does not vary' if np.isnan(rho) else f'{rho:+.2f}'} (n = {len(rows)})")
     lines = []
     if known:
         lines.append(
