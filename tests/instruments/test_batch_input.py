@@ -98,12 +98,9 @@ def test_rows_that_cannot_be_trained_on(gspo_here: Gspo, stored: Stored, tmp_pat
     assert not (tmp_path / "batch-report").exists()
 
 
-def test_no_file(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
-    assert "no such file" in refused(gspo_here, tmp_path / "nothing.parquet", "--model", stored.start)
-    assert "holds no .parquet" in refused(gspo_here, tmp_path, "--model", stored.start)
-
-
-def test_a_folder_with_two_batches(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+def test_no_file_and_a_folder_with_two(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing.parquet", tmp_path):
+        assert f"no rollout batch at {path}" in refused(gspo_here, path, "--model", stored.start)
     for step in (1, 2):
         shutil.copy(stored.file, tmp_path / f"step_{step:06d}.parquet")
     error = refused(gspo_here, tmp_path, "--model", stored.start)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
@@ -178,6 +178,9 @@ class Snapshot(BaseModel):
     rows: Annotated[list[tuple[FiniteFloat, FiniteFloat, int]], Field(min_length=1)]
 
 
+SNAPSHOTS = TypeAdapter(dict[str, Snapshot])
+
+
 class Entry(BaseModel):
     """A participation as `SUBMISSION_FORM` spells it."""
 
@@ -194,22 +197,17 @@ def read_contests(path: Path) -> dict[str, Contest]:
     contests: dict[str, Contest] = {}
     for file in files:
         content = read_json(file)
-        table = content.get("contests", content) if isinstance(content, dict) else None
-        if not isinstance(table, dict):
-            raise GspoError(f"{file} holds no contests", "it is not a JSON object", f"the form is {CONTEST_FORM}")
-        contests |= {str(key): _contest(str(key), value, file) for key, value in table.items()}
+        plain = content.get("contests", content) if isinstance(content, dict) else content
+        try:
+            table = SNAPSHOTS.validate_python(plain)
+        except ValidationError as error:
+            raise GspoError(f"{file} holds no contests", _first(error), f"the form is {CONTEST_FORM}") from error
+        for key, found in table.items():
+            points = {problem.index: problem.points for problem in found.problems}
+            contests[key] = Contest(key, found.name, points, found.rows)
     if not contests:
         raise GspoError(f"no contests in {path}", "it is empty", f"the form is {CONTEST_FORM}")
     return contests
-
-
-def _contest(key: str, value: Any, file: Path) -> Contest:
-    try:
-        found = Snapshot.model_validate(value)
-    except ValidationError as error:
-        why = _first(error)
-        raise GspoError(f"contest {key} in {file} cannot be read", why, f"the form is {CONTEST_FORM}") from error
-    return Contest(key, found.name, {problem.index: problem.points for problem in found.problems}, found.rows)
 
 
 @dataclass(frozen=True)

@@ -138,11 +138,9 @@ def find_file(rollout: Path) -> Path:
     """The parquet file itself, or the only one in a folder."""
     if rollout.is_file():
         return rollout
-    if not rollout.is_dir():
-        raise GspoError(f"no rollout batch at {rollout}", "there is no such file or folder", SAMPLE_ONE)
     found = sorted(rollout.glob("*.parquet"))
     if not found:
-        raise GspoError(f"no rollout batch in {rollout}", "the folder holds no .parquet file", SAMPLE_ONE)
+        raise GspoError(f"no rollout batch at {rollout}", "no file, and no folder with a .parquet file", SAMPLE_ONE)
     if len(found) > 1:
         raise GspoError(
             f"{len(found)} rollout batches in {rollout}", "the report is of one batch", f"name one: {found[0]}"

@@ -29,7 +29,7 @@ from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.seeds import derive_seed
 from gspo_cli.training.setup import Setup, load_setup, make_learner
 from gspo_cli.training.state.run_config import config_hash
-from gspo_cli.training.study.arms import Run, algorithm_of, plan_runs
+from gspo_cli.training.study.arms import algorithm_of, plan_runs
 from gspo_cli.types import RolloutBatch, Sampling
 
 FILE = "fidelity"
@@ -127,7 +127,11 @@ def report_fidelity(
     try:
         for seed in request.seeds:
             mine = {run.arm: run for run in runs if run.recipe.seed == seed}
-            cells += _seed(mine, measured, request, setup, progress)
+            updater = mine[request.updater]
+            arms = [Arm(mine[name], make_learner(mine[name], setup.model)) for name in measured]
+            learner = make_learner(updater, setup.model)
+            source = partial(sample, setup, updater.recipe)
+            cells += measure_seed(arms, updater, learner, source, request.plan, progress)
     finally:
         setup.engine.close()
     algorithms = {run.arm: run.recipe.algo.name for run in runs if run.arm in measured}
@@ -142,15 +146,6 @@ def report_fidelity(
         "notes": remarks,
     }  # fmt: skip
     return write(out, found, side, baseline, images)
-
-
-def _seed(
-    runs: dict[str, Run], measured: Sequence[str], request: Request, setup: Setup, progress: Callable[[str], None]
-) -> list[Cell]:
-    updater = runs[request.updater]
-    arms = [Arm(runs[name], make_learner(runs[name], setup.model)) for name in measured]
-    learner = make_learner(updater, setup.model)
-    return measure_seed(arms, updater, learner, partial(sample, setup, updater.recipe), request.plan, progress)
 
 
 def write(
