@@ -9,14 +9,13 @@ import importlib.util
 import itertools
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
-from gspo_cli.report.compare.scores import Array, Scores, adjusted, difference_stats
+from gspo_cli.report.compare.scores import Array, Scores, difference_stats
 from gspo_cli.report.compare.verdict import Evidence, judge, within_margin
 from gspo_cli.stats import paired
 
@@ -152,9 +151,9 @@ def one_sided_p(D_MAS: Array) -> Array:
 
 def as_compare_adjusts(p_A: Array, num_seeds: int) -> list[Evidence]:
     """What the verdicts on several arms rest on: the first is primary, the others are one family."""
-    others = {i: SimpleNamespace(p_mean=None, p_equal=p, of_look=lambda p: p) for i, p in enumerate(p_A[1:].tolist())}
-    _, p_equal = adjusted(others)  # type: ignore[type-var]
-    return [Evidence(num_seeds, 1.0, p_equal=p, margin=1.0) for p in (float(p_A[0]), *(p_equal[i] for i in others))]
+    others = paired.holm(dict(enumerate(p_A[1:].tolist())))
+    p_equal = [float(p_A[0]), *(others[i] for i in range(len(others)))]
+    return [Evidence(num_seeds, 1.0, p_equal=p, margin=1.0) for p in p_equal]
 
 
 def test_a_stationary_reward_seldom_collapses_and_a_fall_does() -> None:

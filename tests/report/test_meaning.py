@@ -124,6 +124,7 @@ def test_the_unit_does_not_depend_on_the_values(shift: float, tmp_path: Path, gs
     configure(study, {"report.unit": "reward"})
     found = compared(gspo_here, study)
     assert (found["verdict"], found["points"], found["margin"]) == ("equal", False, 2.0)
+    assert " reward [" in found["sentence"]
 
 
 def test_a_reward_of_ones_own_needs_a_unit(tmp_path: Path, gspo_here: Gspo) -> None:

@@ -55,20 +55,14 @@ def more_prompts(study: Path) -> None:
 BREAKS: dict[str, tuple[str, Break, str, str]] = {
     "missing seed": ("pairs", lambda s: shutil.rmtree(s / "gspo-s3"), "no gspo-s3", "--algo gspo --seeds 3"),
     "other weights": ("start", run_json(model_sha256="x"), "x in gspo-s3", "train both arms"),
-    "other tokenizer": ("start", run_json(tokenizer_sha256="x"), "x in gspo-s3", "train both arms"),
     "weights unknown": ("start", run_json(model_sha256=None), "not recorded in gspo-s3", "train both arms"),
     "other data": ("data", run_json(data_sha256="x"), "x in gspo-s3", "same rows"),
     "more steps": ("budget", configuration(train__steps=30), "30 in gspo-s3", "one recipe"),
     "more prompts": ("budget", configuration(rollout__prompts=64), "64 in gspo-s3", "one recipe"),
-    "more samples": ("budget", configuration(rollout__samples=8), "8 in gspo-s3", "one recipe"),
-    "longer answers": ("budget", configuration(rollout__max_new_tokens=99), "99 in gspo-s3", "one recipe"),
     "more updates": ("budget", configuration(algo__minibatches=8), "8 in gspo-s3", "one recipe"),
     "more queries": ("budget", more_prompts, "700 in gspo-s3", "area@tokens"),
     "other learning rate": ("config", configuration(train__lr=2e-4), "0.0002 in gspo-s3", "one recipe"),
-    "a key more": ("config", configuration(rollout__routes=True), "True in gspo-s3", "one recipe"),
-    "other margin": ("config", configuration(report__margin=9.0), "9.0 in gspo-s3", "one recipe"),
     "still running": ("status", lambda s: end(s / "gspo-s3", None), "no end was recorded", "--resume"),
-    "interrupted": ("status", lambda s: end(s / "gspo-s3", "interrupted", exit=130), "gspo-s3", "--resume"),
     "disk full": ("status", lambda s: end(s / "gspo-s3", "failed", exit=6, reason="no space"), "no space", "--resume"),
     "no log": ("cells", lambda s: (s / "gspo-s3" / "metrics.jsonl").unlink(), "no metrics.jsonl", "complete it"),
     "shorter log": ("cells", cut_log, "the log ends at step 19 of 20", "complete it"),
@@ -76,7 +70,6 @@ BREAKS: dict[str, tuple[str, Break, str, str]] = {
     "other commit": ("code", run_json(code__commit="x"), "x in gspo-s3", "--allow code"),
     "uncommitted change": ("code", run_json(code__diff_sha256="x"), "x in gspo-s3", "--allow code"),
     "other machine": ("hardware", run_json(cpu="x"), "x in gspo-s3", "--allow hardware"),
-    "other threads": ("hardware", run_json(threads=4), "4 in gspo-s3", "--allow hardware"),
     "other torch": ("versions", run_json(packages__torch="x"), "x in gspo-s3", "--allow versions"),
     "other engine": ("versions", run_json(engine__name="vllm"), "vllm in gspo-s3", "--allow versions"),
     "versions unknown": ("versions", run_json(packages=None), "not recorded in gspo-s3", "--allow versions"),
@@ -128,7 +121,7 @@ def test_a_refusal_on_the_terminal(study: Path, gspo_here: Gspo) -> None:
 
 def test_all_at_once_lists_all(study: Path, gspo_here: Gspo) -> None:
     for name, (_, break_it, _, _) in BREAKS.items():
-        if name not in ("missing seed", "no log", "copied log", "interrupted"):
+        if name not in ("missing seed", "no log", "copied log"):
             break_it(study)
     copy_log(study)
     end(study / "gspo-s3", None)
@@ -146,10 +139,7 @@ def test_three_checks_can_be_waived_and_are_shown(study: Path, gspo_here: Gspo) 
     done = compare(gspo_here, study, "--allow", "hardware", "--allow", "versions")
     assert done.code == 0
     assert "Waived, hardware: cpu: CPU in grpo-s3; fast in gspo-s3." in done.out
-    waivers = json.loads(compare(gspo_here, study, "--allow", "hardware", "--allow", "versions", "--json").out)[
-        "waivers"
-    ]
-    assert [w["check"] for w in waivers] == ["hardware", "versions"]
+    assert "Waived, versions: packages.torch" in done.out
     for other in ("config", "start", "everything"):
         refused = compare(gspo_here, study, "--allow", other)
         assert refused.code == 2 and "only code, hardware, versions can be waived" in refused.err

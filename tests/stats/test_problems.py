@@ -7,7 +7,6 @@ from math import sqrt
 
 import numpy as np
 import pytest
-import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,16 +56,16 @@ def test_clustered_error_by_hand() -> None:
     assert detectable(0.1) == pytest.approx(0.39598, abs=1e-5)  # 2.8 sqrt 2 x 0.1
 
 
-def test_the_interval_covers_the_mean_over_problems() -> None:
-    """1000 benchmarks of 30 problems, whose shares spread: a 95 % interval holds the truth in 95 % of them."""
-    rng = np.random.default_rng(0)
-    held = 0
+@pytest.mark.parametrize(("a", "b", "samples", "most"), [(2, 3, 8, 971), (2, 18, 4, 1000), (0.4, 19.6, 4, 1000)])
+def test_the_interval_covers_the_mean_over_problems(a: float, b: float, samples: int, most: int) -> None:
+    """1000 benchmarks of 30 problems, whose shares spread: a 95 % interval holds the truth in 95 % of them, or in more
+    where right answers are rare."""
+    rng, held = np.random.default_rng(0), 0
     for _ in range(1000):
-        truth = rng.beta(2, 3, size=30)
-        shares = rng.binomial(8, truth) / 8
+        shares = rng.binomial(samples, rng.beta(a, b, size=30)) / samples
         low, high = interval(float(shares.mean()), clustered_error(shares.tolist()), 30) or (0, 0)
-        held += low <= 0.4 <= high
-    assert scipy.stats.binomtest(held, 1000, 0.95).pvalue > 1e-3
+        held += low <= a / (a + b) <= high
+    assert 930 <= held <= most
 
 
 def test_an_interval_of_shares_is_bounded_and_never_empty() -> None:
@@ -77,11 +76,3 @@ def test_an_interval_of_shares_is_bounded_and_never_empty() -> None:
     low, high = interval(1 / 30, clustered_error(one), 30) or (0, 0)
     assert 0 < low < 1 / 30 < high < 0.2
     assert pass_at_k_interval([(8, 0)] * 30, 4) == interval(0.0, 0.0, 30)
-    rng = np.random.default_rng(1)
-    for chance in (0.02, 0.1):
-        held = 0
-        for _ in range(1000):
-            shares = rng.binomial(4, rng.beta(20 * chance, 20 * (1 - chance), size=30)) / 4
-            low, high = interval(float(shares.mean()), clustered_error(shares.tolist()), 30) or (0, 0)
-            held += low <= chance <= high
-        assert held >= 930

@@ -269,10 +269,12 @@ def _to_dict(result: ClaimResult, p: dict[str, float]) -> dict[str, Any]:
         verdict = "not_tested" if result.not_tested else "inconclusive"
         return head | sides | {"verdict": verdict, "why": result.not_tested or result.decide, "decide": result.decide}
     fallen = result.collapses and replace(result.collapses, p=p.get("collapses", result.collapses.p))
-    evidence = result.stats.evidence(fallen, unequal=result.unequal, p_t=p.get("t"), p_equal=p.get("equal"))
+    evidence = result.stats.evidence(fallen, unequal=result.unequal)
+    evidence = replace(evidence, p_t=p.get("t", evidence.p_t), p_equal=p.get("equal", evidence.p_equal))
     second = None
     if result.second is not None:
-        second = result.second.evidence(p_t=p.get("t_second"))
+        second = result.second.evidence()
+        second = replace(second, p_t=p.get("t_second", second.p_t))
         sides = {"baseline": "gspo", "treatment": "grpo", "differs": []}
         head["second"] = {"baseline": "reinforce", "value": second.effect, "ci": second.ci, "p_exact": second.p_exact}
     verdict = verdict_of(claim.rule, evidence, second)

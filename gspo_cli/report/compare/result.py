@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from gspo_cli.config import Tuning
 from gspo_cli.report.compare.learning_curves import LearningCurve
 from gspo_cli.report.compare.preconditions import Failure
-from gspo_cli.report.compare.scores import DifferenceStats, adjusted, difference_stats
+from gspo_cli.report.compare.scores import DifferenceStats, difference_stats
 from gspo_cli.report.compare.settings import Settings
 from gspo_cli.report.compare.verdict import (
     Collapses,
@@ -25,7 +25,7 @@ from gspo_cli.report.compare.verdict import (
     judge,
     sentence,
 )
-from gspo_cli.stats.paired import sd_range
+from gspo_cli.stats.paired import holm, sd_range
 from gspo_cli.stats.robust import pairs_for_all_runs
 from gspo_cli.stats.starts import StartShare
 
@@ -158,7 +158,9 @@ class StudyComparison:
 
 def adjust(family: Sequence[Adjusted]) -> list[Adjusted]:
     """Comparisons with their p-values adjusted as one family, and the verdicts that follow."""
-    p_t, p_equal = adjusted({i: one.stats for i, one in enumerate(family)})
+    p_t, p_equal = (
+        holm({i: getattr(one.evidence, name) for i, one in enumerate(family)}) for name in ("p_t", "p_equal")
+    )
     found = []
     for i, one in enumerate(family):
         evidence = replace(one.evidence, p_t=p_t.get(i), p_equal=p_equal.get(i))

@@ -24,7 +24,7 @@ LEAST, MOST = 1e-9, 1e90
 MOST_BYTES = 1 << 28
 LAST_STEP = 1 << 53
 """The last whole number that a float holds exactly."""
-HEADER = "name columns run, seed, task, step, value, collapsed; only run, seed and value are needed"
+HEADER = "name each column once: run, seed, task, step, value, collapsed; only run, seed and value are needed"
 
 Curve = tuple[Array, Array]
 """(steps, values), by step."""
@@ -143,7 +143,6 @@ def _curves(path: Path, text: str) -> tuple[dict[tuple[str, int, str], Curve], d
             )
     values: dict[tuple[str, int, str], dict[int, float]] = {}
     collapsed: dict[str, set[int]] = {}
-    says_collapses = False
     for cells in rows:
         where = f"{path}, line {rows.line_num}"
         row = _row(where, cells, len(names))
@@ -155,13 +154,12 @@ def _curves(path: Path, text: str) -> tuple[dict[tuple[str, int, str], Curve], d
                 "remove one of the two rows, or number the steps",
             )
         curve[row.step] = row.value
-        says_collapses = says_collapses or row.collapsed is not None
-        if row.collapsed:
-            collapsed.setdefault(row.run, set()).add(row.seed)
+        if row.collapsed is not None:
+            collapsed.setdefault(row.run, set()).update([row.seed] if row.collapsed else [])
     if not values:
         raise GspoError(f"{path} has no rows", "there is nothing below its header", HEADER)
     columns = {key: np.array(sorted(curve.items()), np.float64).T for key, curve in values.items()}
-    return {key: (steps, own) for key, (steps, own) in columns.items()}, collapsed if says_collapses else None
+    return {key: (steps, own) for key, (steps, own) in columns.items()}, collapsed or None
 
 
 def _row(where: str, cells: dict[Any, Any], num_columns: int) -> Row:

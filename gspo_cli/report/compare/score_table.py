@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 from pydantic_core import to_jsonable_python
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.compare.learning_curves import LearningCurve, learning_curve
-from gspo_cli.report.compare.result import Tested, adjust, to_json
+from gspo_cli.report.compare.result import Table, Tested, adjust, to_json
 from gspo_cli.report.compare.score_file import ScoreFile
 from gspo_cli.report.compare.scores import Scores, difference_stats
-from gspo_cli.report.compare.study import ComparisonRequest
+from gspo_cli.report.compare.study import ComparisonRequest, treatments
 from gspo_cli.report.compare.verdict import Collapses, Interval, Wording, count_collapses, judge, sentence
 from gspo_cli.stats import problems, robust
 from gspo_cli.stats.paired import is_flat, paired_t
@@ -83,11 +82,10 @@ class FileComparison:
     profile: list[ProfilePoint]
     learning_curves: list[LearningCurve]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Table:
         """Plain values; the fields are the keys."""
-        plain: dict[str, Any] = to_jsonable_python({f.name: getattr(self, f.name) for f in fields(self)} | {
-            "comparisons": [to_json(one) for one in self.comparisons]
-        })  # fmt: skip
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain: Table = to_jsonable_python(own | {"comparisons": [to_json(one) for one in self.comparisons]})
         return plain
 
 
@@ -97,13 +95,16 @@ def compare_scores(file: ScoreFile, request: ComparisonRequest, form: str) -> Fi
 
     Errors: GspoError for a run that the file lacks, or fewer than two.
     """
-    baseline, treatments = _choose(file, request)
+    names = list(file.scores)
+    baseline = request.baseline or next((run for run in names if run != request.treatment), names[0])
+    first = request.treatment or next((run for run in names if run != baseline), baseline)
+    others = treatments(names, str(file.path), baseline, first, only=request.treatment is not None)
     number = "value" if form == "last" else f"value:{form}"
     number += f", mean of {len(file.tasks)} tasks" if len(file.tasks) > 1 else ""
-    rows = [_compare_runs(file, baseline, name, request, number) for name in treatments]
+    rows = [_compare_runs(file, baseline, name, request, number) for name in others]
     rows = adjust(rows) if len(rows) > 1 else rows
     shown = {
-        run: np.stack(list(by_seed.values())) for run, by_seed in file.scores.items() if run in (baseline, *treatments)
+        run: np.stack(list(by_seed.values())) for run, by_seed in file.scores.items() if run in (baseline, *others)
     }
     return FileComparison(
         file.path.name, file.sha256, len(file.tasks), form, rows, [_summary(*run) for run in shown.items()],
@@ -132,31 +133,15 @@ def _compare_runs(file: ScoreFile, baseline: str, treatment: str, request: Compa
     )  # fmt: skip
 
 
-def _choose(file: ScoreFile, request: ComparisonRequest) -> tuple[str, list[str]]:
-    runs = list(file.scores)
-    for option, run in (("--baseline", request.baseline), ("--treatment", request.treatment)):
-        if run is not None and run not in runs:
-            raise GspoError(
-                f"no run {run!r} in {file.path}", f"it has {', '.join(runs)}", f"{option} takes one of them"
-            )
-    baseline = request.baseline or next((run for run in runs if run != request.treatment), runs[0])
-    treatments = [request.treatment] if request.treatment else [run for run in runs if run != baseline]
-    if not treatments or treatments == [baseline]:
-        raise GspoError(
-            f"nothing to compare in {file.path}",
-            f"it has {', '.join(runs)}",
-            "two runs with different names are needed",
-        )
-    return baseline, treatments
-
-
 def _paired(
     file: ScoreFile, baseline: str, treatment: str, seeds: Sequence[int] | None
 ) -> tuple[list[int], Array, Array]:
     """(seeds of both runs, their scores [S, J] each)."""
-    left, right = file.scores[baseline], file.scores[treatment]
-    both = sorted(left.keys() & right.keys() & (set(seeds) if seeds is not None else left.keys()))
-    single = sorted((left.keys() ^ right.keys()) & (set(seeds) if seeds is not None else left.keys() | right.keys()))
+    left, right = (
+        {seed: scores for seed, scores in file.scores[run].items() if seeds is None or seed in seeds}
+        for run in (baseline, treatment)
+    )
+    both, single = sorted(left.keys() & right.keys()), sorted(left.keys() ^ right.keys())
     if single or not both:
         raise GspoError(
             f"{file.path}: {baseline} and {treatment} do not have the same seeds",

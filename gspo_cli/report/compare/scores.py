@@ -5,10 +5,9 @@ S = seeds, J = problems, T = steps
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,11 +30,10 @@ from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, load_records
 from gspo_cli.runlog.collapse import ROUNDING, batch_reward, collapse_window, has_collapsed
 from gspo_cli.stats import paired, problems, robust
 from gspo_cli.stats.curves import apart_from, area_mean, last_mean, max_t
-from gspo_cli.stats.paired import FEWEST, PairedT, SignFlip, holm
+from gspo_cli.stats.paired import FEWEST, PairedT, SignFlip
 from gspo_cli.stats.problems import Array, NoiseSplit, TwoWay
 from gspo_cli.stats.robust import Summary
 
-Key = TypeVar("Key")
 DEFAULT_MARGIN = 2.0
 """Points, for metrics within [0, 1]; no other unit has a default."""
 
@@ -103,21 +101,11 @@ class DifferenceStats:
         """The mean difference of the pairs without a collapse; of all pairs if there is none."""
         return float((self.D_S[self.kept_S] if self.kept_S.any() else self.D_S).mean())
 
-    @property
-    def p_mean(self) -> float | None:
-        """Of the paired t test, plain and corrected for skewness."""
-        return self.t.p_mean if self.t else None
-
-    def of_look(self, p: float | None) -> float | None:
-        """A p-value, adjusted for the number of planned looks."""
-        return None if p is None else min(1.0, p * self.looks)
-
     def evidence(
-        self, collapses: Collapses | None = None, below: Sides[list[int]] | None = None, unequal: str = "",
-        p_t: float | None = None, p_equal: float | None = None,
-    ) -> Evidence:  # fmt: skip
-        """What the verdict depends on; `p_t` and `p_equal` if they were adjusted for several comparisons."""
-        n, t = int(self.kept_S.sum()), self.t
+        self, collapses: Collapses | None = None, below: Sides[list[int]] | None = None, unequal: str = ""
+    ) -> Evidence:
+        """What the verdict depends on; p-values are adjusted for the number of planned looks."""
+        n, t, looks = int(self.kept_S.sum()), self.t, self.looks
         return Evidence(
             n,
             self.effect,
@@ -129,9 +117,9 @@ class DifferenceStats:
             flat=t is None and n > 1,
             ci=t.ci if t else None,
             ci_equal=t.ci_equal if t else None,
-            p_t=self.of_look(self.p_mean) if p_t is None else p_t,
-            p_exact=self.of_look(self.flip.p if self.flip else None),
-            p_equal=self.of_look(self.p_equal) if p_equal is None else p_equal,
+            p_t=min(1.0, looks * t.p_mean) if t else None,
+            p_exact=min(1.0, looks * self.flip.p) if self.flip else None,
+            p_equal=None if self.p_equal is None else min(1.0, looks * self.p_equal),
             new_problems=self.two_way.ci if self.two_way else self.over_problems,
             margin=self.margin,
             mde=self.mde,
@@ -147,14 +135,6 @@ class DifferenceStats:
         low = self.t.ci[0] if ahead else -self.t.ci[1]
         fewer = more <= 0 if ahead else more >= 0
         return fewer and robust.holds_for_all_runs(low, len(self.D_S), int((~self.kept_S).sum()))
-
-
-def adjusted(stats: Mapping[Key, DifferenceStats]) -> tuple[dict[Key, float], dict[Key, float]]:
-    """(p of the differences, p of the equality tests) of several comparisons, each adjusted by Holm as one family."""
-    return (
-        holm({key: one.of_look(one.p_mean) for key, one in stats.items()}),
-        holm({key: one.of_look(one.p_equal) for key, one in stats.items()}),
-    )
 
 
 def scores(pair: Pair, spec: MetricSpec) -> Scores:

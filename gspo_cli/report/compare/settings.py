@@ -40,8 +40,8 @@ class Settings:
 
 def settings_of(pair: Pair, config: ReportConfig) -> Settings:
     """The settings of two arms, from their first runs and the recipe's `report.tuning`."""
-    runs = {arm: next(iter(side.values())).facts
-            for arm, side in ((pair.baseline, pair.left), (pair.treatment, pair.right))}  # fmt: skip
+    sides = ((pair.baseline, pair.left), (pair.treatment, pair.right))
+    runs = {arm: next(iter(side.values())).facts for arm, side in sides}
     tables = {arm: _algo(facts.config_flat) for arm, facts in runs.items()}
     left, right = tables[pair.baseline], tables[pair.treatment]
     differ = [
@@ -62,7 +62,8 @@ def settings_of(pair: Pair, config: ReportConfig) -> Settings:
     elsewhere = _elsewhere(ran, tuning, set(config.tuned))
     one_algorithm = left.get("name") == right.get("name")
     unequal = _unequal(tables, tuning, differ, one_algorithm)
-    if not (one_algorithm and _same_choice(tuning)):
+    first, *others = (own and own.chosen for own in tuning.values())
+    if not one_algorithm or any(chosen != first for chosen in others):
         unequal = unequal or elsewhere
     synthetic = synthetic_settings(runs[pair.baseline].config)
     return Settings(differ, unequal, edges, _tuning(tuning, elsewhere), wider, shared, elsewhere, synthetic)
@@ -127,11 +128,6 @@ def _elsewhere(ran: dict[str, Table], tuning: dict[str, Tuning | None], free: se
     return NOT_RECORDED if unknown else ""
 
 
-def _same_choice(tuning: dict[str, Tuning | None]) -> bool:
-    choices = [own and own.chosen for own in tuning.values()]
-    return all(choice == choices[0] for choice in choices)
-
-
 def _edges(arm: str, own: Tuning) -> list[Table]:
     """The numeric choices that are the smallest or largest value tried."""
     rows = []
@@ -185,13 +181,12 @@ def conditions(settings: Settings, names: dict[str, str]) -> str:
         parts.append(f"Settings of {' and '.join(sorted((baseline, treatment)))}: {shown}." if shown else "")
     parts += [settings.tuning, settings.synthetic]
     for edge in settings.edges:
-        parts.append(
-            f"{names.get(edge['arm'], edge['arm'])}'s {edge['key']} {_number(edge['value'])} is at the edge of its "
-            "grid: widen it."
-        )
+        choice = f"{names.get(edge['arm'], edge['arm'])}'s {edge['key']} {_number(edge['value'])}"
+        parts.append(f"{choice} is at the edge of its grid: widen it.")
     if settings.starts is not None:
-        one = settings.starts == 1
-        which = "this start model, which all" if one else f"these {settings.starts} start models, which the"
+        which = (
+            f"these {settings.starts} start models, which the" if settings.starts > 1 else "this start model, which all"
+        )
         parts.append(f"For {which} seeds share.")
     return " ".join(part for part in parts if part)
 

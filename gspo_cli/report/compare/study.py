@@ -79,10 +79,10 @@ def compare(study: Study, request: ComparisonRequest) -> StudyComparison:
     declared = report_config(study)
     spec = parse_metric(request.metric or declared.metric)
     records = load_records(study, spec)
-    baseline, treatments = _choose_arms(list(records), declared, request)
+    baseline, others = _choose_arms(sorted(records), declared, request)
     if any(record.facts.run_json.get("imported") for record in all_of(records)):
-        return StudyComparison(study.folder.name, _describe(spec, baseline, treatments[0], records), [])
-    pairs = [Pair(baseline, other, records[baseline], records[other]) for other in treatments]
+        return StudyComparison(study.folder.name, _describe(spec, baseline, others[0], records), [])
+    pairs = [Pair(baseline, other, records[baseline], records[other]) for other in others]
     is_the_declared_one = _is_declared(pairs[0], declared, request)
     departures = [seed_departure(study, pair, declared) for pair in pairs]
     is_declared = is_the_declared_one and not departures[0]
@@ -90,13 +90,12 @@ def compare(study: Study, request: ComparisonRequest) -> StudyComparison:
         _compare_pair(pair, why, spec, declared, is_declared, request)
         for pair, why in zip(pairs, departures, strict=True)
     ]
-    primary, *others = results
-    family = iter(adjust([one for one in others if isinstance(one, Compared)]))
-    others = [next(family) if isinstance(one, Compared) else one for one in others]
-    found = StudyComparison(study.folder.name, primary, others)
+    family = iter(adjust([one for one in results[1:] if isinstance(one, Compared)]))
+    beside = [next(family) if isinstance(one, Compared) else one for one in results[1:]]
+    found = StudyComparison(study.folder.name, results[0], beside)
     if is_the_declared_one:  # with other seeds than planned too, or an earlier result would stand there
         used = {run["run"] for one in results if isinstance(one, Compared) for run in one.runs}
-        unused = _why_unused([r for r in all_of(records) if r.name not in used], [baseline, *treatments])
+        unused = _why_unused([r for r in all_of(records) if r.name not in used], [baseline, *others])
         write_text(study.folder / FILE, json.dumps(found.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
         write_sources(study.folder / FILE, all_of(records), unused)
     return found
@@ -118,24 +117,30 @@ def report_config(study: Study) -> ReportConfig:
 
 
 def _choose_arms(arms: list[str], declared: ReportConfig, request: ComparisonRequest) -> tuple[str, list[str]]:
-    """(the baseline, the arms compared with it: the primary one first). Errors: GspoError naming the study's arms."""
+    """(the baseline, the arms compared with it: the primary one first)."""
     baseline = request.baseline or declared.baseline
-    others = [arm for arm in sorted(arms) if arm != baseline]
+    others = [arm for arm in arms if arm != baseline]
     primary = request.treatment or declared.treatment
     if len(others) < 2 and request.treatment is None and primary not in arms:
         primary = next(iter(others), baseline)
-    for option, arm in (("--baseline", baseline), ("--treatment", primary)):
+    return baseline, treatments(arms, "the study", baseline, primary, only=request.treatment is not None)
+
+
+def treatments(arms: list[str], where: str, baseline: str, first: str, only: bool) -> list[str]:
+    """The arms (or runs of a file) to compare with the baseline, in their order after the first; or `only` that one.
+
+    Errors: GspoError naming those that there are.
+    """
+    for option, arm in (("--baseline", baseline), ("--treatment", first)):
         if arm not in arms:
-            raise GspoError(f"no arm {arm!r} in the study", f"it has {', '.join(arms)}", f"{option} takes one of them")
-    if primary == baseline:
+            raise GspoError(f"no {arm!r} in {where}", f"it has {', '.join(arms)}", f"{option} takes one of them")
+    if first == baseline:
         raise GspoError(
-            "nothing to compare",
-            f"the study has {', '.join(arms)}, and the baseline is {baseline}",
-            "train a second arm into it, or name two arms with --baseline and --treatment",
+            f"nothing to compare in {where}",
+            f"it has {', '.join(arms)}, and the baseline is {baseline}",
+            "add a second one, or name two of them with --baseline and --treatment",
         )
-    if request.treatment:
-        return baseline, [request.treatment]
-    return baseline, sorted(others, key=lambda arm: arm != primary)
+    return [first] if only else [first, *(arm for arm in arms if arm not in (baseline, first))]
 
 
 def _is_declared(primary: Pair, declared: ReportConfig, request: ComparisonRequest) -> bool:
