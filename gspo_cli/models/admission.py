@@ -286,8 +286,6 @@ class Trial:
 
 
 LIMITS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "index_topk")
-OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "data2vec-text", "xmod")
-"""Architectures that number positions from behind the padding token's id."""
 
 
 def position_limit(configuration: PreTrainedConfig) -> int | None:
@@ -299,8 +297,6 @@ def position_limit(configuration: PreTrainedConfig) -> int | None:
     """
     config = configuration.get_text_config()
     limits = [getattr(config, name, None) for name in LIMITS]
-    if limits[0] and config.model_type in OFFSET_POSITIONS:
-        limits[0] -= (config.pad_token_id or 0) + 1
     rope = getattr(config, "rope_parameters", None) or {}
     for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
         if part.get("rope_type") in ("dynamic", "longrope"):

@@ -37,19 +37,19 @@ def compiled_step(model: PreTrainedModel, backend: Backend = "inductor") -> Fixe
     compiled step differs from the plain one.
     """
     name, paths = type(model).__name__, paths_of(model)
+    why = None
     if paths.cache != "shared":
-        raise GspoError(
-            f"rollout.compile with {name}",
-            f"it is sampled on {'its own cache' if paths.cache == 'own' else 'no cache'}, whose size changes",
-            HINT,
-        )
-    fixed = fixed_steps(model)
-    if not fixed.accepted:
-        raise GspoError(
-            f"rollout.compile with {name}", f"in steps of fixed shape it computes something else: {fixed.what}", HINT
-        )
+        why = f"it is sampled on {'its own cache' if paths.cache == 'own' else 'no cache'}, whose size changes"
+    elif not (fixed := fixed_steps(model)).accepted:
+        why = f"in steps of fixed shape it computes something else: {fixed.what}"
+    if why:
+        raise GspoError(f"rollout.compile with {name}", why, HINT)
     start, faults = time.monotonic(), []
-    for experts in expert_kernels(model):
+    # transformers' kernels for experts that can be compiled: `batched_mm` gathers the weights of every choice;
+    # `grouped_mm` does not, but is compiled for bfloat16 on a GPU only
+    grouped = model.device.type == "cuda" and compute_dtype(model) == torch.bfloat16
+    has_experts = hasattr(model.config.get_text_config(), "num_experts_per_tok")
+    for experts in ("grouped_mm", "batched_mm") if grouped and has_experts else ("batched_mm",):
         step = FixedStep(model, compiled(backend), experts)
         try:
             wrong = difference(model, step)
@@ -61,14 +61,6 @@ def compiled_step(model: PreTrainedModel, backend: Backend = "inductor") -> Fixe
         faults.append(wrong)
     message = f"rollout.compile: the decoding step of {name} cannot be compiled here"
     raise GspoError(message, "; ".join(faults), HINT, ExitCode.ENGINE)
-
-
-def expert_kernels(model: PreTrainedModel) -> tuple[str, ...]:
-    """transformers' names of the kernels for experts that can be compiled, the better first. `batched_mm` gathers the
-    weights of every choice; `grouped_mm` does not, but is compiled for bfloat16 on a GPU only."""
-    grouped = model.device.type == "cuda" and compute_dtype(model) == torch.bfloat16
-    has_experts = hasattr(model.config.get_text_config(), "num_experts_per_tok")
-    return ("grouped_mm", "batched_mm") if grouped and has_experts else ("batched_mm",)
 
 
 def compiled(backend: Backend) -> Decode:

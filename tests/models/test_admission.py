@@ -219,7 +219,6 @@ def test_limits_of_positions() -> None:
         ("llama", {"max_position_embeddings": 128}, 128),
         ("llama", {"max_position_embeddings": 128, "rope_parameters": dynamic}, 32),  # frequencies depend on length
         ("mpt", {"max_seq_len": 128}, 128),
-        ("roberta", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
         ("deepseek_v32", {"index_topk": 20}, 20),
     ):
         assert position_limit(AutoConfig.for_model(kind, **changes)) == limit

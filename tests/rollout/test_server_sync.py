@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fake_vllm import FileSender, Server, serving
 from transformers import PreTrainedModel
 from vllm_models import moved
@@ -25,7 +24,6 @@ from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.vllm import server as vllm_server
 from gspo_cli.rollout.vllm import transfer
 from gspo_cli.rollout.vllm.engine import HostedEngine
-from gspo_cli.rollout.vllm.weights import WeightStream
 from gspo_cli.types import Prompt, Sampling
 
 PROMPTS = [Prompt("a", (4, 5, 6))]
@@ -196,16 +194,6 @@ def test_a_broken_pass_is_gathered_to_its_end(
     with pytest.raises(GspoError):
         engine.sync(tiny_moe, 1)
     assert gathered == [name for name, _ in tiny_moe.named_parameters()] and len(senders) == 1
-
-
-def test_what_is_announced_is_what_comes(tiny_moe: PreTrainedModel) -> None:
-    stream = WeightStream()
-    stream.dtype = torch.bfloat16
-    stream.begin(tiny_moe)
-    sent = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in stream]
-    assert sent == [tuple(facts) for facts in stream.metadata()]
-    assert {dtype for _, dtype, _ in sent} == {torch.bfloat16}
-    assert [name for name, _ in stream] == [name for name, _ in tiny_moe.named_parameters()]  # each pass anew
 
 
 def test_requests_are_shared_out_among_ranks(server: Server) -> None:

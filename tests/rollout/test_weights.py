@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from gspo_cli.rollout.vllm.weights import named_weights, write_weights
+from gspo_cli.rollout.vllm.weights import WeightStream, named_weights, write_weights
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -19,6 +19,11 @@ def test_a_file_and_a_stream_hand_over_what_the_trainer_holds(tiny_moe: PreTrain
     count = write_weights(tiny_moe, dtype, file)
     read, named = load_file(f"/proc/self/fd/{file}"), dict(named_weights(tiny_moe, dtype))
     os.close(file)
+    stream = WeightStream()
+    stream.dtype = dtype
+    stream.begin(tiny_moe)
+    for _ in range(2):  # each pass anew, as it was announced
+        assert [(name, x.dtype, tuple(x.shape)) for name, x in stream] == [tuple(facts) for facts in stream.metadata()]
     expected = {name: p.detach().to(dtype) for name, p in tiny_moe.named_parameters()}
     assert count == len(read) == len(expected) and list(named) == list(expected)
     assert "lm_head.weight" not in read  # tied: once is enough

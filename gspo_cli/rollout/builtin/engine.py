@@ -78,32 +78,27 @@ class TransformersEngine:
         keys: dict[str, list[SampleKey]] = {p.problem_id: [] for p in prompts}
         for key in seeds:
             keys[key[0]].append(key)
-        was_training = self.model.training
-        self.model.eval()
         samples: list[Sample] = []
         meter = Meter(len(seeds), sampling.max_new_tokens, self.progress)
-        try:
-            with torch.no_grad(), computing(self.model, self.addresses):
-                if self.compiles and self.step is None:
-                    self.step = compiled_step(self.model)
-                deadline = time.monotonic() + self.deadline_s
-                for batch in self._batches(prompts, keys, sampling.max_new_tokens):
-                    token_ids = [prompt.token_ids for prompt, _ in batch]
-                    its_seeds = [[seeds[key] for key in of] for _, of in batch]
-                    drawn = sample(
-                        self.model, token_ids, its_seeds, sampling, self.stop_ids, deadline, self.routing, meter.count,
-                        self.step,
-                    )  # fmt: skip
-                    samples += [
-                        Sample(
-                            *key, seeds[key], tuple(d.token_ids), tuple(d.log_probs),
-                            "stop" if d.stopped else "length", self.weight_version, d.routes_TLK,
-                        )
-                        for (_, of), group in zip(batch, drawn, strict=True)
-                        for key, d in zip(of, group, strict=True)
-                    ]  # fmt: skip
-        finally:
-            self.model.train(was_training)
+        with torch.no_grad(), computing(self.model, self.addresses):
+            if self.compiles and self.step is None:
+                self.step = compiled_step(self.model)
+            deadline = time.monotonic() + self.deadline_s
+            for batch in self._batches(prompts, keys, sampling.max_new_tokens):
+                token_ids = [prompt.token_ids for prompt, _ in batch]
+                its_seeds = [[seeds[key] for key in of] for _, of in batch]
+                drawn = sample(
+                    self.model, token_ids, its_seeds, sampling, self.stop_ids, deadline, self.routing, meter.count,
+                    self.step,
+                )  # fmt: skip
+                samples += [
+                    Sample(
+                        *key, seeds[key], tuple(d.token_ids), tuple(d.log_probs),
+                        "stop" if d.stopped else "length", self.weight_version, d.routes_TLK,
+                    )
+                    for (_, of), group in zip(batch, drawn, strict=True)
+                    for key, d in zip(of, group, strict=True)
+                ]  # fmt: skip
         return samples
 
     def sync(self, weights: PreTrainedModel, version: int) -> None:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,10 +59,8 @@ class Host(Protocol):
 
 def vllm_sampling(sampling: Sampling) -> dict[str, Any]:
     """Every field that vLLM would otherwise take from somewhere else, under its own names."""
-    return {
-        "temperature": sampling.temperature, "max_tokens": sampling.max_new_tokens, "top_p": sampling.top_p,
-        "top_k": sampling.top_k, "min_p": sampling.min_p,
-    }  # fmt: skip
+    fields = asdict(sampling)
+    return {"max_tokens": fields.pop("max_new_tokens")} | fields
 
 
 PROGRAMS = Path(__file__).parent / "worker"

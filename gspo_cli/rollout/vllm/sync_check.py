@@ -44,10 +44,7 @@ def trainer_log_probs(model: PreTrainedModel, ids: list[int]) -> Tensor:
     """Log-probabilities at temperature 1 of every token but the first, in float64 on the CPU."""
     ids_BT = torch.tensor([ids], device=model.device)
     mask_BT = torch.arange(len(ids), device=model.device)[None] > 0
-    was_training = model.training
-    log_probs_BT = token_scores(model.eval(), ids_BT, mask_BT, 1.0).log_probs_BT
-    model.train(was_training)
-    return log_probs_BT[0, 1:].double().cpu()
+    return token_scores(model, ids_BT, mask_BT, 1.0).log_probs_BT[0, 1:].double().cpu()
 
 
 class SyncProbe:
