@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +133,20 @@ def newest_run(out: Path) -> Path:
             "no folder <study>/<run>/ there has a run.json",
             "train first (`gspo train`), or give a path or `--out ROOT`",
         )
-    return max((_created(p), p.parent) for p in files)[1]
+    return max((_time(_created(p)), p.parent) for p in files)[1]
+
+
+def _time(created: str) -> datetime:
+    """Runs without a readable time count as the oldest."""
+    try:
+        time = datetime.fromisoformat(created)
+    except ValueError:
+        time = datetime.min
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _created(run_json: Path) -> str:
-    """When a run was started, in UTC (ISO), according to its run.json; empty if it cannot be read."""
+    """When a run was started, according to its run.json; empty if it cannot be read."""
     try:
         record: dict[str, Any] = json.loads(run_json.read_text())
         return str(record.get("created", ""))
