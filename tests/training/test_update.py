@@ -137,4 +137,6 @@ def test_corrections_weigh_by_the_old_policy(tiny_dense: PreTrainedModel) -> Non
 
     weight = torch.tensor(0.5, dtype=torch.float64).exp()
     # the model's normalisation works in float32
-    torch.testing.assert_close(gradient("tis"), gradient("none") * weight, rtol=1e-3, atol=1e-6)
+    plain = gradient("none")
+    for kind in ("tis", "icepop"):
+        torch.testing.assert_close(gradient(kind), plain * weight, rtol=1e-3, atol=1e-6)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gspo_cli.config import Recipe, flat, merge, nest
+from gspo_cli.config import Recipe, flat, merge, nested
 from gspo_cli.errors import GspoError
 from gspo_cli.recipe import parse_set
 from gspo_cli.runlog.log import config_text
@@ -73,11 +73,9 @@ def apply_overrides(
             "restore it; make changes with --set and --allow-change",
         )
     table = parse_config(config).model_dump(mode="json")
-    current, wanted_table = flat(table) | earlier, table
-    for key, value in earlier.items():
-        wanted_table = merge(wanted_table, nest(key, value))
+    current = flat(table) | earlier
     try:
-        wanted = Recipe.model_validate(merge(wanted_table, overrides))
+        wanted = Recipe.model_validate(merge(merge(table, nested(earlier)), overrides))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise GspoError(

@@ -100,9 +100,7 @@ def make_mini_batches(
         known = [r for i in part for r, is_scored in zip(rows[i], scored[i], strict=True) if is_scored]
         counted = [r for r in known if not (batching.mask_truncated and r.sample.finish == "length")]
         kept = {r.group for r in counted if r.advantage != 0 and batching.whole_groups}
-        trained = [
-            r for r in counted if r.advantage != 0 or batching.keep_rows_without_advantage or r.group in kept
-        ]  # fmt: skip
+        trained = [r for r in counted if r.advantage != 0 or batching.keep_rows_without_advantage or r.group in kept]
         counted_lengths, trained_lengths = ([len(r.sample.token_ids) for r in some] for some in (counted, trained))
         mini_batches.append(
             MiniBatch(

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from functools import reduce
 from inspect import signature
 from typing import Any
 
@@ -20,7 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, NEEDED, AlgorithmSpec, LossInputs, LossOutput
-from gspo_cli.config import AlgoConfig, Recipe, flat, merge, nest
+from gspo_cli.config import AlgoConfig, Recipe, flat, merge, nest, nested
 from gspo_cli.errors import GspoError, nearest
 from gspo_cli.plugins import is_plugin, load_plugin, users_code
 from gspo_cli.recipe import Layer, check_params, contains, is_file, no_algorithm, unknown_keys, user_error
@@ -156,11 +155,6 @@ def algo_table(recipe: Recipe, arm: str, name: str, algorithm: AlgorithmSpec) ->
     for over in (algo, recipe.arms.get(arm, {}), nested(held), given.get("arms", {}).get(arm, {})):
         table = merge(table, over)
     return merge(algorithm.run_defaults(recipe), table)
-
-
-def nested(values: dict[str, Any]) -> dict[str, Any]:
-    """The reverse of `flat`."""
-    return reduce(merge, (nest(key, value) for key, value in values.items()), {})
 
 
 def has_key(algorithm: AlgorithmSpec, key: str, value: Any) -> bool:

@@ -15,7 +15,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.config import Recipe, Tuning, flat, merge, nest
+from gspo_cli.config import Recipe, Tuning, flat, merge, nest, nested
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import is_plugin
 from gspo_cli.recipe import Layer, parse_set, refuse_twice
@@ -149,10 +149,7 @@ def _refuse_set(recipe: Recipe, arms: list[str], keys: Iterable[str], option: st
 
 def with_chosen(recipe: Recipe, arm: str, chosen: dict[str, Any]) -> dict[str, Any]:
     """An arm's table with dotted keys set."""
-    table = {"name": algorithm_of(recipe, arm)[0]} | recipe.arms.get(arm, {})
-    for key, value in chosen.items():
-        table = merge(table, nest(key, value))
-    return table
+    return merge({"name": algorithm_of(recipe, arm)[0]} | recipe.arms.get(arm, {}), nested(chosen))
 
 
 def with_tuning(recipe: Recipe, arms: list[str], seeds: list[int], study: Path) -> Recipe:
