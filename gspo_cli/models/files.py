@@ -15,6 +15,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from gspo_cli.errors import GspoError
 from gspo_cli.hub import prepare_hub
+from gspo_cli.models.growth import most_growth
 from gspo_cli.models.remote_code import code_arguments, code_hint
 
 INDEX = "model.safetensors.index.json"
@@ -27,6 +28,8 @@ MOST |= {"max_position_embeddings": 1 << 40}
 """Sizes in a config.json, and more than any model has of each."""
 MAX_HEADER = 100_000_000
 """Bytes; the library refuses a longer one too."""
+MAX_GROWTH = 1 << 12
+"""Times as many characters: two Unicode normalizations, and bytes as characters, give 18 * 18 * 4."""
 NOT_AS_EXPECTED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading JSON of another form raises."""
 
@@ -95,25 +98,37 @@ def check_sizes(folder: Path) -> None:
         )
 
 
-def check_vocabulary(folder: Path) -> None:
+def check_tokenizer(folder: Path) -> None:
     """Errors: GspoError when tokenizer.json numbers a token beyond any vocabulary: the tokenizer would reserve memory
-    for every number below it. A file of another form is left to the tokenizer's own reader."""
+    for every number below it; or when it makes a text many times as long. A file of another form is left to the
+    tokenizer's own reader."""
+    path = folder / "tokenizer.json"
     try:
-        table = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        table = json.loads(path.read_text(encoding="utf-8"))
         vocabulary = table["model"]["vocab"]
         ids = [
             *(vocabulary.values() if isinstance(vocabulary, dict) else ()),
-            *(t["id"] for t in table["added_tokens"]),
+            *(t["id"] for t in table.get("added_tokens") or ()),
         ]
         largest = max((i for i in ids if isinstance(i, int)), default=0)
     except (OSError, *NOT_AS_EXPECTED):
         return
     if largest > MAX_TOKEN_ID:
         raise GspoError(
-            f"{folder / 'tokenizer.json'} numbers a token {largest:,}",
+            f"{path} numbers a token {largest:,}",
             f"a vocabulary has at most {MAX_TOKEN_ID:,} tokens",
             "download the tokenizer again, or save it again with save_pretrained",
         )
+    try:
+        text, *others = (most_growth(table.get(part)) for part in ("normalizer", "post_processor", "decoder"))
+        most = max(text * most_growth(table.get("pre_tokenizer")), *others)
+    except NOT_AS_EXPECTED as error:
+        raise _damaged(path, f"its steps have another form than any tokenizer's: {error!r:.80}") from error
+    if most > MAX_GROWTH:
+        raise GspoError(
+            f"{path} can make a text {most:.2g} times as long", f"no tokenizer needs more than {MAX_GROWTH:,} times",
+            "download the tokenizer again, or save it again with save_pretrained",
+        )  # fmt: skip
 
 
 def _files(folder: Path) -> Iterator[Path]:

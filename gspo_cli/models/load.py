@@ -20,14 +20,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.hub import prepare_hub
 from gspo_cli.models.admission import Paths, admit, paths_of, use_paths
 from gspo_cli.models.device import pick_device
-from gspo_cli.models.files import (
-    MAX_TOKEN_ID,
-    check_model_folder,
-    check_source,
-    check_vocabulary,
-    loading,
-    not_floating,
-)
+from gspo_cli.models.files import MAX_TOKEN_ID, check_model_folder, check_source, check_tokenizer, loading, not_floating
 from gspo_cli.models.lora import adapt, adapter_base, attach, is_adapter
 from gspo_cli.models.precision import compute_dtype, compute_in
 from gspo_cli.models.remote_code import code_arguments
@@ -92,16 +85,8 @@ def require_same_weights(source: str, model: PreTrainedModel, report: dict[str, 
     for found, message, why in (
         (shapes, f"cannot load the model {source}", "its weights have other shapes than its config.json says:"),
         (report["missing_keys"], f"weights of the model {source} are not in its files", "random values would replace"),
-        (
-            surplus(model, report["unexpected_keys"]),
-            f"the files of {source} hold more than the model",
-            "it would leave out",
-        ),
-        (
-            whole_numbers(source, model),
-            f"weights of the model {source} are no floating-point numbers",
-            "the files have others for",
-        ),
+        (surplus(model, report["unexpected_keys"]), f"{source} has more weights than its model", "it would leave out"),
+        (whole_numbers(source, model), f"{source} has weights that are whole numbers", "instead of fractions:"),
     ):
         if names := sorted(found):
             raise GspoError(
@@ -163,7 +148,7 @@ def load_tokenizer(source: str, revision: str | None, local: bool) -> PreTrained
         )
     if local:
         check_model_folder(Path(source))
-        check_vocabulary(Path(source))
+        check_tokenizer(Path(source))
     else:
         prepare_hub()
     with loading(f"the tokenizer of {source}", source):

@@ -20,7 +20,7 @@ import pytest
 from gspo_cli import recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.data import raw_problems
-from gspo_cli.models.files import check_model_folder, check_source
+from gspo_cli.models.files import check_model_folder, check_source, check_tokenizer
 from gspo_cli.report.page.html import shown
 from gspo_cli.report.page.serve import PageServer, now_table
 from gspo_cli.report.runs.facts import read_events
@@ -256,3 +256,62 @@ def test_a_reader_who_goes_away_is_no_news(run: Path, capfd: pytest.CaptureFixtu
             assert silent.recv(1) == b""
         server.shutdown()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def sequence(*steps: dict[str, Any], name: str = "normalizers") -> dict[str, Any]:
+    return {"type": "Sequence", name: steps}
+
+
+ALONE, SPACES = {"type": "Split", "pattern": {"String": ""}, "behavior": "Isolated"}, {"type": "Metaspace"}
+LONG = base64.b64encode(bytes(4) + b"a" * 9999).decode()
+EOS = {"SpecialToken": {"id": "<eos>", "type_id": 0}}
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        {"normalizer": sequence(*[replaced("a", "a" * 10)] * 6)},
+        {"normalizer": sequence(sequence(replaced("ab", "ab" * 99)), sequence(replaced("ab", "ab" * 99)))},
+        {"normalizer": sequence(*[replaced("", "a")] * 20)},
+        {"normalizer": sequence(*[replaced("(?=.)", "a", "Regex")] * 20)},
+        {"normalizer": sequence(*[replaced("a{1}?", "a", "Regex")] * 20)},
+        {"normalizer": sequence(*[replaced(r"\p{L}*", "a", "Regex")] * 20)},
+        {"normalizer": sequence(*[replaced(r"\h", "aa", "Regex")] * 20)},
+        {"normalizer": sequence(*[{"type": "NFKD"}, replaced("l", "\ufdfa")] * 4)},
+        {"normalizer": {"type": "Prepend", "prepend": "a" * 9999}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": LONG}},
+        {"pre_tokenizer": sequence(*[{"type": "ByteLevel"}] * 20, name="pretokenizers")},
+        {"pre_tokenizer": sequence(*[ALONE, SPACES] * 20, name="pretokenizers")},
+        {"decoder": sequence(*[replaced("a", "aa")] * 20, name="decoders")},
+        {"post_processor": {
+            "type": "TemplateProcessing", "single": [EOS] * 99, "special_tokens": {"<eos>": {"ids": [1] * 99}}}},
+    ],
+)  # fmt: skip
+def test_a_tokenizer_that_multiplies_a_text_is_refused(tmp_path: Path, bomb: dict[str, Any]) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {}}} | bomb))
+    with pytest.raises(GspoError, match="times as long"):
+        check_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "real",
+    [
+        {"normalizer": sequence({"type": "Prepend", "prepend": "▁"}, replaced(" ", "▁"))},
+        {"normalizer": replaced(" ", "▁"), "decoder": sequence(replaced("▁", " "), {"type": "Fuse"}, name="decoders")},
+        {"normalizer": sequence(replaced("``", '"'), {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"},
+                                replaced(" {2,}", " ", "Regex"))},
+        {"normalizer": sequence(*[replaced(one, one.lower()) for one in "ABCDEFGHIJKLMNOP"])},
+        {"normalizer": {"type": "NFC"}, "pre_tokenizer": sequence(
+            {"type": "Split", "pattern": {"Regex": r"\p{L}+"}}, {"type": "ByteLevel"}, name="pretokenizers")},
+        {"normalizer": {"type": "BertNormalizer"}, "post_processor": {
+            "type": "TemplateProcessing", "single": [EOS, {"Sequence": {"id": "A"}}, EOS],
+            "special_tokens": {"<eos>": {"ids": [1]}}}},
+    ],
+)  # fmt: skip
+def test_a_tokenizer_as_models_have_them_is_taken(tmp_path: Path, real: dict[str, Any]) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {}}} | real))
+    check_tokenizer(tmp_path)

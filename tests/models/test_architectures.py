@@ -141,9 +141,9 @@ def test_rwkv_keeps_its_weights(tmp_path: Path) -> None:
 
 
 def test_tables_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
-    config = save(build("gptj", vocab_size=98), tmp_path)
+    folder = saved(build("gptj", vocab_size=98), tmp_path)
     known = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(known | {"n_positions": 1 << 36}))
     with pytest.raises(GspoError) as refused:
-        load_policy(config, tmp_path)
+        load_policy(ModelConfig(path=str(folder), device="cpu"), folder)
     assert "masks and the like" in refused.value.why
