@@ -143,7 +143,14 @@ def test_none_left_is_an_error_and_no_new_beginning(whole: Path, start: Path, ra
 
 @pytest.mark.parametrize(
     ("damage", "why"),
-    [({"version": "1"}, "version"), ({"step": 1}, "step 1"), ({"updates": -4}, "updates"), ({"log": None}, "log")],
+    [
+        ({"version": "1"}, "version"),
+        ({"step": 1}, "step 1"),
+        ({"updates": -4}, "updates"),
+        ({"log": None}, "log"),
+        ({"config_sha256": "1" * 64}, "another configuration"),
+        ({"start_sha256": "1" * 64}, "start model"),
+    ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_state_that_none_saved_is_refused_though_the_manifest_fits(

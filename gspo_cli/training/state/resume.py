@@ -17,8 +17,8 @@ from gspo_cli.runlog.checksums import read_checksums, sha256_of, write_run_check
 from gspo_cli.runlog.lock import locked, remove_heartbeat
 from gspo_cli.runlog.log import RunLog, remove_unfinished_files, repair_tails
 from gspo_cli.runlog.strict_json import read_object
-from gspo_cli.training.state.checkpoint_folder import list_checkpoints, newest, sweep, verify
-from gspo_cli.training.state.contents import RunState, read_state
+from gspo_cli.training.state.checkpoint_folder import Damaged, list_checkpoints, newest, sweep, verify
+from gspo_cli.training.state.contents import STATE, RunState, read_state
 from gspo_cli.training.state.run_config import apply_overrides
 from gspo_cli.training.study.arms import Run, find_algorithm
 
@@ -80,6 +80,7 @@ def locked_resume_point(
     if not (folder / "run.json").is_file():
         raise GspoError(f"no run in {folder}", "it has no run.json", "give the folder that `gspo train` printed")
     fs.refuse_links(folder)
+    record = read_object(folder / "run.json")
     with locked(folder):
         mended, rejected, events = repair_tails(folder), list[dict[str, str]](), folder / "events.jsonl"
         attempts = events.read_bytes().count(b'"event":"start"') if events.exists() else 0
@@ -92,7 +93,9 @@ def locked_resume_point(
 
         def check(path: Path) -> None:
             verify(path)
-            read_state(path)
+            state = read_state(path)
+            if (state.config_sha256, state.start_sha256) != (record.get("config_sha256"), record.get("model_sha256")):
+                raise Damaged(f"{STATE} is that of a run with another configuration or start model")
 
         checkpoint = newest(folder / "checkpoints", reject, check)
         if checkpoint is None:
