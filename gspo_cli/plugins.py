@@ -44,18 +44,8 @@ def load_plugin(name: str, needs: tuple[str, ...]) -> Any:
     """
     module_name, _, attribute = name.partition(":")
     _make_importable(name, module_name.partition(".")[0])
-    try:
+    with users_code(f"cannot load {name!r}"):
         found: Any = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # user code can raise anything
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = "" if last.filename.startswith("<frozen") else f" ({last.filename}, line {last.lineno})"
-        raise GspoError(
-            f"cannot load {name!r}",
-            f"{type(error).__name__}: {error}{where}",
-            "write module:attribute, with the module beside the recipe or in the working directory"
-            if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in name
-            else "correct the module",
-        ) from error
     for part in filter(None, attribute.split(".")):
         if not hasattr(found, part):
             raise GspoError(
@@ -82,13 +72,16 @@ def users_code(message: str) -> Iterator[None]:
     except GspoError:
         raise
     except (Exception, SystemExit) as error:  # it may raise anything
-        frames = traceback.extract_tb(error.__traceback__)
-        theirs = [frame for frame in frames if Path(__file__).parent not in Path(frame.filename).parents]
+        ours = (str(Path(__file__).parent), str(importlib.__file__), "<frozen")
+        theirs = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(ours)]
         where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
+        missing = isinstance(error, ModuleNotFoundError)
         raise GspoError(
             message,
             f"{type(error).__name__}: {error}{where}",
-            "correct the code; docs/extending.md has a complete example",
+            "write module:attribute, with the module beside the recipe or in the working directory, or install it"
+            if missing
+            else "correct the code; docs/extending.md has a complete example",
         ) from error
 
 

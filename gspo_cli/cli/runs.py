@@ -163,9 +163,8 @@ def samples(
     from gspo_cli.cli.views.samples import print_responses
     from gspo_cli.report.runs.facts import find_run
     from gspo_cli.report.runs.samples import Filter, parse_range, responses, stored_steps
-    from gspo_cli.runlog.folder import newest_run
 
-    folder = newest_run(out) if run is None else find_run(run, out).folder
+    folder = find_run(run, out).folder
     low, high = parse_range(reward)
     found = list(responses(folder, Filter(step, low, high, truncated, text)))
     if json_:
@@ -186,10 +185,8 @@ def doctor(run: NewestRun = None, out: Results = Path("results"), json_: Json = 
     """
     from gspo_cli.report.runs.diagnose import diagnose_run
     from gspo_cli.report.runs.facts import find_run
-    from gspo_cli.report.runs.folders import read_study
-    from gspo_cli.runlog.folder import newest_run
 
-    stored = read_study(newest_run(out)).runs[0] if run is None else find_run(run, out)
+    stored = find_run(run, out)
     findings, facts = diagnose_run(stored)
     if json_:
         return console.print_json(

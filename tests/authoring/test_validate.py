@@ -20,8 +20,9 @@ def faults_of(folder: Path, text: str) -> list[str]:
     return [str(error) for error in find_errors(path)]
 
 
-def test_every_shipped_recipe_is_free_of_faults() -> None:
+def test_every_shipped_recipe_is_free_of_faults_and_has_its_files_name() -> None:
     assert [error for name in recipe.names() for error in find_errors(recipe.find(name))] == []
+    assert [recipe.load(name).name for name in recipe.names()] == [Path(name).name for name in recipe.names()]
 
 
 @pytest.mark.parametrize(

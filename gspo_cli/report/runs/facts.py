@@ -15,6 +15,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.runs.folders import StoredRun, read_study
 from gspo_cli.report.runs.metric_spec import REWARD
 from gspo_cli.report.runs.reader import LogReader, corrupt
+from gspo_cli.runlog.folder import newest_run
 from gspo_cli.runlog.lock import dead_writer, is_silent, read_heartbeat
 from gspo_cli.runlog.log import MAX_STEP
 from gspo_cli.runlog.strict_json import parse_object, read_object
@@ -221,12 +222,14 @@ def _last_rollout(path: Path) -> Json:
         return {}
 
 
-def find_run(name: str, root: Path) -> StoredRun:
+def find_run(name: str | None, root: Path) -> StoredRun:
     """The run with this path, this `<study>/<run>` under `root`, this folder name, or a run id that begins like this;
-    the only run of a study of this name.
+    the only run of a study of this name; None = the newest run.
 
     Errors: GspoError if there is none, or more than one.
     """
+    if name is None:
+        return read_study(newest_run(root)).runs[0]
     for folder in (Path(name), root / name):
         if (folder / "run.json").is_file():
             return read_study(folder).runs[0]
