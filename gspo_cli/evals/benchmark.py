@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.sandbox.choose import ANY_SANDBOX, SandboxChoice
@@ -96,17 +97,18 @@ class Grade:
     `seconds`."""
 
 
-class Grader(Protocol):
+class Grader(ABC):
     """Compares answers with references. It never evaluates or trusts a model's text in this process."""
 
     about: dict[str, Any]
     """For the summary: `name`, `version`, and whatever else its verdicts depend on. Stored answers are graded again
     when the name or the version changes."""
 
+    @abstractmethod
     def grade(self, answers: Sequence[tuple[Problem, str]]) -> list[Grade]:
         """One grade per answer, in order. A failure of the grader itself is a `grader_error`, never a wrong answer."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
         """End what it started."""
 
 

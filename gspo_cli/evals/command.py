@@ -125,7 +125,7 @@ class Evaluation:
     @property
     def folder(self) -> Path:
         """Where its results go."""
-        return self.model.target.results(self.benchmark.name)
+        return self.model.target.folder / self.benchmark.name / (self.model.target.step or "")
 
     def run(self, progress: Progress, drawing: Drawing, note: Callable[[str], None]) -> dict[str, Any]:
         """The summary. `progress` counts stored answers; `drawing` is told how far the current engine call is.

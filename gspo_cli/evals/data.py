@@ -70,21 +70,12 @@ def download(data: HubData, revision: str | None, benchmark: str) -> tuple[list[
 
 LowerRow = dict[str, Any]
 """A row with lower-case column names."""
+Reader = Callable[[LowerRow], tuple[Any, Any, Any]]
 ID_COLUMNS = ("unique_id", "id", "problem_idx")
 
 
 def _own_id(row: LowerRow) -> Any:
     return next((row[name] for name in ID_COLUMNS if row.get(name) is not None), None)
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnSchema:
-    """One way to name columns; a row must have all of `columns`."""
-
-    columns: tuple[str, ...]
-    question: Callable[[LowerRow], Any]
-    answer: Callable[[LowerRow], Any]
-    id: Callable[[LowerRow], Any] = _own_id
 
 
 def _final_number(solution: Any) -> Any:
@@ -108,19 +99,19 @@ def _nested(row: LowerRow, table: str, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 
 
-SCHEMAS = (
-    ColumnSchema(("problem", "answer"), lambda row: row["problem"], lambda row: row["answer"]),
-    ColumnSchema(("question", "answer"), lambda row: row["question"], lambda row: _final_number(row["answer"])),
-    ColumnSchema(
-        ("prompt", "reward_model"),
-        _last_message,
-        lambda row: _nested(row, "reward_model", "ground_truth"),
-        lambda row: _nested(row, "extra_info", "index"),
+READERS: dict[tuple[str, ...], Reader] = {
+    ("problem", "answer"): lambda row: (_own_id(row), row["problem"], row["answer"]),
+    ("question", "answer"): lambda row: (_own_id(row), row["question"], _final_number(row["answer"])),
+    ("prompt", "reward_model"): lambda row: (
+        _nested(row, "extra_info", "index"),
+        _last_message(row),
+        _nested(row, "reward_model", "ground_truth"),
     ),
-    ColumnSchema(("problem", "solution"), lambda row: row["problem"], lambda row: _last_box(row["solution"])),
-)
-"""HuggingFaceH4/aime_2024, Maxwell-Jia/AIME_2024, MathArena/aime_*, HuggingFaceH4/MATH-500; openai/gsm8k; verl files
-and BytedTsinghua-SIA/AIME-2024; math-ai/aime24. The first that fits is used."""
+    ("problem", "solution"): lambda row: (_own_id(row), row["problem"], _last_box(row["solution"])),
+}
+"""Columns that a row must have -> its id, question and answer; the first that fits is used. In order:
+HuggingFaceH4/aime_2024, Maxwell-Jia/AIME_2024, MathArena/aime_*, HuggingFaceH4/MATH-500; openai/gsm8k; verl files and
+BytedTsinghua-SIA/AIME-2024; math-ai/aime24."""
 
 
 def raw_problems(files: Sequence[Path]) -> list[Problem]:
@@ -132,8 +123,8 @@ def raw_problems(files: Sequence[Path]) -> list[Problem]:
     problems: list[tuple[str, Problem]] = []
     for file in files:
         rows = [(where, {str(name).lower(): value for name, value in row.items()}) for where, row in read_rows(file)]
-        schema = _find_schema(rows[0][1], str(file))
-        problems += [(file.stem, _raw_problem(schema, row, n, where)) for n, (where, row) in enumerate(rows)]
+        read = _find_reader(rows[0][1], str(file))
+        problems += [(file.stem, _raw_problem(read, row, n, where)) for n, (where, row) in enumerate(rows)]
     files_of_id: dict[str, set[str]] = {}
     for name, problem in problems:
         files_of_id.setdefault(problem.id, set()).add(name)
@@ -142,10 +133,10 @@ def raw_problems(files: Sequence[Path]) -> list[Problem]:
     return [replace(problem, id=f"{name}/{problem.id}") for name, problem in problems]
 
 
-def _find_schema(row: LowerRow, where: str) -> ColumnSchema:
-    if known := next((schema for schema in SCHEMAS if all(name in row for name in schema.columns)), None):
+def _find_reader(row: LowerRow, where: str) -> Reader:
+    if known := next((read for columns, read in READERS.items() if all(name in row for name in columns)), None):
         return known
-    accepted = " or ".join(" + ".join(schema.columns) for schema in SCHEMAS)
+    accepted = " or ".join(" + ".join(columns) for columns in READERS)
     raise GspoError(
         f"{where}: unknown column names",
         f"the columns are {', '.join(row) or 'none'}; accepted are {accepted} (upper or lower case)",
@@ -153,9 +144,9 @@ def _find_schema(row: LowerRow, where: str) -> ColumnSchema:
     )
 
 
-def _raw_problem(schema: ColumnSchema, row: LowerRow, number: int, where: str) -> Problem:
+def _raw_problem(read: Reader, row: LowerRow, number: int, where: str) -> Problem:
     try:
-        identity, question, answer = schema.id(row), schema.question(row), schema.answer(row)
+        identity, question, answer = read(row)
     except (KeyError, AttributeError) as error:
         raise _incomplete(where, "lacks a column of the first row", row) from error
     if isinstance(answer, float):

@@ -57,12 +57,6 @@ class EvalPlan:
         """See `generation_identity`."""
         return generation_identity(self.benchmark, self.problems, self.subject, self.settings, len(self.portions))
 
-    def in_order(self, answers: list[Answer], grades: list[Grade]) -> tuple[list[Answer], list[Grade]]:
-        """The answers of all portions in the order of the problems, each with its grade."""
-        place = {problem_id: i for i, problem_id in enumerate(self.prompts)}
-        pairs = sorted(zip(answers, grades, strict=True), key=lambda pair: (place[pair[0].problem_id], pair[0].sample))
-        return [answer for answer, _ in pairs], [grade for _, grade in pairs]
-
 
 def make_plan(
     benchmark: Benchmark,
@@ -125,8 +119,10 @@ def evaluate(
             new_tokens = _draw_missing(plan, store, grading, progress)
             generated = time.monotonic() - started
             drawn = [answer for index in range(len(plan.portions)) for answer in store.parts[index]]
-            answers, grades = plan.in_order(drawn, grading.result())
-            about = grader.about
+            place = {problem_id: i for i, problem_id in enumerate(plan.prompts)}
+            graded = zip(drawn, grading.result(), strict=True)
+            pairs = sorted(graded, key=lambda pair: (place[pair[0].problem_id], pair[0].sample))
+            answers, grades, about = [a for a, _ in pairs], [g for _, g in pairs], grader.about
         summary = summarise(plan.benchmark, plan.problems, plan.settings, plan.subject, about, answers, grades)
         summary["times"] = {
             "generate_s": round(generated, 3),

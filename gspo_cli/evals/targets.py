@@ -92,10 +92,6 @@ class Target:
     seed: int
     """The run's seed, so that an evaluation repeats the one that ended its training; 0 for a bare model."""
 
-    def results(self, benchmark: str) -> Path:
-        """The folder of one evaluation."""
-        return self.folder / benchmark / self.step if self.step else self.folder / benchmark
-
 
 def find_targets(
     name: str | None, out: Path, all_checkpoints: bool, engine: str | None, sets: Iterable[str]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import EMBEDDED, Benchmark, DataChoice, Grade, ProblemSet, refuse_data
+from gspo_cli.evals.benchmark import EMBEDDED, Benchmark, DataChoice, Grade, Grader, ProblemSet, refuse_data
 from gspo_cli.tasks.arithmetic import Arithmetic, OneAnswer
 from gspo_cli.tasks.sentences import Comparisons, Stories, Sums
 from gspo_cli.types import Problem, Sampling
@@ -16,7 +16,7 @@ from gspo_cli.types import Problem, Sampling
 VERSION = 1
 
 
-class TaskGrader:
+class TaskGrader(Grader):
     """The task's reward: what the response says is the answer."""
 
     def __init__(self, name: str, task: OneAnswer) -> None:
@@ -29,9 +29,6 @@ class TaskGrader:
             reason, found = self.task.reward(problem, text).reason, self.task.find(text)
             grades.append(Grade(reason, reason, found, found and self.task.found_by))
         return grades
-
-    def close(self) -> None:
-        """It starts nothing."""
 
 
 def load_sentences(name: str, task: OneAnswer, choice: DataChoice) -> ProblemSet:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, ProblemSet, source_version
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, Grader, ProblemSet, source_version
 from gspo_cli.evals.data import HubData, download, fingerprint, raw_problems
 from gspo_cli.rewards.graders import find_grader, grade_rows
 from gspo_cli.rewards.math import grade
@@ -93,8 +93,11 @@ def _without_repeats(rows: list[Problem], where: str) -> list[Problem]:
     return list(by_text.values())
 
 
-class TextGrader:
-    """Grades by one of the named graders of `rewards/graders.py`, the code of the training reward."""
+class TextGrader(Grader):
+    """Grades by one of the named graders of `rewards/graders.py`, the code of the training reward.
+
+    Workers of computer algebra are kept for the next benchmark; they end with this process.
+    """
 
     def __init__(self, name: str) -> None:
         self.grader = find_grader(name)
@@ -108,9 +111,6 @@ class TextGrader:
         rows = [{"response": text, "gold": problem.answer} for problem, text in answers]
         verdicts = grade_rows(self.grader, rows)
         return [Grade(v.verdict, v.reason, v.extracted, v.extracted_by) for v in verdicts]
-
-    def close(self) -> None:
-        """Workers of computer algebra are kept for the next benchmark; they end with this process."""
 
 
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_new_tokens=32768)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, GraderChoice, ProblemSet, source_version
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, Grader, GraderChoice, ProblemSet, source_version
 from gspo_cli.rewards.code import grading
 from gspo_cli.rewards.code.code_tests import BadTests
 from gspo_cli.rewards.code.grading import CHECKED, PROGRAM_GRADERS, SharedTests, Work, extract_program, grade_all
@@ -65,7 +65,7 @@ class GradableProblems:
         self.warnings = [f"{name}: left out, because {why}: {', '.join(ids)}" for why, ids in self.excluded.items()]
 
 
-class CodeGrader:
+class CodeGrader(Grader):
     """Grades the program of each answer; `ProblemSet.payload` holds the tests as `SharedTests`."""
 
     def __init__(self, problems: ProblemSet, choice: GraderChoice) -> None:
