@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +64,13 @@ def map_cells(
         _measured(folder, {key: _value(table, key) for key in keys}, request)
         for folder, table in zip(folders, tables, strict=True)
     ]
-    seen: dict[str, Path] = {}
-    for cell in cells:
-        where = str(cell.values)
-        if where in seen:
+    for one, other in combinations(cells, 2):
+        if str(one.values) == str(other.values):
             raise GspoError(
-                f"{seen[where]} and {cell.study} have the same place on the map",
-                f"both have {', '.join(f'{key} = {value}' for key, value in cell.values.items())}",
+                f"{one.study} and {other.study} have the same place on the map",
+                f"both have {', '.join(f'{key} = {value}' for key, value in one.values.items())}",
                 "leave one out, or choose other axes with --axis",
             )
-        seen[where] = cell.study
     return keys, cells
 
 

@@ -98,19 +98,17 @@ def _versions(record: RunRecord, _: MetricSpec) -> Table:
     return _recorded(record, "python") | missing | found
 
 
-FACTS: dict[str, tuple[Callable[[RunRecord, MetricSpec], Table], str]] = {
-    "start": (lambda r, _: _recorded(r, "model_sha256", "tokenizer_sha256"),
-              "train both arms in one study, or from one --model folder"),
-    "data": (lambda r, _: _recorded(r, "data_sha256"), "train both arms on the same rows"),
+FACTS: dict[str, tuple[tuple[str, ...] | Callable[[RunRecord, MetricSpec], Table], str]] = {
+    "start": (("model_sha256", "tokenizer_sha256"), "train both arms in one study, or from one --model folder"),
+    "data": (("data_sha256",), "train both arms on the same rows"),
     "budget": (_budget, "train both arms with one recipe"),
     "eval": (_eval, "evaluate all runs on the same problems with the same settings"),
     "config": (_config, "train both arms with one recipe; `report.tuned` names keys that may differ"),
     "code": (_code, "train both arms with one version of the code, or --allow code"),
-    "hardware": (lambda r, _: _recorded(r, "cpu", "device", "threads"),
-                 "train both arms on one kind of machine, or --allow hardware"),
+    "hardware": (("cpu", "device", "threads"), "train both arms on one kind of machine, or --allow hardware"),
     "versions": (_versions, "train both arms in one environment, or --allow versions"),
-}  # fmt: skip
-"""Check -> the facts that must be equal, and what to do where they are not."""
+}
+"""Check -> the facts that must be equal (keys of `run.json`, or a function), and what to do where they are not."""
 
 
 def _unequal_facts(check: str, pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
@@ -124,7 +122,11 @@ def _unequal_facts(check: str, pair: Pair, spec: MetricSpec) -> Iterable[Failure
         for record in pair.records:
             planned.setdefault(record.facts.config_flat.get("cold_start.seed"), []).append(record)
         groups = [*planned.values(), *by_seed] if len(planned) > 1 else [pair.records]
-    for what, left, right in _unequal(groups, lambda record: facts(record, spec)):
+
+    def of_run(record: RunRecord) -> Table:
+        return _recorded(record, *facts) if isinstance(facts, tuple) else facts(record, spec)
+
+    for what, left, right in _unequal(groups, of_run):
         yield Failure(check, what, left, right, do)
 
 
@@ -317,8 +319,8 @@ def _one_setting(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
     for side in (pair.left, pair.right):
         for key, one, other in _unequal([list(side.values())], _algo):
             sides = _sides(pair, next(iter(side.values())), f"{one}; {other}")
-            yield Failure("config", f"{key}, within one arm", *sides, "train its other seeds again, or leave them "
-                          "out with --seeds")  # fmt: skip
+            do = "train its other seeds again, or leave them out with --seeds"
+            yield Failure("config", f"{key}, within one arm", *sides, do)
 
 
 def _algo(record: RunRecord) -> Table:

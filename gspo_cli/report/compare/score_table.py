@@ -114,6 +114,7 @@ def compare_scores(file: ScoreFile, request: ComparisonRequest, form: str) -> Fi
 
 def _compare_runs(file: ScoreFile, baseline: str, treatment: str, request: ComparisonRequest, number: str) -> OfRuns:
     seeds, a_SJ, b_SJ = _paired(file, baseline, treatment, request.seeds)
+    left_out = sorted((file.scores[baseline].keys() & file.scores[treatment].keys()) - set(seeds))
     fallen, cube = _collapses(file, baseline, treatment, seeds), (a_SJ, b_SJ) if len(file.tasks) > 1 else None
     scores = Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), cube)
     stats = difference_stats(scores, request.margin, fallen.among(seeds) if fallen else None)
@@ -123,7 +124,7 @@ def _compare_runs(file: ScoreFile, baseline: str, treatment: str, request: Compa
     wording = Wording(
         baseline, treatment, number, "", "", False, "units", "neither", problem="task",
         conditions=_conditions(file, baseline, treatment, seeds),
-        why_exploratory=_left_out(file, baseline, treatment, seeds),
+        why_exploratory=f"seeds {', '.join(map(str, left_out))} left out" if left_out else "",
     )  # fmt: skip
     verdict = judge(evidence, "neither")
     return OfRuns(
@@ -149,12 +150,6 @@ def _paired(
             "complete the pairs, or name the seeds that both have with --seeds",
         )
     return both, np.stack([left[s] for s in both]), np.stack([right[s] for s in both])
-
-
-def _left_out(file: ScoreFile, baseline: str, treatment: str, seeds: list[int]) -> str:
-    """The complete pairs that --seeds leaves out."""
-    left = sorted((file.scores[baseline].keys() & file.scores[treatment].keys()) - set(seeds))
-    return f"seeds {', '.join(map(str, left))} left out" if left else ""
 
 
 def _conditions(file: ScoreFile, baseline: str, treatment: str, seeds: list[int]) -> str:

@@ -25,7 +25,7 @@ from gspo_cli.report.runs.metric_spec import (
     better_of,
     parse_metric,
     unit_of,
-)  # fmt: skip
+)
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, load_records
 from gspo_cli.runlog.collapse import ROUNDING, batch_reward, collapse_window, has_collapsed
 from gspo_cli.stats import paired, problems, robust
@@ -191,8 +191,7 @@ def curve_score(record: RunRecord, spec: CurveMetric, ends: tuple[float, float])
 def axis_range(records: list[RunRecord], spec: CurveMetric) -> tuple[float, float]:
     """From the largest first to the smallest last position of the runs that reached their budget (of all runs, if none
     did), so that all scores are areas over the same range."""
-    curves = [(r, r.curves.xy(spec.metric, spec.budget)) for r in records if r.curves]
-    found = [(r, xy[0]) for r, xy in curves if xy is not None]
+    found = [(r, xy[0]) for r in records if r.curves and (xy := r.curves.xy(spec.metric, spec.budget))]
     whole = [x for r, x in found if r.facts.status == "completed"] or [x for _, x in found]
     return max(float(x[0]) for x in whole), min(float(x[-1]) for x in whole)
 
@@ -241,8 +240,8 @@ def curves_apart_from(pair: Pair, spec: MetricSpec) -> int | None:
     benchmark, and with fewer seeds than an exact test needs."""
     if isinstance(spec, BenchmarkMetric) or len(pair.seeds) < FEWEST:
         return None
-    both = [[r.curves.values[spec.metric] for s in pair.seeds if (r := side[s]).curves] for side in
-            (pair.left, pair.right)]  # fmt: skip
+    sides = (pair.left, pair.right)
+    both = [[r.curves.values[spec.metric] for s in pair.seeds if (r := side[s]).curves] for side in sides]
     steps = reduce(pd.Index.intersection, [curve.index for side in both for curve in side]).sort_values()
     if not len(steps):
         return None
