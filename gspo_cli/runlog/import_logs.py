@@ -69,9 +69,10 @@ def read_trainer_log(path: Path, reward: str | None = None) -> tuple[str, Rows]:
         return _trainer_of(path, found[0], read_tracker(*found), reward)
     if reward is not None:
         raise GspoError(
-            f"--reward {reward}: {path} is no file of a tracker", "TRL's and verl's logs name the reward themselves",
+            f"--reward {reward}: {path} is no file of a tracker",
+            "TRL's and verl's logs name the reward themselves",
             "leave out --reward",
-        )  # fmt: skip
+        )
     try:
         require_regular(path)
         text = path.read_text(encoding="utf-8")
@@ -84,10 +85,11 @@ def read_trainer_log(path: Path, reward: str | None = None) -> tuple[str, Rows]:
         merged = _by_step(rows)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise GspoError(
-            f"cannot import {path}", f"{type(error).__name__}: {error}",
-            "give TRL's trainer_state.json, verl's file of lines {\"step\": ..., \"data\": {...}}, or files of "
+            f"cannot import {path}",
+            f"{type(error).__name__}: {error}",
+            'give TRL\'s trainer_state.json, verl\'s file of lines {"step": ..., "data": {...}}, or files of '
             "TensorBoard or wandb",
-        ) from error  # fmt: skip
+        ) from error
     return kind, _training_steps(path, merged)
 
 
@@ -128,8 +130,9 @@ def _trainer_of(path: Path, tracker: str, rows: Rows, reward: str | None) -> tup
     if found is None:
         raise GspoError(
             f"{path} names no reward of TRL or verl" if reward is None else f"no metric {reward!r} in {path}",
-            f"it has {', '.join(names[:30]) or 'no number'}", "name the mean reward of a batch with --reward NAME",
-        )  # fmt: skip
+            f"it has {', '.join(names[:30]) or 'no number'}",
+            "name the mean reward of a batch with --reward NAME",
+        )
     trainer, prefix = known[found], "train/" if known[found] == "trl" else ""
     ours = {found: REWARD} if reward is not None else {}
     rows = [(step, {ours.get(k, k.removeprefix(prefix)): v for k, v in values.items()}) for step, values in rows]
@@ -210,9 +213,10 @@ def find_tracker_file(path: Path) -> tuple[str, list[Path]] | None:
     if len(folders) != 1:
         found = f"it holds {', '.join(str(f.relative_to(path)) for f in folders[:4])}" if folders else "it holds none"
         raise GspoError(
-            f"{path} is not the folder of one run", f"{found} of TensorBoard's event files ({EVENTS}) or wandb's {RUN}",
+            f"{path} is not the folder of one run",
+            f"{found} of TensorBoard's event files ({EVENTS}) or wandb's {RUN}",
             "name the folder or file of one run",
-        )  # fmt: skip
+        )
     return ("tensorboard", events) if events else ("wandb", runs)
 
 
@@ -228,14 +232,16 @@ def read_tracker(kind: str, files: list[Path]) -> Rows:
             rows += read(file)
         except ImportError as error:
             raise GspoError(
-                f"cannot read {file}", f"{kind} is not installed, and its own library reads its files",
+                f"cannot read {file}",
+                f"{kind} is not installed, and its own library reads its files",
                 f"pip install 'gspo[{kind}]'",
-            ) from error  # fmt: skip
+            ) from error
         except Exception as error:  # their readers raise plain exceptions, protobuf's and their own
             raise GspoError(
-                f"cannot import {file}", f"it is damaged, cut off or no file of {kind}: {error}",
+                f"cannot import {file}",
+                f"it is damaged, cut off or no file of {kind}: {error}",
                 "copy it again from where the run wrote it, after the run has ended",
-            ) from error  # fmt: skip
+            ) from error
     return rows
 
 

@@ -12,9 +12,10 @@ from gspo_cli.report.runs.diagnose import CAUSES, diagnose
 from gspo_cli.training.guards import SignalWatch
 
 CONFIG: dict[str, Any] = {
-    "algo": {"name": "gspo", "clip": {"low": 3e-4, "high": 4e-4}, "kl": {"coef": 0.1}}, "train": {"minibatches": 4},
+    "algo": {"name": "gspo", "clip": {"low": 3e-4, "high": 4e-4}, "kl": {"coef": 0.1}},
+    "train": {"minibatches": 4},
     "rollout": {},
-}  # fmt: skip
+}
 HEALTHY = {
     "length/truncated_frac": 0.05, "group/zero_std_frac": 0.3, "mismatch/token_floor": 0.001, "clip/token_frac": 0.15,
     "ratio/outside_frac": 0.2, "kl/ref_k3": 0.01, "adv/abs_mean": 0.8, "ratio/token_log_std": 0.01, "kl/old_k3": 0.001,

@@ -193,8 +193,9 @@ def test_in_a_real_browser(study: Path, page: str, tmp_path: Path, width: int, d
     assert found["headings"] == 6 and found["shown"] == "block"
     assert found["width"] <= found["view"] <= width
     assert (found["paper"] == "rgb(255, 255, 255)") != dark
-    shot = subprocess.run([browser, *flags, f"--screenshot={picture}", (study / "report.html").as_uri()], timeout=120,
-                          capture_output=True)  # fmt: skip
+    shot = subprocess.run(
+        [browser, *flags, f"--screenshot={picture}", (study / "report.html").as_uri()], timeout=120, capture_output=True
+    )
     assert picture.stat().st_size > 10_000, shot.stderr[-500:]
 
 

@@ -122,6 +122,14 @@ def test_torn_tail_is_left_out_and_left_alone(tmp_path: Path, torn: bytes) -> No
     assert path.read_bytes() == whole + torn
 
 
+def refused(folder: Path, wanted: Wanted = WANTED) -> GspoError:
+    """The error about a damaged log."""
+    with pytest.raises(GspoError) as caught:
+        load(folder, wanted)
+    assert caught.value.code == ExitCode.STORAGE
+    return caught.value
+
+
 GOOD = {"seq": 2, "prev": "", **line(7, "step", None, {"clip/token_frac": 0.5, "loss": 0.1}, {})}
 TEXT = canonical(GOOD)
 
@@ -155,11 +163,8 @@ def test_a_line_that_is_not_strict_json_is_named(tmp_path: Path, bad: str, reaso
     first = [canonical({**GOOD, "step": step, "seq": step}) for step in (0, 1)]
     last = canonical({**GOOD, "step": 9, "seq": 3})
     path.write_bytes("".join(f"{text}\n" for text in [*first, bad, last]).encode(errors="surrogateescape"))
-    with pytest.raises(GspoError) as caught:
-        load(tmp_path, {"step": ["clip/token_frac", "loss"]})
-    assert caught.value.code == ExitCode.STORAGE
-    assert f"{path}, line 3," in caught.value.message
-    assert reason in caught.value.why
+    error = refused(tmp_path, {"step": ["clip/token_frac", "loss"]})
+    assert f"{path}, line 3," in error.message and reason in error.why
 
 
 @pytest.mark.parametrize(
@@ -175,19 +180,13 @@ def test_a_line_that_is_not_strict_json_is_named(tmp_path: Path, bad: str, reaso
 )
 def test_a_line_that_is_no_log_line_is_refused(tmp_path: Path, change: dict[str, object], reason: str) -> None:
     folder = write_run(tmp_path, "grpo", 0, [{**GOOD, **change}])
-    with pytest.raises(GspoError) as caught:
-        load(tmp_path)
-    assert caught.value.code == ExitCode.STORAGE
-    assert f"{folder / 'metrics.jsonl'}, line 1," in caught.value.message
-    assert reason in caught.value.why
+    error = refused(tmp_path)
+    assert f"{folder / 'metrics.jsonl'}, line 1," in error.message and reason in error.why
 
 
 def test_a_step_that_was_logged_twice_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "grpo", 0, [GOOD, {**GOOD, "step": 8}, GOOD])
-    with pytest.raises(GspoError) as caught:
-        load(tmp_path)
-    assert caught.value.code == ExitCode.STORAGE
-    assert "step 7 has a second `step` line (seq 2)" in caught.value.why
+    assert "step 7 has a second `step` line (seq 2)" in refused(tmp_path).why
 
 
 def test_newest_study_by_time_not_by_name(tmp_path: Path) -> None:

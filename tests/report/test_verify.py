@@ -137,8 +137,9 @@ def test_runs_ls_show_diff_path(trained: Path, gspo_here: Gspo) -> None:
     root = trained.parent
     rows = [json.loads(line) for line in gspo_here("runs", "ls", str(root), "--json").out.splitlines()]
     assert [(r["run"], r["status"], r["steps"], r["planned"]) for r in rows] == [
-        ("grpo-s0", "completed", 2, 2), ("gspo-s0", "completed", 2, 2),
-    ]  # fmt: skip
+        ("grpo-s0", "completed", 2, 2),
+        ("gspo-s0", "completed", 2, 2),
+    ]
     assert "gspo-s0" in gspo_here("runs", "ls", str(root)).out
     about = json.loads(gspo_here("runs", "show", "demo/gspo-s0", "--out", str(root), "--json").out)
     assert about["about"]["model_sha256"] and about["config"]["algo.name"] == "gspo"

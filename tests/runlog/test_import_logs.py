@@ -52,9 +52,7 @@ def test_only_what_means_the_same_gets_our_name() -> None:
     )
     assert found == {"rollout": {"reward/mean": 0.5, "trl/loss": 1.0, "trl/clip_ratio/region_mean": 0.2}}
     found = translate_metrics("verl", {"critic/score/mean": 0.5, "critic/rewards/mean": 0.4, "actor/grad_norm": 2.0})
-    assert found == {
-        "rollout": {"reward/mean": 0.5, "verl/critic/rewards/mean": 0.4}, "step": {"grad/norm": 2.0}
-    }  # fmt: skip
+    assert found == {"rollout": {"reward/mean": 0.5, "verl/critic/rewards/mean": 0.4}, "step": {"grad/norm": 2.0}}
 
 
 def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_here: Gspo) -> None:

@@ -77,9 +77,10 @@ def read_study(folder: Path) -> Study:
         raise GspoError(
             f"no run in {folder}",
             "it holds studies" if studies else "neither it nor a folder in it has a run.json",
-            f"give one of them: {', '.join(studies[:4])}" if studies
+            f"give one of them: {', '.join(studies[:4])}"
+            if studies
             else "give the folder of a study or a run; `gspo train` makes one",
-        )  # fmt: skip
+        )
     runs = sorted((_read_run(p.parent) for p in files), key=lambda run: (run.arm, run.seed))
     for one, other in itertools.pairwise(runs):
         if (one.arm, one.seed) == (other.arm, other.seed):

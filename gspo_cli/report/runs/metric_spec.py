@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from gspo_cli.errors import GspoError
 from gspo_cli.runlog.schema import is_known, metric
@@ -64,8 +64,7 @@ def parse_metric(text: str) -> MetricSpec:
     if text == ELO:
         return BenchmarkMetric(text, "codeforces", "elo", 0)
     if found := BENCHMARK.fullmatch(text):
-        kind: Literal["avg", "pass"] = "avg" if found["kind"] == "avg" else "pass"
-        return BenchmarkMetric(text, found["bench"], kind, int(found["k"]))
+        return BenchmarkMetric(text, found["bench"], cast('Literal["avg", "pass"]', found["kind"]), int(found["k"]))
     curve = CURVE.fullmatch(text)
     if curve is None:
         hint = f"e.g. {text}:area@steps or {text}:last10" if is_known(text) else "e.g. reward/mean:area@steps"
@@ -78,9 +77,8 @@ def parse_metric(text: str) -> MetricSpec:
             "it is logged for each mini-batch only",
             "`gspo report explain` lists the lines that hold a metric",
         )
-    axes: dict[str | None, Axis | None] = {None: None, "steps": "steps", "tokens": "tokens", "seconds": "seconds"}
-    return CurveMetric(text, curve["metric"], kind_of_line, axes[curve["axis"]],
-                       int(curve["batches"]) if curve["batches"] else None)  # fmt: skip
+    axis, batches = cast("Axis | None", curve["axis"]), curve["batches"]
+    return CurveMetric(text, curve["metric"], kind_of_line, axis, int(batches) if batches else None)
 
 
 def unit_of(spec: MetricSpec) -> str:

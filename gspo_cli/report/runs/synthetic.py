@@ -12,9 +12,10 @@ def synthetic_settings(config: Table) -> str:
     parts = []
     noise, task = (found if isinstance(found := config.get(name), dict) else {} for name in ("noise", "task"))
     sizes = [
-        f"{noise[key]:g} nat per {key}" for key in ("token", "response") if isinstance(noise.get(key), int | float)
-        and noise[key] > 0
-    ]  # fmt: skip
+        f"{noise[key]:g} nat per {key}"
+        for key in ("token", "response")
+        if isinstance(noise.get(key), int | float) and noise[key] > 0
+    ]
     if sizes:
         tail = " (Student's t, 3 degrees of freedom)" if noise.get("tail") == "student_t" else ""
         parts.append(f"Synthetic noise on the old log-probabilities: {' and '.join(sizes)}{tail}.")
