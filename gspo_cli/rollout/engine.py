@@ -185,14 +185,12 @@ def check_spread(config: RolloutConfig, ranks: int) -> None:
 
 def find_python(path: str | None) -> str:
     """The interpreter named by `rollout.vllm.python`. Errors: GspoError if it is unset or cannot be run."""
-    hint = "docs/vllm.md has the commands that create the environment; `gspo doctor` checks it"
-    if path is None:
-        raise GspoError(
-            "engine vllm needs rollout.vllm.python on a CPU",
-            "vLLM's CPU build needs its own environment, because its requirements would break this one",
-            hint,
-        )
-    program = shutil.which(os.path.expanduser(path))
+    program = shutil.which(os.path.expanduser(path or ""))
     if program is None:
-        raise GspoError(f"rollout.vllm.python = {path!r} is not a program", "the file is missing or cannot run", hint)
+        unset = "engine vllm needs rollout.vllm.python on a CPU"
+        raise GspoError(
+            f"rollout.vllm.python = {path!r} is not a program that can run" if path else unset,
+            "vLLM's CPU build needs its own environment, because its requirements would break this one",
+            "docs/vllm.md has the commands that create the environment; `gspo doctor` checks it",
+        )
     return os.path.abspath(program)

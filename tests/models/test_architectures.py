@@ -119,15 +119,15 @@ def test_an_own_cache_is_as_large_as_it_is_counted(kind: str) -> None:
         assert kept <= 1.05 * rows * (size.row + size.token * length)
 
 
-def save_and_load(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    return load_policy(ModelConfig(path=str(saved(model, folder)), device="cpu"), folder)[0]
+def loaded_from(folder: Path) -> PreTrainedModel:
+    return load_policy(ModelConfig(path=str(folder), device="cpu"), folder)[0]
 
 
 @pytest.mark.parametrize("kind", ["gpt_oss", "mamba", "bloom"])
 def test_families_without_sdpa_in_transformers_can_be_loaded(kind: str, tmp_path: Path) -> None:
     model = build(kind)
     assert not model._supports_sdpa
-    loaded = save_and_load(model, tmp_path)
+    loaded = loaded_from(saved(model, tmp_path))
     torch.testing.assert_close(loaded(input_ids=IDS_BT).logits, model(input_ids=IDS_BT).logits, rtol=0, atol=1e-4)
 
 
@@ -135,15 +135,15 @@ def test_rwkv_keeps_its_weights(tmp_path: Path) -> None:
     model = build("rwkv", num_hidden_layers=4, rescale_every=2, vocab_size=98)
     plain = copy.deepcopy(model)(input_ids=IDS_BT).logits.log_softmax(-1).detach()
     for folder in ("start", "checkpoint"):
-        model = save_and_load(model, tmp_path / folder)
+        model = loaded_from(saved(model, tmp_path / folder))
         # its norms' epsilon weighs more where hidden states are divided: 1.5e-4
         torch.testing.assert_close(model(input_ids=IDS_BT).logits.log_softmax(-1), plain, rtol=0, atol=1e-3)
 
 
 def test_tables_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
-    folder = saved(build("gptj", vocab_size=98), tmp_path)
+    saved(build("gptj", vocab_size=98), tmp_path)
     known = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(known | {"n_positions": 1 << 36}))
     with pytest.raises(GspoError) as refused:
-        load_policy(ModelConfig(path=str(folder), device="cpu"), folder)
+        loaded_from(tmp_path)
     assert "masks and the like" in refused.value.why

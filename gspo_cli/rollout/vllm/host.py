@@ -187,7 +187,8 @@ def vllm_host(
         "routes": routes,
         "tensor_parallel": spread,
         "external": ranks.size > 1 if model.device.type == "cuda" else spread > 1,
-    } | ({"code_revision": code} if (code := allowed_code()) else {})
+        "code_revision": allowed_code(),
+    }
     if model.device.type == "cuda":
         return lambda: InProcessHost(options, progress)
     python = find_python(config.vllm.python)

@@ -210,7 +210,7 @@ class NcclTransfer:
             raise HostLost(f"{doing} to {self.client.url}: not done after {self.client.deadline_s:g} s")
         try:
             return done.result()
-        except (RuntimeError, ValueError, OSError) as error:
+        except (RuntimeError, ValueError, OSError, ImportError) as error:
             raise GspoError(
                 f"{doing} to the server at {self.client.url} failed",
                 f"{type(error).__name__}: {error}",
@@ -223,13 +223,10 @@ Transfer = FileTransfer | NcclTransfer
 
 
 def open_sender(place: dict[str, Any], rank: int, client: ServerClient, stream: WeightStream) -> Any:
-    """vLLM's sender, connected. Errors: GspoError where vLLM is not installed."""
-    try:
-        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
-        from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
-    except ImportError as error:
-        message = "weights over NCCL need vLLM beside the trainer"
-        raise GspoError(message, str(error), "pip install 'gspo[vllm]'") from error
+    """vLLM's sender, connected."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
     info = NCCLTrainerInitInfo(**place, rank=rank)
     return WeightTransferTrainerFactory.trainer_init(info, client=client, source=stream)
 

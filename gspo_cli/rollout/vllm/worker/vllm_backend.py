@@ -89,7 +89,7 @@ class Backend:
 
     def __init__(
         self, model: str, revision: str | None, dtype: str, stop_ids: list[int], kv_bytes: int, routes: bool,
-        tensor_parallel: int, external: bool, code_revision: str | None = None,
+        tensor_parallel: int, external: bool, code_revision: str | None,
     ) -> None:  # fmt: skip
         """`external` = `torchrun` has started the other workers of this engine, or other engines beside it; each asks
         for the same, and none speaks for the others."""
