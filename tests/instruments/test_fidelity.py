@@ -25,6 +25,7 @@ from enumerated import (
 )  # fmt: skip
 from torch import Tensor
 
+from gspo_cli.config import NoiseConfig
 from gspo_cli.instruments.fidelity.estimates import Fidelity, fidelity, signal
 from gspo_cli.instruments.fidelity.gradients import Compressor, estimates, prepare
 from gspo_cli.instruments.fidelity.measure import Cell, Plan, measure_seed
@@ -208,7 +209,7 @@ def test_responses_of_one_token_make_grpo_gspo() -> None:
         replace(g, samples=tuple(replace(s, token_ids=s.token_ids[:1], log_probs=s.log_probs[:1]) for s in g.samples))
         for g in short.groups
     )
-    prepared = prepare(replace(short, groups=groups), measured, RecordedNoise(0, 1, token=1.0))
+    prepared = prepare(replace(short, groups=groups), measured, RecordedNoise(0, 1, NoiseConfig(token=1.0)))
     small.use(small.now)
     found = estimates(prepared, (0.7,), Compressor(small.model))
     assert found["grpo", 0.7].gradient_D.abs().max() > 0

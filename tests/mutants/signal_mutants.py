@@ -169,7 +169,7 @@ SIGNAL = (
     ),
     Mutant(
         "replayed experts with the natural ones' gates", "moe/hooks.py",
-        "replayed = (logits, rule(gate, logits, index_RK).to(gates.dtype), index_RK)",
+        "replayed = (logits, self.routing.rule(gate, logits, index_RK).to(gates.dtype), index_RK)",
         "replayed = (logits, gates, index_RK)",
         "moe/test_replay.py::test_replayed_experts_get_the_gates_of_the_current_logits",
     ),

@@ -11,7 +11,7 @@ from test_update import WHOLE
 from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.config import Recipe
+from gspo_cli.config import NoiseConfig, Recipe
 from gspo_cli.recipe import load
 from gspo_cli.report.runs.synthetic import synthetic_settings
 from gspo_cli.training.step.batches import make_mini_batches, rewards_and_groups
@@ -26,7 +26,7 @@ def response(length: int, index: int = 0) -> Sample:
 
 @pytest.mark.parametrize("tail", ["normal", "student_t"])
 def test_size_is_the_standard_deviation(tail: str) -> None:
-    noise = RecordedNoise(0, 1, token=0.3, tail=tail)  # type: ignore[arg-type]
+    noise = RecordedNoise(0, 1, NoiseConfig(token=0.3, tail=tail))  # type: ignore[arg-type]
     drawn = noise.of(response(20_000))
     assert float(drawn.std()) == pytest.approx(0.3, rel=0.1)
     assert abs(float(drawn.mean())) < 0.02
@@ -35,13 +35,13 @@ def test_size_is_the_standard_deviation(tail: str) -> None:
 
 
 def test_a_response_shares_its_own_part() -> None:
-    drawn = [RecordedNoise(0, 1, token=0.0, response=0.5).of(response(4, i)) for i in range(400)]
+    drawn = [RecordedNoise(0, 1, NoiseConfig(token=0.0, response=0.5)).of(response(4, i)) for i in range(400)]
     assert all(torch.equal(d, d[:1].expand(4)) for d in drawn)
     assert float(torch.stack(drawn)[:, 0].std()) == pytest.approx(0.5, rel=0.15)
 
 
 def test_it_depends_on_nothing_but_its_keys() -> None:
-    noise = RecordedNoise(3, 7, token=0.3, response=0.1)
+    noise = RecordedNoise(3, 7, NoiseConfig(token=0.3, response=0.1))
     assert torch.equal(noise.of(response(5)), noise.of(response(5)))
     # a longer response begins alike: the noise of a position does not depend on what follows
     assert torch.equal(noise.of(response(5)), noise.of(response(9))[:5])
@@ -57,7 +57,7 @@ def prepared(noise: RecordedNoise | None) -> list[MiniBatch]:
 
 def test_ratios_are_off_by_it_before_any_update(tiny_moe: PreTrainedModel) -> None:
     who = learner(tiny_moe, "grpo")
-    mini_batches = prepared(RecordedNoise(0, 1, token=0.3))
+    mini_batches = prepared(RecordedNoise(0, 1, NoiseConfig(token=0.3)))
     record_old_policy(who, mini_batches)
     for index, mini in enumerate(mini_batches):
         values = update(who, mini, lr=0.0, first=index == 0).result().values
@@ -79,7 +79,7 @@ def test_without_noise_the_first_ratios_are_exactly_one(tiny_moe: PreTrainedMode
 def test_the_noise_of_a_batch() -> None:
     assert noise_of(load("quickstart", {}, []), 1) is None
     noisy = load("quickstart", {}, ["noise.token=0.3"])
-    assert noise_of(noisy, 4) == RecordedNoise(0, 4, 0.3)
+    assert noise_of(noisy, 4) == RecordedNoise(0, 4, NoiseConfig(token=0.3))
 
 
 def test_sentences_say_that_it_is_synthetic() -> None:

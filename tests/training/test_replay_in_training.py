@@ -304,7 +304,7 @@ def test_misaligned_positions_are_caught(
 
 
 def test_a_record_that_nobody_replays_is_caught(moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gspo_cli.moe.hooks.RouterTap._replay", lambda *_: lambda *_: None)
+    monkeypatch.setattr("gspo_cli.moe.hooks.RouterTap._replay", lambda *_: None)
     who = replaying(moe, "r2")
     values = trained(who, one_mini(who), drifted=True)[1]
     assert values["replay/violations"] is not None and values["replay/violations"] > 10

@@ -8,6 +8,7 @@ from itertools import count, islice, product
 
 import torch
 
+from gspo_cli.config import NoiseConfig
 from gspo_cli.instruments.fidelity.estimates import Fidelity, Signal, fidelity, signal
 from gspo_cli.instruments.fidelity.gradients import Arm, Compressor, estimates, mini_batches_of, prepare
 from gspo_cli.training.step.noise import RecordedNoise
@@ -67,7 +68,7 @@ def measure_seed(
         numbers = count(1)
         prepared = [
             # noise of one nat per token, to be scaled
-            prepare(source(number, 0), arms, RecordedNoise(seed, number, token=1.0))
+            prepare(source(number, 0), arms, RecordedNoise(seed, number, NoiseConfig(token=1.0)))
             for number in islice(numbers, plan.batches)
         ]
         fresh = list(islice(numbers, plan.reference))  # the same prompts after every number of updates

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gspo_cli.config import Recipe
+from gspo_cli.config import NoiseConfig, Recipe
 from gspo_cli.seeds import derive_seed
 from gspo_cli.types import RouteNoise, Sample
 
@@ -31,14 +30,7 @@ class RecordedNoise:
     """The run's."""
     step: int
     """Number of the rollout batch."""
-    token: float
-    """Standard deviation of what each token gets."""
-    response: float = 0.0
-    """Standard deviation of what all tokens of a response share."""
-    tail: Literal["normal", "student_t"] = "normal"
-    """Distribution of both, scaled to the standard deviation; `student_t` has 3 degrees of freedom."""
-    experts: float = 0.0
-    """Share of the old policy's expert slots that router noise exchanges."""
+    config: NoiseConfig
 
     def of(self, sample: Sample) -> Tensor:
         """What is added to the log-probabilities of a response's tokens: float64 [L].
@@ -49,10 +41,10 @@ class RecordedNoise:
         generator = np.random.Generator(np.random.Philox(key))
         shared = self._draw(generator, 1)
         each = self._draw(generator, len(sample.token_ids))
-        return torch.from_numpy(self.response * shared + self.token * each)
+        return torch.from_numpy(self.config.response * shared + self.config.token * each)
 
     def _draw(self, generator: np.random.Generator, size: int) -> np.ndarray:
-        if self.tail == "normal":
+        if self.config.tail == "normal":
             return generator.standard_normal(size)
         return generator.standard_t(DEGREES, size) / sqrt(DEGREES / (DEGREES - 2))
 
@@ -62,12 +54,13 @@ def noise_of(recipe: Recipe, step: int) -> RecordedNoise | None:
     noise = recipe.noise
     if noise is None or not (noise.token or noise.response or noise.experts):
         return None
-    return RecordedNoise(recipe.seed, step, noise.token, noise.response, noise.tail, noise.experts)
+    return RecordedNoise(recipe.seed, step, noise)
 
 
 def route_noise(noise: RecordedNoise) -> RouteNoise | None:
     """The router noise of one of the batch's micro-batches; None without."""
-    return RouteNoise(noise.experts, derive_seed(noise.seed, "experts", noise.step)) if noise.experts else None
+    share = noise.config.experts
+    return RouteNoise(share, derive_seed(noise.seed, "experts", noise.step)) if share else None
 
 
 def noise_matrix(noise: RecordedNoise, rows: Sequence[tuple[int, Sample]], width: int) -> Tensor:

@@ -51,11 +51,7 @@ def parse_sweep(texts: list[str]) -> dict[str, list[str]]:
             raise GspoError(f"--sweep names {key} twice", "an axis has all its values in one place", EXAMPLE)
         axes[key] = found
     if len(axes) > 2:
-        raise GspoError(
-            f"a sweep over {len(axes)} keys",
-            "a map has one or two axes",
-            "leave out --sweep of the others, or use --set",
-        )
+        raise GspoError(f"a sweep over {len(axes)} keys", "a map has one or two axes", "use --set for the others")
     return axes
 
 

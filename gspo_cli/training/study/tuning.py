@@ -176,16 +176,12 @@ def with_tuning(recipe: Recipe, arms: list[str], seeds: list[int], study: Path) 
         ) from error  # fmt: skip
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise GspoError(
-            f"{study} holds no finished tuning",
-            str(error),
-            "make one: gspo train --algo ARMS --grid KEY=VALUES --seeds ...",
+            f"{study} holds no finished tuning", str(error), "make one: gspo train --algo ARMS --grid KEY=VALUES"
         ) from error
     for arm, own in tuning.items():
         if shared := sorted(set(own.seeds) & set(seeds)):
             raise GspoError(
-                f"seed {shared[0]} was used to tune {arm}",
-                "a seed that chose a setting cannot test it",
-                "choose other --seeds",
+                f"seed {shared[0]} was used to tune {arm}", "what chose a setting cannot test it", "give other --seeds"
             )
         _refuse_set(recipe, [arm], own.chosen, "--tuned")
     chosen_arms = {arm: with_chosen(recipe, arm, tuning[arm].chosen) for arm in arms}
