@@ -61,9 +61,8 @@ def test_every_checkpoint_and_the_figure(gspo_here: Gspo, trained: Path) -> None
 
 
 def test_the_newest_run_is_the_default(gspo_here: Gspo, trained: Path) -> None:
-    done = gspo_here(
-        "eval", "benchmarks", "--out", trained.parent.parent, "--limit", "3", "--samples", "1", "--json", "--overwrite"
-    )
+    few = ("--limit", "3", "--samples", "1", "--json", "--overwrite")
+    done = gspo_here("eval", "benchmarks", "--out", trained.parent.parent, *few)
     assert done.code == 0, done.err
     assert str(trained) in json.loads(done.out)["folder"]
 

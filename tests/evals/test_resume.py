@@ -44,13 +44,17 @@ def crash(points: list[int], command: list[str]) -> dict[int, list[int]]:
     return {int(n): list(map(int, statuses)) for n, *statuses in lines}
 
 
+def folder(model: Path, out: Path) -> Path:
+    return out / f"eval-{str(model).replace('/', '-').strip('-')}" / "arithmetic"
+
+
 def outcome(out: Path, model: Path) -> tuple[list[dict[str, Any]], str]:
     """The answers, each key once, and the summary's text without its times."""
-    folder = out / f"eval-{str(model).replace('/', '-').strip('-')}" / "arithmetic"
-    rows = pq.read_table(folder / "answers.parquet").to_pylist()
+    place = folder(model, out)
+    rows = pq.read_table(place / "answers.parquet").to_pylist()
     assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows)
-    assert not (folder / "parts").exists()
-    summary = json.loads((folder / "summary.json").read_text())
+    assert not (place / "parts").exists()
+    summary = json.loads((place / "summary.json").read_text())
     assert summary.pop("times")["total_s"] > 0
     return rows, json.dumps(summary)
 
@@ -58,37 +62,25 @@ def outcome(out: Path, model: Path) -> tuple[list[dict[str, Any]], str]:
 NEVER = 999
 
 
-def check_points(model: Path, tmp_path: Path, points: list[int]) -> dict[int, list[int]]:
-    """Kills at each point, twice, lets the third attempt finish, and compares; the statuses seen."""
-    found = crash([NEVER, *points], arguments(model, tmp_path / "at-{n}"))
-    assert found.pop(NEVER) == [0, 0, 0]
-    expected = outcome(tmp_path / f"at-{NEVER}", model)
-    assert len(expected[0]) == 27
-    for n in points:
-        assert found[n][2] == 0
-        assert outcome(tmp_path / f"at-{n}", model) == expected, n
-    return found
-
-
-@pytest.mark.slow
-def test_killed_at_some_points_twice_over(model: Path, tmp_path: Path) -> None:
-    found = check_points(model, tmp_path, [4, 30])
-    assert {statuses[0] for statuses in found.values()} == {-signal.SIGKILL}
-
-
 @pytest.mark.slow
 def test_killed_at_every_file_operation_twice_over(model: Path, tmp_path: Path) -> None:
     # 6 parts of about 4 operations, the table, the summary, the removal of the parts
-    found = check_points(model, tmp_path, list(range(1, 45)))
+    found = crash([NEVER, *range(1, 45)], arguments(model, tmp_path / "at-{n}"))
+    assert found.pop(NEVER) == [0, 0, 0]
+    expected = outcome(tmp_path / f"at-{NEVER}", model)
+    assert len(expected[0]) == 27
+    for n, statuses in found.items():
+        assert statuses[2] == 0 and outcome(tmp_path / f"at-{n}", model) == expected, n
     killed = [n for n, statuses in found.items() if statuses[0]]
     assert killed == list(range(1, len(killed) + 1)) and 25 < len(killed) < 44
+    assert {found[n][0] for n in killed} == {-signal.SIGKILL}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 0.3, 1.0])
 def test_the_program_itself_killed_while_it_draws(model: Path, tmp_path: Path, seconds: float) -> None:
     command = [str(GSPO), "eval", "benchmarks", str(model), "--out", str(tmp_path / "killed"), "--samples", "8"]
-    parts = tmp_path / "killed" / f"eval-{str(model).replace('/', '-').strip('-')}" / "arithmetic" / "parts"
+    parts = folder(model, tmp_path / "killed") / "parts"
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 90
     while not list(parts.glob("part-*")) and process.poll() is None and time.monotonic() < deadline:
@@ -103,10 +95,6 @@ def test_the_program_itself_killed_while_it_draws(model: Path, tmp_path: Path, s
 
 def run(gspo_here: Gspo, model: Path, out: Path, *more: str) -> Done:
     return gspo_here(*arguments(model, out), *more)
-
-
-def folder(model: Path, out: Path) -> Path:
-    return out / f"eval-{str(model).replace('/', '-').strip('-')}" / "arithmetic"
 
 
 def interrupted(gspo_here: Gspo, model: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

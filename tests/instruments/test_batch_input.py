@@ -19,7 +19,7 @@ from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import TinyModel
 from gspo_cli.models.load import weights_hash
 from gspo_cli.models.tiny import build_tiny
-from gspo_cli.types import RolloutBatch
+from gspo_cli.types import Group, RolloutBatch
 
 Change = Callable[[RolloutBatch], RolloutBatch]
 
@@ -44,36 +44,25 @@ def on_sample(**changes: object) -> Change:
     return change
 
 
-def with_group_of(samples: int) -> Change:
-    def change(batch: RolloutBatch) -> RolloutBatch:
-        first = batch.groups[0]
-        short = replace(first, **{n: getattr(first, n)[:samples] for n in ("samples", "texts", "scores")})
-        return replace(batch, groups=(short, *batch.groups[1:]))
+def on_group(change: Callable[[Group], Group]) -> Change:
+    return lambda batch: replace(batch, groups=(change(batch.groups[0]), *batch.groups[1:]))
 
-    return change
+
+def alone(group: Group) -> Group:
+    return replace(group, samples=group.samples[:1], texts=group.texts[:1], scores=group.scores[:1])
 
 
 def with_prompt(ids: tuple[int, ...]) -> Change:
-    def change(batch: RolloutBatch) -> RolloutBatch:
-        first = batch.groups[0]
-        prompt = replace(first.prompt, token_ids=ids)
-        return replace(batch, groups=(replace(first, prompt=prompt), *batch.groups[1:]))
-
-    return change
+    return on_group(lambda group: replace(group, prompt=replace(group.prompt, token_ids=ids)))
 
 
 def with_reward(value: float) -> Change:
-    def change(batch: RolloutBatch) -> RolloutBatch:
-        first = batch.groups[0]
-        scores = (replace(first.scores[0], value=value), *first.scores[1:])
-        return replace(batch, groups=(replace(first, scores=scores), *batch.groups[1:]))
-
-    return change
+    return on_group(lambda group: replace(group, scores=(replace(group.scores[0], value=value), *group.scores[1:])))
 
 
 BAD_ROWS: dict[str, tuple[Change, str]] = {
     "no groups": (lambda batch: replace(batch, groups=()), "has no groups"),
-    "a group of one": (with_group_of(1), "has one sample"),
+    "a group of one": (on_group(alone), "has one sample"),
     "an empty response": (on_sample(token_ids=(), log_probs=()), "token_ids: Tuple should have at least 1 item"),
     "an empty prompt": (with_prompt(()), "prompt_ids: Tuple should have at least 1 item"),
     "no log_probs": (on_sample(log_probs=None), "log_probs: Input should be a valid tuple"),
@@ -167,17 +156,6 @@ def test_another_tokenizer_names_both(gspo_here: Gspo, stored: Stored, tmp_path:
 def test_no_model(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
     assert "no model in" in refused(gspo_here, stored.file, "--model", tmp_path / "nothing")
     assert gspo_here("report", "batch", stored.file).code == 2
-
-
-def test_out_that_is_a_file(gspo_here: Gspo, stored: Stored, tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("")
-    refused(gspo_here, stored.file, "--model", stored.start, "--out", tmp_path / "taken")
-
-
-def test_an_error_as_json(gspo_here: Gspo, tmp_path: Path) -> None:
-    done = gspo_here("report", "batch", tmp_path / "nothing", "--model", "x", "--json")
-    assert done.out == ""
-    assert set(json.loads(done.err)) == {"error", "why", "do", "exit"}
 
 
 @pytest.mark.slow

@@ -94,7 +94,6 @@ def test_the_two_policies_differ_enough_for_the_clips_to_act(off: dict[str, Any]
     clips = {n: a["metrics"].get("clip/token_frac") for n, a in off["algorithms"].items()}
     clipping = {name: hasattr(algorithm.Params(), "clip") for name, algorithm in ALGORITHMS.items()}
     assert {n: value is not None and 0 < value < 1 for n, value in clips.items()} == clipping
-    assert {n: value is not None for n, value in clips.items()} == clipping
     assert off["cosine"]["grpo"]["gspo"] < 0.9
 
 

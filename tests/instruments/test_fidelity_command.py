@@ -69,10 +69,11 @@ def test_notes_name_the_length_of_the_rows() -> None:
 @pytest.mark.slow
 def test_files_and_identities_of_a_small_run(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     out = tmp_path / "fidelity"
-    done = gspo_here(
+    command = [
         "report", "fidelity", str(smoke), "--algo", "grpo,gspo,reinforce", "--clip", "0.9", "--updates", "0,1",
         "--noise", "0,0.5", "--seeds", "0-1", "--batches", "2", "--reference", "3", "--out", str(out), "--json",
-    )  # fmt: skip
+    ]  # fmt: skip
+    done = gspo_here(*command)
     assert done.code == 0, done.err
     (found,) = (json.loads(text) for text in done.out.splitlines())
     rows = [row for row in found["rows"] if row["seed"] is None]
@@ -85,8 +86,5 @@ def test_files_and_identities_of_a_small_run(gspo_here: Gspo, smoke: Path, tmp_p
     assert any("synthetic" in note for note in found["notes"])
     # the same command again gives the same bytes
     before = (out / "fidelity.csv").read_bytes()
-    assert gspo_here(
-        "report", "fidelity", str(smoke), "--algo", "grpo,gspo,reinforce", "--clip", "0.9", "--updates", "0,1",
-        "--noise", "0,0.5", "--seeds", "0-1", "--batches", "2", "--reference", "3", "--out", str(out),
-    ).code == 0  # fmt: skip
+    assert gspo_here(*command).code == 0
     assert (out / "fidelity.csv").read_bytes() == before

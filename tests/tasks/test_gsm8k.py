@@ -10,7 +10,6 @@ from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.rewards.math.normalize import number
 from gspo_cli.tasks import make_task
-from gspo_cli.types import Problem
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
@@ -41,16 +40,6 @@ def test_real_data(shared_data: Path) -> None:
     solution = json.loads((shared_data / "gsm8k_train.jsonl").read_text().splitlines()[0])["answer"]
     assert task.reward(problems[0], solution).value == 1.0
     assert task.reward(problems[0], solution + "1").value == 0.0
-
-
-def test_reward_of_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_reward_module.py").write_text("def short(problem, text):\n    return -len(text)\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    task = make_task(TaskConfig(name="arithmetic", reward="my_reward_module:short"))
-    assert task.reward(Problem("1+1=", "1+1=", "2"), "abc").value == -3.0
-    with pytest.raises(GspoError, match="cannot load"):
-        make_task(TaskConfig(name="no_such_module:Task"))
 
 
 def test_answers_that_are_no_numbers_are_said_or_refused(tmp_path: Path) -> None:

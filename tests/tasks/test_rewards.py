@@ -35,6 +35,19 @@ def own() -> Iterator[Any]:
     del sys.modules["own_rewards"]
 
 
+class Mine:
+    """A task of the user's own, whose rewards are infinite."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def problems(self, _split: str) -> Any:
+        return self.given
+
+    def reward(self, _problem: Problem, _text: str) -> Any:
+        return Score(math.inf, "x")
+
+
 def scores(rewards: list[dict[str, Any]], *responses: tuple[Problem, str]) -> list[Score]:
     task = make_task(TaskConfig.model_validate({"rewards": rewards}))
     return score(task, list(responses))
@@ -74,14 +87,7 @@ def test_sys_exit_in_a_reward_is_a_failure_of_one_response_and_not_the_end(own: 
     ],
 )
 def test_problems_that_cannot_be_told_apart_or_asked_are_refused(own: Any, given: list[Any], said: str) -> None:
-    class Mine:
-        def problems(self, _split: str) -> list[Problem]:
-            return given
-
-        def reward(self, _problem: Problem, _text: str) -> float:
-            return 0.0
-
-    own.Mine = lambda _config: Mine()
+    own.Mine = lambda _config: Mine(given)
     config = TaskConfig(name="own_rewards:Mine")
     with pytest.raises(GspoError) as refused:
         read_problems(make_task(config), config)
@@ -89,22 +95,14 @@ def test_problems_that_cannot_be_told_apart_or_asked_are_refused(own: Any, given
 
 
 def test_a_generator_of_problems_will_do(own: Any) -> None:
-    made = {"problems": lambda _self, _split: (Problem(x, x, x) for x in "ab"), "reward": lambda *_: 0.0}
-    own.mine = type("Mine", (), {"__init__": lambda _self, _config: None} | made)
+    own.mine = lambda _config: Mine(Problem(x, x, x) for x in "ab")
     config = TaskConfig(name="own_rewards:mine")
     assert [problem.id for problem in read_problems(make_task(config), config)] == ["a", "b"]
 
 
 def test_a_task_of_ones_own_is_refused_by_name_too() -> None:
-    class Mine:
-        def problems(self, _split: str) -> list[Problem]:
-            return [PROBLEM]
-
-        def reward(self, _problem: Problem, _text: str) -> Any:
-            return Score(math.inf, "x")
-
     with pytest.raises(GspoError, match="the reward of task Mine gave inf"):
-        score(Mine(), [RIGHT])
+        score(Mine([PROBLEM]), [RIGHT])
 
 
 @pytest.mark.parametrize("given", [1, True, 0.5, np.float32(0.5), np.int64(2), None, Score(0.25, "x")], ids=repr)

@@ -11,7 +11,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import DataChoice, GraderChoice
 from gspo_cli.evals.benchmarks import find_benchmark
 from gspo_cli.tasks import make_task
-from gspo_cli.tasks.sentences import Comparisons, Sums
+from gspo_cli.tasks.sentences import Comparisons, Sentences, Sums
 from gspo_cli.types import Problem
 
 NAMES = ("sums", "comparisons", "stories")
@@ -40,27 +40,23 @@ def test_every_answer_is_right_and_the_splits_share_no_problem(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "number"),
+    ("task", "text", "found"),
     [
-        ("17 + 25 = 42.", "42"),
-        ("The answer is 42", "42"),
-        ("42.0", "42.0"),  # not the number 0
-        ("1,042 apples.", "1,042"),
-        ("forty-two", None),
-        ("", None),
-        ("٤٢", None),  # digits of another script are no answer
+        (Sums, "17 + 25 = 42.", "42"),
+        (Sums, "The answer is 42", "42"),
+        (Sums, "42.0", "42.0"),  # not the number 0
+        (Sums, "1,042 apples.", "1,042"),
+        (Sums, "forty-two", None),
+        (Sums, "", None),
+        (Sums, "٤٢", None),  # digits of another script are no answer
+        (Comparisons, "Anna has more.", "Anna"),
+        (Comparisons, "Tom, not Anna.", "Tom"),
+        (Comparisons, "Tommy has more.", None),
+        (Comparisons, "52 is more than 7.", None),
     ],
-)  # fmt: skip
-def test_the_last_number_is_the_answer(text: str, number: str | None) -> None:
-    assert Sums().find(text) == number
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [("Anna has more.", "Anna"), ("Tom, not Anna.", "Tom"), ("Tommy has more.", None), ("52 is more than 7.", None)],
 )
-def test_the_first_name_is_the_answer(text: str, name: str | None) -> None:
-    assert Comparisons().find(text) == name
+def test_the_answer_is_the_last_number_or_the_first_name(task: type[Sentences], text: str, found: str | None) -> None:
+    assert task().find(text) == found
 
 
 SAID = {

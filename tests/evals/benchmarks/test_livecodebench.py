@@ -8,6 +8,7 @@ import pickle
 import tomllib
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_right_and_wrong_programs_of_minicode() -> None:
     assert min(len(t.inputs) for t in tests.values()) >= 5
     cases = [(p.id, "right", RIGHT[p.id]) for p in problems.problems]
     cases += [(i, n, code) for i, programs in WRONG.items() for n, code in programs.items() if n != "too_slow"]
-    with own_sandbox_closing() as sandbox:
+    with closing(own_sandbox()) as sandbox:
         work = [Work(code, problems.payload[i]) for i, _, code in cases]
         found = grade_all(sandbox, ("official", "script"), work, 2).verdicts
     surprises = {
@@ -66,15 +67,9 @@ def test_right_and_wrong_programs_of_minicode() -> None:
 def test_slow_programs_of_minicode() -> None:
     problems = livecodebench.load_minicode(DataChoice())
     slow = [(i, programs["too_slow"]) for i, programs in WRONG.items() if "too_slow" in programs]
-    with own_sandbox_closing() as sandbox:
+    with closing(own_sandbox()) as sandbox:
         found = grade_all(sandbox, ("official", "script"), [Work(c, problems.payload[i]) for i, c in slow], 2)
     assert {v.verdict for verdicts in found.verdicts for v in verdicts.values()} <= {"time_limit", "runner_error"}
-
-
-def own_sandbox_closing() -> Any:
-    from contextlib import closing
-
-    return closing(own_sandbox())
 
 
 def test_the_window_of_the_paper(shared_data: Path) -> None:

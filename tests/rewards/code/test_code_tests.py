@@ -114,10 +114,10 @@ def test_other_fields_are_refused(name: str) -> None:
         unpack_tests(PUBLIC, FIELDS[name], "{}")
 
 
-@pytest.mark.parametrize("metadata", ["{", "[]", "7"])
-def test_bad_metadata_is_refused(metadata: str) -> None:
-    with pytest.raises(BadTests):
-        unpack_tests(PUBLIC, "", metadata)
+def test_bad_metadata_is_refused() -> None:
+    for metadata in ("{", "[]", "7"):
+        with pytest.raises(BadTests):
+            unpack_tests(PUBLIC, "", metadata)
 
 
 def test_every_published_row_decodes(shared_data: Path) -> None:
