@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
-from gspo_cli.rollout.prompts import PLAIN, cut_at_stop, decode, encode, pieces
+from gspo_cli.rollout.prompts import cut_at_stop, decode, encode, pieces
 from gspo_cli.seeds import derive_seed, permutation
 from gspo_cli.tasks import Crediting, Task
 from gspo_cli.tasks.rewards import own_code
@@ -59,8 +59,8 @@ def collect(
     sampling: Sampling,
     seed_keys: tuple[int, str, int],
     version: int,
-    config: TaskConfig = PLAIN,
-    stops: tuple[str, ...] = (),
+    config: TaskConfig,
+    stops: tuple[str, ...],
     timed: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> RolloutBatch:
     """Samples and scores `num_samples` responses to each problem.

@@ -14,9 +14,11 @@ from program import Gspo
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.instruments.fidelity import report
 from gspo_cli.instruments.fidelity.measure import Plan
 from gspo_cli.instruments.fidelity.report import Request, check_request, names, notes
 from gspo_cli.recipe import load
+from gspo_cli.types import Problem
 
 
 def request(
@@ -57,6 +59,19 @@ def test_arms_that_a_request_adds(quickstart: Recipe) -> None:
     assert arms["gspo-0.2"] == {"name": "gspo", "clip": {"low": 0.2, "high": 0.2}}
     assert arms["reinforce"]["allow_stale"] is True  # old data is what is measured
     assert quickstart.arms == {}
+
+
+def test_batches_are_sampled_as_training_samples_them(quickstart: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts follow `[task]`, and responses end at the recipe's stop strings."""
+    rollout = quickstart.rollout.model_copy(update={"stop": ("+",)})
+    recipe = quickstart.model_copy(update={"rollout": rollout})
+    given: list[Any] = []
+    monkeypatch.setattr(report, "collect", lambda *arguments: given.extend(arguments))
+    engine = SimpleNamespace(sync=lambda *_: None, rest=lambda: None)
+    stream = SimpleNamespace(problems=[Problem("1", "1=", "1")] * rollout.prompts)
+    setup: Any = SimpleNamespace(engine=engine, model=None, tokenizer=None, task=None, stream=stream)
+    report.sample(setup, recipe, 1, 0)
+    assert given[-2:] == [recipe.task, ("+",)]
 
 
 def test_notes_name_the_length_of_the_rows() -> None:

@@ -10,12 +10,19 @@ from gspo_cli.evals.benchmarks.livecodebench import LIVECODEBENCH, MINICODE
 from gspo_cli.evals.benchmarks.math import AIME24, AIME25, GSM8K, MATH500
 from gspo_cli.plugins import is_plugin, load_plugin, plugin_source
 
-BENCHMARKS: dict[str, Benchmark] = {
-    benchmark.name: benchmark
-    for benchmark in (
-        AIME24, AIME25, MATH500, GSM8K, LIVECODEBENCH, CODEFORCES, ARITHMETIC, MINICODE, SUMS, COMPARISONS, STORIES
-    )
-}  # fmt: skip
+BENCHMARKS: dict[str, Benchmark] = {  # written out: completion reads the names from this file
+    "aime24": AIME24,
+    "aime25": AIME25,
+    "math500": MATH500,
+    "gsm8k": GSM8K,
+    "livecodebench": LIVECODEBENCH,
+    "codeforces": CODEFORCES,
+    "arithmetic": ARITHMETIC,
+    "minicode": MINICODE,
+    "sums": SUMS,
+    "comparisons": COMPARISONS,
+    "stories": STORIES,
+}
 
 
 def find_benchmark(name: str) -> Benchmark:

@@ -98,9 +98,10 @@ def sample(setup: Setup, recipe: Recipe, number: int, version: int) -> RolloutBa
     rollout = recipe.rollout
     setup.engine.sync(setup.model, version)
     stream = PromptStream(setup.stream.problems, rollout.prompts, derive_seed(recipe.seed, "fidelity"))
+    sampling = Sampling(rollout.temperature, rollout.max_new_tokens)
     batch = collect(
-        setup.engine, setup.tokenizer, setup.task, stream.batch(number), rollout.samples,
-        Sampling(rollout.temperature, rollout.max_new_tokens), (recipe.seed, f"fidelity {version}", number), version,
+        setup.engine, setup.tokenizer, setup.task, stream.batch(number), rollout.samples, sampling,
+        (recipe.seed, f"fidelity {version}", number), version, recipe.task, rollout.stop,
     )  # fmt: skip
     setup.engine.rest()
     return batch
