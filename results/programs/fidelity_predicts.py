@@ -52,10 +52,10 @@ def read_effects(studies: list[str], root: Path) -> Effects:
     _, cells = map_cells(studies, root, ComparisonRequest(), AXES)
     return {
         (int(cell.values[AXES[0]]), float(cell.values[AXES[1]])): {
-            int(pair["seed"]): 100 * float(pair["difference"]) for pair in cell.result["per_seed"]
+            seed: 100 * difference for seed, _, _, difference in cell.result.per_seed
         }
         for cell in cells
-        if cell.result and cell.result.get("per_seed")
+        if cell.result and cell.result.per_seed
     }
 
 
