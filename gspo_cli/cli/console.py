@@ -83,6 +83,12 @@ def print_table(rendered: Table) -> None:
     out.print(rendered, soft_wrap=False)
 
 
+def print_whole(rendered: Table) -> None:
+    """Print a table with every cell on one line, wider than the terminal if need be, so that names can be copied."""
+    rendered.width = rendered.__rich_measure__(out, out.options.update(max_width=100_000)).maximum
+    out.print(rendered)
+
+
 class Shown:
     """What is drawn on the terminal while its context lasts, if anything is."""
 

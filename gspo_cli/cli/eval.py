@@ -27,7 +27,10 @@ def benchmarks(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="MODEL|RUN", help="A run, or a model's folder or hub name.", show_default="the newest run"
+            metavar="MODEL|RUN|STUDY",
+            help="A run, all runs of a study, or a model's folder or hub name.",
+            show_default="the newest run",
+            autocompletion=options.complete_study,
         ),
     ] = None,
     bench: Annotated[
@@ -70,7 +73,7 @@ def benchmarks(
     out: Out = Path("results"),
     json_: JsonLines = False,
 ) -> None:
-    """Evaluate a run or a model on benchmarks: avg@k with standard errors clustered by problem, and pass@k.
+    """Evaluate a run, the runs of a study, or a model: avg@k with standard errors clustered by problem, and pass@k.
 
     Examples:
         gspo eval benchmarks
@@ -129,7 +132,7 @@ def benchmarks(
     targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
     if str(model) != targets[-1].name:
         why = "; no name was given, so it is the newest run" if model is None else ""
-        console.note(f"model: {targets[-1].name}{why}")
+        console.note(f"model: {', '.join(str(target.name) for target in targets)}{why}")
     _sample(
         SampleRequest(
             benchmarks=chosen,
@@ -175,10 +178,10 @@ def _sample(request: SampleRequest, all_checkpoints: bool, as_json: bool) -> Non
         from gspo_cli.report.figures.plots import plot_scores
         from gspo_cli.report.runs.folders import find_study
 
-        run = request.targets[0].folder.parent
-        report = plot_scores(find_study(str(run), run))
-        console.note(*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items()))
-        console.note(*(f"figure: {path}" for paths in report.files.values() for path in paths))
+        for run in dict.fromkeys(target.folder.parent for target in request.targets):
+            report = plot_scores(find_study(str(run), run))
+            console.note(*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items()))
+            console.note(*(f"figure: {path}" for paths in report.files.values() for path in paths))
     _finish(summaries, codes, as_json)
 
 

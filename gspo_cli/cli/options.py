@@ -77,17 +77,49 @@ def _matching_last(incomplete: str, names: list[str]) -> list[str]:
     return [f"{before}{comma}{name}" for name in _matching(last, names) if name not in given]
 
 
+def complete_study(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a study, or a run as `<study>/<run>`, under `--out`; the shell itself completes paths."""
+    from gspo_cli.runlog.folder import names_under
+
+    known = names_under(ctx.params.get("out") or RESULTS)
+    return [name for name in _matching(incomplete, known) if "/" in incomplete or "/" not in name]
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a run as `<study>/<run>`."""
+    from gspo_cli.runlog.folder import names_under
+
+    return [name for name in _matching(incomplete, names_under(ctx.params.get("out") or RESULTS)) if "/" in name]
+
+
+RESULTS = Path("results")
+"""Where studies are looked for by their names."""
 RecipeArgument = Annotated[
     str, typer.Argument(help="A shipped recipe's name or a .toml file.", autocompletion=complete_recipe)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Study = Annotated[
-    str | None, typer.Argument(help="Study folder, run folder, or a name under --out.", show_default="the newest")
+    str | None,
+    typer.Argument(
+        help="A study or run: its folder, or its name under --out.",
+        show_default="the newest",
+        autocompletion=complete_study,
+    ),
 ]
-RunName = Annotated[str, typer.Argument(help="Run folder, <study>/<run>, or the first characters of a run id.")]
+RunName = Annotated[
+    str,
+    typer.Argument(
+        help="A run: its folder, <study>/<run>, or the first characters of its id.", autocompletion=complete_run
+    ),
+]
 NewestRun = Annotated[
-    str | None, typer.Argument(help="Run folder, <study>/<run>, or a run id.", show_default="the newest run")
+    str | None,
+    typer.Argument(
+        help="A run: its folder, <study>/<run>, or the first characters of its id.",
+        show_default="the newest run",
+        autocompletion=complete_run,
+    ),
 ]
 Results = Annotated[Path, typer.Option("--out", help="Folder that holds the studies.")]
 Out = Annotated[Path, typer.Option(help="Root folder of all results.")]

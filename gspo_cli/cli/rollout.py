@@ -49,22 +49,22 @@ def cold_start(
     console.print_result({"model": str(out)}, json_)
 
 
-RESULTS = Path("results")
-"""Where a run is looked for by its name."""
-
-
 def _recipe_of(name: str | None, model: str | None, sets: list[str]) -> tuple[Recipe, str]:
     """The recipe to sample with, and why its model is the one. Errors: GspoError for a run together with `--model`."""
-    from gspo_cli.evals.targets import named_run, run_recipe
-    from gspo_cli.recipe import load, use_model
+    from gspo_cli.evals.targets import UNDIVIDED, named_folder, run_recipe
+    from gspo_cli.recipe import load, names, use_model
+    from gspo_cli.runlog.folder import only_run
 
     names_model = model or any(text.startswith(("model.path", "model.tiny", "model=")) for text in sets)
     try:
-        run = None if name is None and names_model else named_run(name, RESULTS)
+        folder = None if name is None and names_model else named_folder(name, options.RESULTS)
     except GspoError:
-        return load("quickstart", {}, sets), " (no name was given and there is no run: the recipe quickstart)"
-    if run is None:
-        return load(name or "quickstart", use_model(model), sets), ""
+        if name is not None:
+            raise
+        return load("quickstart", UNDIVIDED, sets), " (no name was given and there is no run: the recipe quickstart)"
+    if folder is None or (name in names() and not (folder / "run.json").is_file()):
+        return load(name or "quickstart", use_model(model) | UNDIVIDED, sets), ""
+    run = only_run(folder)
     if model:
         raise GspoError(f"{run} with --model {model}", "a run samples with its own checkpoint", "give a recipe, or one")
     newest = " (no name was given: the newest run)" if name is None else ""

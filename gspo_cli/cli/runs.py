@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from gspo_cli.cli import console
+from gspo_cli.cli import console, options
 from gspo_cli.cli.options import Json, JsonLines, NewestRun, Results, RunName, Study
 from gspo_cli.errors import ExitCode, GspoError
 
@@ -19,7 +19,10 @@ app = console.Commands(help="List, show, compare, verify, import and export runs
 @app.command()
 def ls(
     root: Annotated[
-        Path | None, typer.Argument(help="A study, or a folder of studies.", show_default="results")
+        str | None,
+        typer.Argument(
+            help="A study, or a folder of studies.", show_default="results", autocompletion=options.complete_study
+        ),
     ] = None,
     json_: JsonLines = False,
 ) -> None:
@@ -30,12 +33,14 @@ def ls(
         gspo runs ls results/quickstart-20260101-120000 --json
     """
     from gspo_cli.report.runs.facts import list_runs
+    from gspo_cli.runlog.folder import find_folder
 
-    runs = list(list_runs(root or Path("results")))
+    folder = options.RESULTS if root is None else find_folder(root, options.RESULTS) or Path(root)
+    runs = list(list_runs(folder))
     if json_:
         return console.print_json(runs)
     if not runs:
-        console.note(f"no runs in {root or 'results'}; another folder: gspo runs ls FOLDER")
+        console.note(f"no runs in {folder}; another folder: gspo runs ls FOLDER")
         return
     table = console.table("study", "run", "status", "step", "reward", "started")
     rows = [_list_row(run) for run in runs]
@@ -43,7 +48,7 @@ def ls(
         table.add_column("last sign")
     for row in rows:
         table.add_row(*row[: len(table.columns)])
-    console.print_table(table)
+    console.print_whole(table)
     for run in (run for run in runs if run["status"] in ("killed", "silent")):
         console.note(f"{run['run']}: {run['reason']}; to resume: gspo train --resume {run['folder']}")
 
@@ -73,7 +78,8 @@ def show(run: RunName, out: Results = Path("results"), json_: Json = False) -> N
         gspo runs show results/my-study/gspo-s0 --json
     """
     from gspo_cli.config import flat
-    from gspo_cli.report.runs.facts import describe_run, find_run
+    from gspo_cli.report.runs.facts import describe_run
+    from gspo_cli.report.runs.folders import find_run
 
     facts = describe_run(find_run(run, out))
     if json_:
@@ -102,7 +108,8 @@ def diff(one: RunName, other: RunName, out: Results = Path("results"), json_: Js
         gspo runs diff my-study/grpo-s0 my-study/gspo-s0
         gspo runs diff results/one/gspo-s0 results/two/gspo-s0 --json
     """
-    from gspo_cli.report.runs.facts import differences, find_run
+    from gspo_cli.report.runs.facts import differences
+    from gspo_cli.report.runs.folders import find_run
 
     rows = differences(find_run(one, out), find_run(other, out))
     if json_:
@@ -118,9 +125,10 @@ def diff(one: RunName, other: RunName, out: Results = Path("results"), json_: Js
 
 @app.command()
 def path(
-    name: Annotated[
-        str | None, typer.Argument(help="A study's name, a run's name or a run id.", show_default="the newest study")
-    ] = None,
+    name: Study = None,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="The folder of a run's newest weights, for --model or transformers.")
+    ] = False,
     out: Results = Path("results"),
     json_: Json = False,
 ) -> None:
@@ -128,14 +136,16 @@ def path(
 
     Examples:
         gspo runs path
+        gspo runs path my-study/gspo-s0 --weights
         gspo runs path my-study/gspo-s0 --json
     """
-    from gspo_cli.report.runs.facts import find_run
-    from gspo_cli.runlog.folder import newest_run
+    from gspo_cli.evals.targets import model_folders
+    from gspo_cli.runlog.folder import find_folder, newest_run, only_run, unknown_folder
 
-    study = newest_run(out).parent if name is None else out / name
-    folder = study if study.is_dir() or name is None else find_run(name, out).folder
-    console.print_result({"path": str(folder)}, json_)
+    folder = newest_run(out).parent if name is None else find_folder(name, out)
+    if folder is None:
+        raise unknown_folder("study or run", str(name), out)
+    console.print_result({"path": str(model_folders(only_run(folder))[-1] if weights else folder)}, json_)
 
 
 @app.command()
@@ -161,7 +171,7 @@ def samples(
         gspo runs samples my-study/gspo-s0 --truncated --json
     """
     from gspo_cli.cli.views.samples import print_responses
-    from gspo_cli.report.runs.facts import find_run
+    from gspo_cli.report.runs.folders import find_run
     from gspo_cli.report.runs.samples import Filter, parse_range, responses, stored_steps
 
     folder = find_run(run, out).folder
@@ -184,7 +194,7 @@ def doctor(run: NewestRun = None, out: Results = Path("results"), json_: Json = 
         gspo runs doctor my-study/gspo-s0 --json
     """
     from gspo_cli.report.runs.diagnose import diagnose_run
-    from gspo_cli.report.runs.facts import find_run
+    from gspo_cli.report.runs.folders import find_run
 
     stored = find_run(run, out)
     findings, facts = diagnose_run(stored)
@@ -211,7 +221,11 @@ def doctor(run: NewestRun = None, out: Results = Path("results"), json_: Json = 
 def verify(
     what: Annotated[
         str | None,
-        typer.Argument(help="Run, study, or the side file of a figure or table.", show_default="the newest study"),
+        typer.Argument(
+            help="Run, study, or the side file of a figure or table.",
+            show_default="the newest study",
+            autocompletion=options.complete_study,
+        ),
     ] = None,
     out: Results = Path("results"),
     json_: Json = False,
@@ -225,9 +239,12 @@ def verify(
     from dataclasses import asdict
 
     from gspo_cli.report.verify import verify as verify_path
-    from gspo_cli.runlog.folder import newest_run
+    from gspo_cli.runlog.folder import find_folder, newest_run
 
-    target = newest_run(out).parent if what is None else Path(what) if Path(what).exists() else out / what
+    if what is None:
+        target = newest_run(out).parent
+    else:
+        target = Path(what) if Path(what).is_file() else find_folder(what, out) or Path(what)
     result = verify_path(target)
     if json_:
         console.print_json({"path": str(target), "ok": not result.problems} | asdict(result))

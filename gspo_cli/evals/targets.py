@@ -14,12 +14,14 @@ from gspo_cli.config import ModelConfig, Recipe, RolloutConfig, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
 from gspo_cli.recipe import Layer, parse_set, user_error, validate
-from gspo_cli.runlog.folder import newest_run
+from gspo_cli.runlog.folder import find_folder, newest_run
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.tables import Table
 
 ARITHMETIC = ("dtype", "compute", "float32_matmul", "device", "threads")
 """What a run's checkpoints keep of the recipe's table `[model]`: without these they would give other numbers."""
+UNDIVIDED = {"train": {"minibatches": 1}, "algo": {"minibatches": None}}
+"""What is sampled without training is not divided into mini-batches, so that it may have few prompts."""
 DEADLINE_S = 24 * 3600.0
 """For one portion of answers: long responses take longer than a training batch may."""
 
@@ -96,14 +98,20 @@ class Target:
 def find_targets(
     name: str | None, out: Path, all_checkpoints: bool, engine: str | None, sets: Iterable[str]
 ) -> list[Target]:
-    """The last or all checkpoints of a run (default: the newest run), or a model folder or hub name.
+    """The last or all checkpoints of a run (default: the newest run) or of every run of a study, or a model folder or
+    hub name.
 
-    Errors: GspoError for a run without checkpoints, a study, or `--set` keys that do not fit.
+    Errors: GspoError for a run without checkpoints, or `--set` keys that do not fit.
     """
     layers = [Layer("--engine", {"rollout": {"engine": engine}} if engine else {}), *map(parse_set, sets)]
-    run = named_run(name, out) or Path(str(name))
-    if not (run / "run.json").is_file():
+    folder = named_folder(name, out)
+    if folder is None:
         return [_bare_model(str(name), out, all_checkpoints, layers)]
+    runs = [folder] if (folder / "run.json").is_file() else sorted(file.parent for file in folder.glob("*/run.json"))
+    return [target for run in runs for target in _targets_of(run, all_checkpoints, layers)]
+
+
+def _targets_of(run: Path, all_checkpoints: bool, layers: list[Layer]) -> list[Target]:
     config, record = _read_object(run / "config.json"), _read_object(run / "run.json")
     for name, kind in (("model", dict), ("rollout", dict), ("seed", int)):
         if not isinstance((record if kind is int else config).get(name, kind()), kind):
@@ -112,7 +120,7 @@ def find_targets(
     base = Layer(
         str(run / "config.json"), {"model": model, "rollout": config.get("rollout", {}) | {"deadline_s": DEADLINE_S}}
     )
-    folders = _checkpoints(run)
+    folders = model_folders(run)
     return [
         Target(
             name=str(folder),
@@ -125,15 +133,18 @@ def find_targets(
     ]
 
 
-def named_run(name: str | None, out: Path) -> Path | None:
-    """The one rule by which `gspo rollout` and `gspo eval` find a run: its folder, `<study>/<run>` under `out`, or
-    without a name the newest run there. None if the name is no run's.
+def named_folder(name: str | None, out: Path) -> Path | None:
+    """The run or study of `gspo rollout` and `gspo eval`: without a name the newest run, else what `find_folder` finds.
+    None for a name of something else, such as the folder of a model.
 
     Errors: GspoError without a name and without a run.
     """
     if name is None:
         return newest_run(out)
-    return next((folder for folder in (Path(name), out / name) if (folder / "run.json").is_file()), None)
+    if (Path(name) / "config.json").is_file() and not (Path(name) / "run.json").is_file():
+        return None  # a model's folder, although a run may have the same name
+    folder = find_folder(name, out)
+    return folder if folder and any(next(folder.glob(runs), None) for runs in ("run.json", "*/run.json")) else None
 
 
 def run_recipe(run: Path, sets: Iterable[str]) -> Recipe:
@@ -143,11 +154,13 @@ def run_recipe(run: Path, sets: Iterable[str]) -> Recipe:
     """
     config = _read_object(run / "config.json")
     model = {key: value for key, value in config.get("model", {}).items() if key in ARITHMETIC}
-    own = {"model": model | {"path": str(_checkpoints(run)[-1])}, "cold_start": None}
-    return validate([Layer(str(run / "config.json"), config | own), *map(parse_set, sets)])
+    own = {"model": model | {"path": str(model_folders(run)[-1])}, "cold_start": None}
+    return validate(
+        [Layer(str(run / "config.json"), config | own), Layer("gspo rollout", UNDIVIDED), *map(parse_set, sets)]
+    )
 
 
-def _checkpoints(run: Path) -> list[Path]:
+def model_folders(run: Path) -> list[Path]:
     """The model folders of a run's checkpoints, by step. Errors: GspoError when the run has none."""
     steps = {p: p.parent.name.removeprefix("step-") for p in run.glob("checkpoints/step-*/model")}
     folders = sorted((p for p, step in steps.items() if step.isdecimal()), key=lambda p: int(steps[p]))
@@ -159,8 +172,6 @@ def _checkpoints(run: Path) -> list[Path]:
 
 
 def _bare_model(name: str, out: Path, all_checkpoints: bool, layers: list[Layer]) -> Target:
-    if next(Path(name).glob("*/run.json"), None):
-        raise GspoError(f"{name} is a study", "an evaluation takes one run of it", "name one of the folders in it")
     if all_checkpoints:
         raise GspoError(
             f"{name} is not a run", "only a run has checkpoints", "leave out --all-checkpoints, or name a run"

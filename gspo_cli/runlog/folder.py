@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gspo_cli.distributed import created_by_first_attempt, launch_time
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, nearest
 from gspo_cli.runlog.fs import remove_tree, storage_error
 from gspo_cli.runlog.lock import LOCK
 from gspo_cli.runlog.strict_json import read_object
@@ -124,6 +124,68 @@ def writable(folder: Path) -> Iterator[None]:
         raise
 
 
+MARKS = ("run.json", "study.json", "metrics.jsonl")
+"""One of these is left in a run or a study, whatever else is damaged."""
+SHORTEST_ID = 4
+
+
+def find_folder(name: str, root: Path) -> Path | None:
+    """The study, run or folder of studies that a name means, by the one rule of all commands; None for no such thing.
+
+    It is a path, or a name under `root` (`<study>`, `<study>/<run>`), or of a run under `root` its own name or the
+    first characters of its id. A folder without runs means nothing: it may be a recipe's, of the same name as a study.
+    Errors: GspoError if several runs are called so.
+    """
+    for below in ("", "*/", "*/*/"):
+        for folder in (Path(name), root / name):
+            if any(path.is_file() for mark in MARKS for path in folder.glob(below + mark)):
+                return folder
+    runs = sorted(root.glob("*/*/run.json"))
+    by_id = [path for path in runs if len(name) >= SHORTEST_ID and str(_record(path).get("run_id")).startswith(name)]
+    found = [path.parent for path in by_id or runs if by_id or path.parent.name == name]
+    if len(found) > 1:
+        raise GspoError(
+            f"several runs are called {name!r}",
+            "; ".join(map(str, found[:4])) + ("; ..." if found[4:] else ""),
+            "`gspo runs ls` lists them; give the path",
+        )
+    return found[0] if found else None
+
+
+def names_under(root: Path) -> list[str]:
+    """What `find_folder` knows under a root: studies, and their runs as `<study>/<run>`."""
+    studies = {path.parent.parent.name for path in root.glob("*/*/run.json")}
+    runs = {f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/run.json")}
+    return sorted(studies | runs)
+
+
+def unknown_folder(kind: str, name: str, root: Path) -> GspoError:
+    """The error for a name that `find_folder` does not know, with the nearest."""
+    known = [*(path.name for path in root.glob("*") if path.is_dir()), *names_under(root)]
+    return GspoError(
+        f"no {kind} {name!r}",
+        f"it is neither a path nor a name or id under {root}",
+        nearest(
+            name,
+            [*known, *(one.partition("/")[2] for one in known)],
+            "`gspo runs ls` lists them; another folder of studies: --out FOLDER",
+        ),
+    )
+
+
+def only_run(folder: Path) -> Path:
+    """The run that a folder is, or the only one of a study. Errors: GspoError for a study of several, or of none."""
+    runs = [folder] if (folder / "run.json").is_file() else sorted(file.parent for file in folder.glob("*/run.json"))
+    if len(runs) == 1:
+        return runs[0]
+    some = ", ".join(map(str, runs[:4])) + (", ..." if runs[4:] else "")
+    raise GspoError(
+        f"{folder} is a study of {len(runs)} runs" if runs else f"no run in {folder}",
+        "one run is wanted here",
+        f"give one: {some}" if runs else "`gspo runs ls` lists the runs",
+    )
+
+
 def newest_run(out: Path) -> Path:
     """The run under `out` that was started last, `published` excluded. Errors: GspoError if there is none."""
     files = [p for p in out.glob("*/*/run.json") if p.is_file() and p.parts[-3] != "published"]
@@ -147,11 +209,16 @@ def _time(created: str) -> datetime:
 
 def _created(run_json: Path) -> str:
     """When a run was started, according to its run.json; empty if it cannot be read."""
+    return str(_record(run_json).get("created", ""))
+
+
+def _record(run_json: Path) -> dict[str, Any]:
+    """A run's run.json; empty if it cannot be read."""
     try:
         record: dict[str, Any] = json.loads(run_json.read_text())
-        return str(record.get("created", ""))
-    except (OSError, ValueError):
-        return ""
+        return record if isinstance(record, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
 
 
 class StudyFile(BaseModel):

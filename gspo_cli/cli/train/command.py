@@ -28,7 +28,10 @@ Halving = Annotated[
     str | None,
     typer.Option(help="With --grid: rollout batches of each stage of successive halving, such as 30,60,120."),
 ]
-Tuned = Annotated[Path | None, typer.Option(help="Train with the settings that this --grid study chose.")]
+Tuned = Annotated[
+    str | None,
+    typer.Option(help="Train with the settings that this --grid study chose.", autocompletion=options.complete_study),
+]
 Sweep = Annotated[
     list[str] | None,
     typer.Option(help="One study per value of a recipe key, for one or two keys: --sweep rollout.max_lag=0,4."),
@@ -76,7 +79,9 @@ def train(
     gpus_per_run: GpusPerRun = None,
     dry_run: DryRun = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete runs of the same name first.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="Resume a run or a study.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="Resume a run or a study.", autocompletion=options.complete_study)
+    ] = None,
     allow_change: Annotated[list[str] | None, typer.Option(help="With --resume: a key that --set may change.")] = None,
     show_samples: ShowSamples = None,
     report_to: ReportTo = None,
@@ -106,6 +111,7 @@ def train(
     from gspo_cli.launch.local import join_ranks, launch, launched_by_torchrun
     from gspo_cli.launch.report_to import reporting
     from gspo_cli.models.remote_code import allow_code
+    from gspo_cli.runlog.folder import find_folder
 
     trackers = check_all(report_to)
     on_ray = launcher == "ray"
@@ -119,11 +125,12 @@ def train(
     if resume is None:
         if allow_change:
             raise GspoError("--allow-change without --resume", "it only applies to a resumed run", "add --resume PATH")
+        chosen = None if tuned is None else find_folder(tuned, out) or Path(tuned)
         request = StudyRequest(
             recipe=recipe, algo=algo, seed=seed, seeds=seeds, steps=steps, model=model, out=out, name=name,
-            sets=set_ or [], grid=grid or [], halving=halving, tuned=tuned, sweep=sweep or [], jobs=jobs, on_ray=on_ray,
-            gpus_per_run=gpus_per_run, dry_run=dry_run, overwrite=overwrite, as_json=json_, show_samples=show_samples,
-            trackers=trackers,
+            sets=set_ or [], grid=grid or [], halving=halving, tuned=chosen, sweep=sweep or [], jobs=jobs,
+            on_ray=on_ray, gpus_per_run=gpus_per_run, dry_run=dry_run, overwrite=overwrite, as_json=json_,
+            show_samples=show_samples, trackers=trackers,
         )  # fmt: skip
         if halving:
             return train_halving(request, ranks)
@@ -134,14 +141,15 @@ def train(
                "--algo": algo, "--seed": seed, "--seeds": seeds, "--model": model, "--name": name,
                "--overwrite": overwrite, "--dry-run": dry_run, "--sweep": sweep}  # fmt: skip
     check_resume(options)
-    if (resume / HALVING).is_file():
+    folder = find_folder(resume, out) or Path(resume)
+    if (folder / HALVING).is_file():
         check_resume({"--steps": steps, "--set": set_, "--allow-change": allow_change, "--launcher ray": on_ray})
-        return resume_halving(resume, jobs, ranks)
+        return resume_halving(folder, jobs, ranks)
     from gspo_cli.training.state.run_config import overrides
     from gspo_cli.training.study.sweep import studies_of
 
     changes = overrides(steps, set_ or [])
-    for path in studies_of(resume):
+    for path in studies_of(folder):
         study = path.parent if (path / "run.json").is_file() else path
         with reporting(study, trackers, console.note):
             if on_ray or jobs > 1:

@@ -17,7 +17,7 @@ from gspo_cli.report.compare.study import ComparisonRequest, compare
 from gspo_cli.report.compare.texts import BELOW_START, sensitivity_texts
 from gspo_cli.report.runs.facts import recipe_default
 from gspo_cli.report.runs.folders import find_study, read_study
-from gspo_cli.runlog.folder import read_study_file
+from gspo_cli.runlog.folder import find_folder, read_study_file
 from gspo_cli.runlog.strict_json import read_object
 
 DECIDED = ("better", "different", "equal")
@@ -75,12 +75,11 @@ def map_cells(
 
 
 def _studies(name: str, root: Path) -> list[Path]:
-    for folder in (Path(name), root / name):
-        if folder.is_dir() and not (folder / "study.json").is_file() and not list(folder.glob("*/run.json")):
-            found = {file.parent for file in folder.glob("*/study.json")}
-            found |= {file.parent.parent for file in folder.glob("*/*/run.json")}
-            if found:
-                return sorted(found)
+    folder = find_folder(name, root)
+    if folder and not (folder / "study.json").is_file() and not list(folder.glob("*/run.json")):
+        found = {file.parent for file in folder.glob("*/study.json")}
+        if found := found | {file.parent.parent for file in folder.glob("*/*/run.json")}:
+            return sorted(found)
     return [find_study(name, root).folder]
 
 

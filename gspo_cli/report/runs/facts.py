@@ -15,7 +15,6 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.runs.folders import StoredRun, read_study
 from gspo_cli.report.runs.metric_spec import REWARD
 from gspo_cli.report.runs.reader import LogReader, corrupt
-from gspo_cli.runlog.folder import newest_run
 from gspo_cli.runlog.lock import dead_writer, is_silent, read_heartbeat
 from gspo_cli.runlog.log import MAX_STEP
 from gspo_cli.runlog.strict_json import parse_object, read_object
@@ -220,34 +219,6 @@ def _last_rollout(path: Path) -> Json:
         return parse_object(next(line for line in reversed(lines) if b'"kind":"rollout"' in line).decode())
     except (OSError, ValueError, StopIteration):
         return {}
-
-
-def find_run(name: str | None, root: Path) -> StoredRun:
-    """The run with this path, this `<study>/<run>` under `root`, this folder name, or a run id that begins like this;
-    the only run of a study of this name; None = the newest run.
-
-    Errors: GspoError if there is none, or more than one.
-    """
-    if name is None:
-        return read_study(newest_run(root)).runs[0]
-    for folder in (Path(name), root / name):
-        if (folder / "run.json").is_file():
-            return read_study(folder).runs[0]
-        if runs := sorted(file.parent for file in folder.glob("*/run.json")):
-            if len(runs) == 1:
-                return read_study(runs[0]).runs[0]
-            some = ", ".join(map(str, runs[:4])) + (", ..." if runs[4:] else "")
-            raise GspoError(f"{folder} is a study of {len(runs)} runs", "one run is wanted here", f"give one: {some}")
-    rows = [row for row in list_runs(root) if row["run"]]
-    by_id = [row for row in rows if len(name) >= 4 and row["run_id"].startswith(name)]
-    found = by_id or [row for row in rows if row["run"] == name]
-    if len(found) == 1:
-        return read_study(Path(found[0]["folder"])).runs[0]
-    raise GspoError(
-        f"{'several runs are' if found else 'no run is'} called {name!r}",
-        "; ".join(row["folder"] for row in found[:4]) or f"it is neither a run's path nor a name or id under {root}",
-        "`gspo runs ls` lists them; give the path",
-    )
 
 
 def describe_run(run: StoredRun) -> Json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.runs.archive import SUFFIX, unpack
 from gspo_cli.report.runs.reader import corrupt
 from gspo_cli.report.runs.synthetic import synthetic_settings
-from gspo_cli.runlog.folder import newest_run
+from gspo_cli.runlog.folder import find_folder, newest_run, only_run, unknown_folder
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.sanitize import sanitize
 
@@ -46,24 +45,31 @@ class Study:
 
 
 def find_study(name: str | None, root: Path) -> Study:
-    """The study at a path or under `root`, which may also be a single run's folder, or a study's archive, which is
-    unpacked under `root`; None = the newest study.
+    """The study, or the single run, that a name means (see `find_folder`), or a study's archive, which is then unpacked
+    under `root`; None = the newest study.
 
     Errors: GspoError if there is none, or if it holds no run.
     """
     if name is None:
         return read_study(newest_run(root).parent)
-    for folder in (Path(name), root / name):
-        if folder.is_dir():
-            return read_study(folder)
-        if folder.is_file() and folder.name.endswith(SUFFIX):
-            return read_study(unpack(folder, root, read_study))
-    near = difflib.get_close_matches(name, [p.name for p in root.glob("*") if p.is_dir()], n=1)
-    raise GspoError(
-        f"no study {name!r}",
-        f"it is neither a folder nor a name under {root}",
-        f"did you mean {near[0]!r}?" if near else "give the path of a study, or its root with `--out ROOT`",
-    )
+    places = (Path(name), root / name)
+    if archives := [path for path in places if path.is_file() and path.name.endswith(SUFFIX)]:
+        return read_study(unpack(archives[0], root, read_study))
+    folder = find_folder(name, root) or next((path for path in places if path.is_dir()), None)
+    if folder is None:
+        raise unknown_folder("study", name, root)
+    return read_study(folder)
+
+
+def find_run(name: str | None, root: Path) -> StoredRun:
+    """The run that a name means (see `find_folder`), or the only run of such a study; None = the newest run.
+
+    Errors: GspoError if there is none, or more than one.
+    """
+    folder = newest_run(root) if name is None else find_folder(name, root)
+    if folder is None:
+        raise unknown_folder("run", str(name), root)
+    return read_study(only_run(folder)).runs[0]
 
 
 def read_study(folder: Path) -> Study:

@@ -1,0 +1,125 @@
+"""One rule finds studies and runs by name, for every command, for completion and for lists."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from program import Gspo, check_refused
+
+from gspo_cli.cli.options import complete_run, complete_study
+from gspo_cli.errors import GspoError
+from gspo_cli.runlog.folder import find_folder
+
+
+@pytest.fixture(scope="module")
+def trained(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder whose `results/units` is a study of two runs."""
+    work = tmp_path_factory.mktemp("work")
+    train = ("train", smoke, "--algo", "grpo,gspo", "--out", work / "results", "--name", "units", "-q")
+    done = gspo_forked(*train)
+    assert done.code == 0, done.err
+    (work / "units").mkdir()
+    shutil.copy(smoke, work / "units" / "recipe.toml")
+    return work
+
+
+@pytest.fixture
+def work(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder as the working folder; a folder of recipes in it has the study's name."""
+    monkeypatch.chdir(trained)
+    return trained
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "plots"),
+        ("report", "compare"),
+        ("report", "claims"),
+        ("report", "clip"),
+        ("report", "html"),
+        ("runs", "verify"),
+        ("runs", "ls"),
+        ("runs", "path"),
+        ("runs", "export"),
+        ("train", "--resume"),
+    ],
+    ids=" ".join,
+)
+def test_a_recipes_folder_does_not_hide_a_study(words: tuple[str, ...], gspo_here: Gspo) -> None:
+    done = gspo_here(*words, "units")
+    assert done.code == 0, done.err
+    assert gspo_here(*words, "unit").code == 2 or words == ("runs", "ls")
+
+
+@pytest.mark.parametrize(
+    "words", [("runs", "show"), ("runs", "samples"), ("runs", "doctor"), ("runs", "path", "--weights")], ids=" ".join
+)
+def test_a_run_is_found_by_study_name_and_id(words: tuple[str, ...], work: Path, gspo_here: Gspo) -> None:
+    run = json.loads((work / "results/units/gspo-s0/run.json").read_text())["run_id"]
+    by_name = [gspo_here(*words, name, "--json") for name in ("units/gspo-s0", "gspo-s0", run[:8])]
+    assert {done.code for done in by_name} == {0}, by_name[0].err
+    assert len({done.out for done in by_name}) == 1
+    check_refused(gspo_here(*words, "units"), "is a study of 2 runs", "results/units/grpo-s0")
+    check_refused(gspo_here(*words, "gspo-s1"), "no run", "did you mean 'gspo-s0'?") if "path" not in words else None
+
+
+def test_the_weights_of_a_run_are_a_models_folder(work: Path, gspo_here: Gspo) -> None:
+    folder = gspo_here("runs", "path", "units/gspo-s0", "--weights").out.strip()
+    assert folder == "results/units/gspo-s0/checkpoints/step-000002/model"
+    assert (work / folder / "model.safetensors").is_file()
+
+
+@pytest.mark.usefixtures("work")
+def test_a_study_is_evaluated_run_by_run(gspo_here: Gspo) -> None:
+    done = gspo_here("eval", "benchmarks", "units", "--limit", "2", "--samples", "1", "--json")
+    assert done.code == 0, done.err
+    folders = [json.loads(line)["folder"] for line in done.out.splitlines()]
+    assert [Path(folder).parts[2] for folder in folders] == ["grpo-s0", "gspo-s0"]
+
+
+@pytest.mark.usefixtures("work")
+def test_a_model_is_no_run_of_the_same_name(gspo_here: Gspo) -> None:
+    shutil.copytree("results/units/gspo-s0/checkpoints/step-000002/model", "gspo-s0")
+    done = gspo_here("eval", "benchmarks", "gspo-s0", "--limit", "2", "--samples", "1", "--json")
+    shutil.rmtree("gspo-s0")
+    assert done.code == 0 and json.loads(done.out)["folder"].startswith("results/eval-gspo-s0/"), done.err
+
+
+@pytest.mark.usefixtures("work")
+def test_a_rollout_of_few_prompts_needs_no_fewer_mini_batches(gspo_here: Gspo) -> None:
+    done = gspo_here("rollout", "units/gspo-s0", "--set", "rollout.prompts=1", "--out", "my-batch")
+    assert done.code == 0 and "to 1 prompts" in done.out, done.err
+    check_refused(gspo_here("rollout", "units", "--out", "other"), "is a study of 2 runs")
+
+
+@pytest.mark.usefixtures("work")
+def test_names_are_never_cut(gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    lines = gspo_here("runs", "ls").out.splitlines()
+    assert any("units" in line and "gspo-s0" in line and "completed" in line for line in lines)
+
+
+def test_several_runs_of_a_name_are_named(tmp_path: Path) -> None:
+    for study in ("one", "other"):
+        (tmp_path / study / "gspo-s0").mkdir(parents=True)
+        (tmp_path / study / "gspo-s0" / "run.json").write_text('{"run_id": "abcdef"}')
+    for name in ("gspo-s0", "abcd"):
+        with pytest.raises(GspoError, match="several runs") as error:
+            find_folder(name, tmp_path)
+        assert "other/gspo-s0" in error.value.why
+    assert find_folder("one/gspo-s0", tmp_path) == tmp_path / "one" / "gspo-s0"
+    assert find_folder("abc", tmp_path) is None, "too short for an id"
+
+
+def test_the_shell_completes_studies_and_their_runs(work: Path) -> None:
+    context: Any = SimpleNamespace(params={"out": work / "results"})
+    assert complete_study(context, "") == ["units"]
+    assert complete_study(context, "units/") == ["units/grpo-s0", "units/gspo-s0"]
+    assert complete_run(context, "units/gs") == ["units/gspo-s0"]
