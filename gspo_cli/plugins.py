@@ -7,14 +7,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.errors import GspoError, nearest
+from gspo_cli.errors import ExitCode, GspoError, nearest
 
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _search_folders: list[Path] = []
 _loaded_folders: list[Path] = []
 
@@ -65,24 +67,33 @@ def load_plugin(name: str, needs: tuple[str, ...]) -> Any:
 
 
 @contextmanager
-def users_code(message: str) -> Iterator[None]:
+def users_code(message: str, code: ExitCode = ExitCode.USER_ERROR) -> Iterator[None]:
     """Within the context a user's code runs. Errors: GspoError for whatever it raises, with its file and line."""
     try:
         yield
     except GspoError:
         raise
     except (Exception, SystemExit) as error:  # it may raise anything
-        ours = (str(Path(__file__).parent), str(importlib.__file__), "<frozen")
-        theirs = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(ours)]
-        where = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
         missing = isinstance(error, ModuleNotFoundError)
         raise GspoError(
             message,
-            f"{type(error).__name__}: {error}{where}",
+            explain(error),
             "write module:attribute, with the module beside the recipe or in the working directory, or install it"
             if missing
             else "correct the code; docs/extending.md has a complete example",
+            code,
         ) from error
+
+
+def explain(error: BaseException) -> str:
+    """What a user's code raised, and where: the lines of the user's own files, innermost first, then those that called
+    it. Without such a line it is the innermost outside of this package."""
+    here = (str(Path(__file__).parent), str(importlib.__file__), "<frozen")
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(here)]
+    own = [one for one in frames if not one.filename.startswith(LIBRARIES)] or frames[-1:]
+    where = [f"{one.filename}, line {one.lineno}" for one in reversed(own)]
+    places = f" ({'; called from '.join(where)}{f': {own[-1].line}' if own[-1].line else ''})" if where else ""
+    return f"{type(error).__name__}: {str(error)[:200]}{places}"
 
 
 def _make_importable(name: str, top: str) -> None:

@@ -1,7 +1,9 @@
-"""Rows of local data files (json, jsonl, parquet), within limits of size, each with the place where it stands."""
+"""Rows of local data files (json, jsonl, parquet, csv), within limits of size, each with the place where it stands."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,12 +15,12 @@ from gspo_cli.errors import GspoError
 from gspo_cli.runlog.fs import require_regular
 from gspo_cli.runlog.strict_json import unique_keys
 
-SUFFIXES = (".json", ".jsonl", ".parquet")
+SUFFIXES = (".json", ".jsonl", ".parquet", ".csv")
 MAX_ROW = 1 << 28
 """Bytes of a row. The tests of one programming problem fill up to a hundred million. An endless line, or a cell that
 was packed into a few kilobytes, would fill the memory."""
 MAX_JSON = 1 << 30
-"""Bytes of a json file, which is read at once."""
+"""Bytes of a json or csv file, which is read at once."""
 MAX_ROWS_PER_BYTE = 10
 MAX_UNPACKED, BATCH = 16 << 30, 64
 """Bytes that a parquet file may unpack to, and the rows that are unpacked at once: a few kilobytes can hold billions of
@@ -53,6 +55,8 @@ def read_rows(path: Path) -> Iterator[Located]:
         raise GspoError(f"cannot read {path}", f"the suffix must be one of {', '.join(SUFFIXES)}", "convert the file")
     if path.suffix == ".parquet":
         return number_rows(path, _parquet(path))
+    if path.suffix == ".csv":
+        return _csv(path)
     if path.suffix == ".jsonl" or _starts_with_object(path):
         return read_lines(path)
     return number_rows(path, _list(path))
@@ -93,11 +97,15 @@ def number_rows(source: str | Path, rows: Iterable[Row]) -> Iterator[Located]:
 
 def read_json(path: Path) -> Any:
     """The content of a file that is read at once. Errors: GspoError for one that is unreadable or too large."""
+    return _parse(str(path), _whole(path))
+
+
+def _whole(path: Path) -> bytes:
     try:
         require_regular(path)
         if (size := path.stat().st_size) > MAX_JSON:
-            raise _unreadable(path, f"it has {size:,} bytes, and a JSON file at most {MAX_JSON:,}")
-        return _parse(str(path), path.read_bytes())
+            raise _unreadable(path, f"it has {size:,} bytes, and a file that is read at once at most {MAX_JSON:,}")
+        return path.read_bytes()
     except OSError as error:
         raise _unreadable(path, str(error.strerror or error)) from error
 
@@ -117,6 +125,27 @@ def _list(path: Path) -> list[Row]:
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise _unreadable(path, "it is not a list of objects")
     return value
+
+
+def _csv(path: Path) -> Iterator[Located]:
+    """The rows of a file with column names in its first line; every value is text, and what a row lacks is None."""
+    csv.field_size_limit(MAX_ROW)
+    try:
+        reader = csv.DictReader(io.StringIO(_whole(path).decode("utf-8-sig"), newline=""), strict=True)
+        if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
+            raise _unreadable(path, f"it has two columns {twice[0]!r}")
+        empty = True
+        for row in reader:
+            if None in row:
+                raise _unreadable(path, f"line {reader.line_num} has more values than the first line has names")
+            empty = False
+            yield f"{path}, line {reader.line_num}", row
+    except UnicodeDecodeError as error:
+        raise _not_utf8(str(path), error) from error
+    except csv.Error as error:
+        raise _unreadable(path, f"line {reader.line_num} is not CSV: {error}") from error
+    if empty:
+        raise _no_rows(path)
 
 
 def _parquet(path: Path) -> Iterator[Row]:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from gspo_cli.errors import nearest
 from gspo_cli.tables import Name, PositiveFloat, PositiveInt, Table
 
-BUILT_IN_REWARDS = ("task", "format", "length")
+BUILT_IN_REWARDS = ("number", "math", "exact", "choice", "regex", "json", "code", "format", "length")
 
 
 class WeightedReward(Table):
     """One of several rewards."""
 
     name: str
-    """`task` (the task's own), `format`, `length`, or `module:function`."""
+    """`task` (the task's own), one of the built-in rewards (docs/extending.md), or `module:function`."""
     weight: float = 1.0
     label: Name | None = None
     """Its name in logs and figures; default: the built-in's, or the function's."""
-    pattern: str = r"<think>.*?</think>\s*<answer>.*?</answer>"
-    """Of `format`: the regular expression that the whole response must match for a reward of 1."""
+    pattern: str | None = None
+    """Of `format`: the regular expression that the whole response must match; default: `<think>...</think>
+    <answer>...</answer>`. Of `regex`: one that must occur in it; its first group, if any, must be the answer."""
+    keys: tuple[str, ...] = ()
+    """Of `json`: the keys that the object must have."""
     tokens: tuple[Annotated[int, Field(ge=0)], PositiveInt] | None = None
     """Of `length`: no penalty up to the first length, then falling to -1 at the second."""
     batched: bool = False
@@ -34,12 +38,19 @@ class WeightedReward(Table):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        if self.name not in BUILT_IN_REWARDS and ":" not in self.name:
-            raise ValueError(f"no reward {self.name!r}; it is one of {', '.join(BUILT_IN_REWARDS)}, or module:function")
+        known = ("task", *BUILT_IN_REWARDS)
+        if self.name not in known and ":" not in self.name:
+            near = nearest(self.name, known, f"it is one of {', '.join(known)}, or module:function")
+            raise ValueError(f"no reward {self.name!r}; {near}")
         if self.name == "length" and (self.tokens is None or self.tokens[0] >= self.tokens[1]):
             raise ValueError("the reward `length` needs tokens = [START, END], START below END")
+        if self.name == "regex" and self.pattern is None:
+            raise ValueError("the reward `regex` needs a pattern")
+        for key, names in (("pattern", ("format", "regex")), ("tokens", ("length",)), ("keys", ("json",))):
+            if key in self.model_fields_set and self.name not in names and getattr(self, key):
+                raise ValueError(f"{key} is a setting of {' and '.join(names)}, and this reward is {self.name}")
         try:
-            re.compile(self.pattern)
+            re.compile(self.pattern or "")
         except re.error as error:
             raise ValueError(f"pattern is no regular expression: {error}") from error
         return self
@@ -51,11 +62,14 @@ class TaskConfig(Table):
     name: str = "arithmetic"
     """A built-in task, or `module:attribute`."""
     reward: str | None = None
-    """`module:function` of (problem, text) that replaces the task's reward."""
+    """A built-in reward or `module:function` that replaces the task's reward."""
     path: str | None = None
-    """A data file (json, jsonl, parquet) that replaces the task's data."""
+    """A data file (json, jsonl, parquet, csv), a folder of such files or one that `datasets` saved, or a name on the
+    hub; replaces the task's data."""
     revision: str | None = None
     split: str = "train"
+    held_out: Annotated[float, Field(gt=0, lt=1)] | str | None = None
+    """Of task `data`: the share of rows that are not trained on but evaluated, or a file or split of such rows."""
     grader: Literal["official", "script"] = "official"
     """How task `code` grades programs."""
     columns: dict[Literal["prompt", "answer"], str] = Field(default={})
@@ -71,13 +85,23 @@ class TaskConfig(Table):
     deadline_s: PositiveFloat = 600.0
     """Time limit for one's own code to score a rollout batch."""
     template: str | None = None
-    """The prompt's text, with `{question}` in the place of the problem; replaces the task's own instruction."""
+    """The prompt's text, with `{question}` in the place of the problem; replaces the task's own instruction. Of task
+    `data`: `{COLUMN}` for any column."""
     system: str | None = None
     """A system prompt, through the model's chat template."""
     chat: bool | None = None
     """Whether prompts go through the tokenizer's chat template; default: if it has one."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
     """Variables of the chat template, such as `{ enable_thinking = false }`."""
+
+    @field_validator("reward")
+    @classmethod
+    def _known_reward(cls, reward: str | None) -> str | None:
+        try:
+            return reward and WeightedReward(name=reward).name
+        except ValidationError as error:
+            why = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{why} (in [[task.rewards]])" if reward in BUILT_IN_REWARDS else why) from error
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -86,7 +110,10 @@ class TaskConfig(Table):
         for broken, what in (
             (self.reward is not None and bool(self.rewards), "give either reward or rewards"),
             (len(set(titles)) < len(titles), "two rewards have the same name in logs; give one of them a label"),
-            (self.template is not None and "{question}" not in self.template, "template must contain {question}"),
+            (self.template is not None and "{question}" not in self.template and self.name != "data",
+             "template must contain {question}"),
+            (self.held_out is not None and self.name != "data",
+             f"held_out holds out rows of task data, and the task is {self.name}"),
             (self.chat is False and self.system is not None, "system needs the chat template, and chat = false"),
             (self.chat is False and bool(self.chat_template_kwargs),
              "chat_template_kwargs need the chat template, and chat = false"),

@@ -5,8 +5,9 @@ B = responses, T = token positions, L = MoE layers, K = experts per token
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +32,10 @@ class Problem:
     """The model's input, as text."""
     answer: str
     """The reference that a reward compares the response with."""
+    columns: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The row of one's own data, which rewards get by name."""
+    messages: tuple[Mapping[str, str], ...] = field(default=(), compare=False, repr=False)
+    """The prompt as messages of a chat, each with `role` and `content`; empty for a prompt that is one text."""
 
 
 class Response(str):

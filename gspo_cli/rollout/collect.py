@@ -118,5 +118,6 @@ def credit(
 
 def problems_hash(problems: list[Problem]) -> str:
     """sha256 over the problems in their order."""
-    text = json.dumps([[p.id, p.prompt, p.answer] for p in problems])
+    rows = [[p.id, p.prompt, p.answer, *filter(None, (p.columns, p.messages))] for p in problems]
+    text = json.dumps(rows, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -30,8 +30,9 @@ def encode(tokenizer: PreTrainedTokenizerBase, problem: Problem, task: TaskConfi
     """
     if uses_chat(tokenizer, task):
         ids = _by_chat_template(tokenizer, problem, task)
-    elif task.system is not None or task.chat_template_kwargs:
-        raise _no_template("task.system" if task.system is not None else "task.chat_template_kwargs")
+    elif problem.messages or task.system is not None or task.chat_template_kwargs:
+        asked = "task.system" if task.system is not None else "task.chat_template_kwargs"
+        raise _no_template("the prompt consists of messages" if problem.messages else asked)
     else:
         before, _ = added_ids(tokenizer)
         ids = bare_ids(tokenizer, problem.prompt)
@@ -101,7 +102,7 @@ def _by_chat_template(tokenizer: PreTrainedTokenizerBase, problem: Problem, task
                 "check its name in the chat template of the model's tokenizer",
             )
     system = [] if task.system is None else [{"role": "system", "content": task.system}]
-    messages = [*system, {"role": "user", "content": problem.prompt}]
+    messages = [*system, *map(dict, problem.messages or [{"role": "user", "content": problem.prompt}])]
     variables = tokenizer.special_tokens_map | task.chat_template_kwargs
     try:
         text = render(tokenizer.get_chat_template(), messages, variables)
@@ -133,8 +134,9 @@ def fitting(
     """
     if limit is None:
         return problems
-    kept, added = [], TEMPLATE_TOKENS + len((task.system or "").encode())
+    kept = []
     for problem in problems:
+        added = TEMPLATE_TOKENS * max(1, len(problem.messages)) + len((task.system or "").encode())
         # a token is a byte at least, and a template adds a few: most problems need not be encoded to know
         if len(problem.prompt.encode()) + added + max_new_tokens > limit:
             length = len(encode(tokenizer, problem, task).token_ids)

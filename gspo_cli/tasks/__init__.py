@@ -10,11 +10,13 @@ from typing import Protocol, runtime_checkable
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError, nearest
 from gspo_cli.plugins import is_plugin, load_plugin, users_code
+from gspo_cli.task_config import BUILT_IN_REWARDS, WeightedReward
 from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.tasks.code import Code
 from gspo_cli.tasks.data import fill
 from gspo_cli.tasks.math import Gsm8k, Math
-from gspo_cli.tasks.rewards import ScoreAll, by_function, call, score_part, weighted
+from gspo_cli.tasks.own_data import OwnData
+from gspo_cli.tasks.rewards import ScoreAll, call, score_part, weighted
 from gspo_cli.tasks.sentences import Comparisons, Stories, Sums
 from gspo_cli.types import Problem, Score
 
@@ -74,13 +76,14 @@ TASKS: dict[str, Callable[[TaskConfig], Task]] = {
     "gsm8k": Gsm8k,
     "math": Math,
     "code": Code,
+    "data": OwnData,
     "sums": lambda _config: Sums(),
     "comparisons": lambda _config: Comparisons(),
     "stories": lambda _config: Stories(),
 }
 
-OF_SOME = {"path": ("gsm8k", "math", "code"), "columns": ("gsm8k", "math", "code"), "revision": ("gsm8k", "math"),
-           "grader": ("code",)}  # fmt: skip
+WITH_DATA = ("data", "gsm8k", "math", "code")
+OF_SOME = {"path": WITH_DATA, "columns": WITH_DATA, "revision": ("data", "gsm8k", "math"), "grader": ("code",)}
 """Keys of `[task]` that only some of the tasks have."""
 
 
@@ -100,11 +103,17 @@ def make_task(config: TaskConfig) -> Task:
     if config.template is not None and not isinstance(task, Templated):
         template, problems = config.template, task.problems
         task.problems = lambda split: [replace(p, prompt=fill(template, p.prompt)) for p in problems(split)]  # type: ignore[method-assign]
-    if config.reward is not None:
-        score_all: ScoreAll = by_function(config.reward)
-    elif config.rewards:
-        own = _own_rewards(task)
-        score_all = partial(weighted, [(part, score_part(part, own)) for part in config.rewards])
+    if isinstance(task, OwnData) and "task" in ([part.name for part in config.rewards] or [config.reward or "task"]):
+        raise GspoError(
+            "task data without a reward",
+            "it has none of its own",
+            f"give task.reward: {', '.join(BUILT_IN_REWARDS[:5])}, ..., or module:function (docs/extending.md)",
+        )
+    own = _own_rewards(task)
+    if config.rewards:
+        score_all: ScoreAll = partial(weighted, [(part, score_part(part, own)) for part in config.rewards])
+    elif config.reward is not None:
+        score_all = score_part(WeightedReward(name=config.reward), own)
     else:
         return task
     task.rewards = score_all  # type: ignore[attr-defined]

@@ -9,11 +9,14 @@ sandbox there is no training.
 from __future__ import annotations
 
 import atexit
-from functools import partial
+import json
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Any
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.rewards.code.code_tests import BadTests, unpack_tests
+from gspo_cli.rewards.code.code_tests import BadTests, CodeTests, parse_tests, unpack_tests
 from gspo_cli.rewards.code.grading import SharedTests, Work, extract_program, grade_all
 from gspo_cli.rewards.verdict import ProgramVerdict
 from gspo_cli.rows import Row
@@ -62,7 +65,6 @@ class Code:
         self.config = config
         self.notes: list[str] = []
         self._tests: dict[str, SharedTests] = {}
-        self._sandbox: Sandbox | None = None
 
     def problems(self, split: str) -> list[Problem]:
         """All rows whose tests can be read. Errors: GspoError without a file or a sandbox, or when no row is left."""
@@ -84,7 +86,7 @@ class Code:
         self.notes = [f"left out, because {why}: {len(ids)} ({', '.join(ids[:5])})" for why, ids in bad.items()]
         if not found:
             raise GspoError(f"no problem of {self.config.path} can be graded", "; ".join(self.notes), "give other data")
-        self._open()
+        shared_sandbox()
         return found
 
     def reward(self, problem: Problem, text: str) -> Score:
@@ -94,14 +96,35 @@ class Code:
     def rewards(self, responses: list[tuple[Problem, str]]) -> list[Score]:
         """Those of many responses, graded at once."""
         work = [Work(extract_program(text)[0], self._tests[problem.id]) for problem, text in responses]
-        graded = grade_all(self._open(), (self.config.grader,), work, physical_cores())
-        return [score_of(verdicts[self.config.grader]) for verdicts in graded.verdicts]
+        return grade_programs(work, self.config.grader)
 
-    def _open(self) -> Sandbox:
-        if self._sandbox is None:
-            self._sandbox = open_sandbox()
-            atexit.register(self._sandbox.close)
-        return self._sandbox
+
+@cache
+def shared_sandbox() -> Sandbox:
+    """Opened once and closed with the process. Errors: GspoError without one."""
+    sandbox = open_sandbox()
+    atexit.register(sandbox.close)
+    return sandbox
+
+
+def grade_programs(work: list[Work], grader: str) -> list[Score]:
+    """The programs' verdicts as rewards, several programs at once."""
+    graded = grade_all(shared_sandbox(), (grader,), work, physical_cores())
+    return [score_of(verdicts[grader]) for verdicts in graded.verdicts]
+
+
+def row_tests(row: Mapping[str, Any]) -> CodeTests:
+    """The tests in one's own row: the column `tests`, as an object or its JSON, or LiveCodeBench's columns.
+
+    Errors: BadTests.
+    """
+    if "tests" not in row:
+        public, private, metadata = (str(row.get(name) or "") for name in TESTS)
+        return unpack_tests(public, private, metadata)
+    try:
+        return parse_tests(json.loads(row["tests"]) if isinstance(row["tests"], str) else row["tests"])
+    except ValueError as error:
+        raise BadTests("the tests are not JSON") from error
 
 
 def score_of(verdict: ProgramVerdict) -> Score:

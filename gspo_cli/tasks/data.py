@@ -2,41 +2,72 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from logging import CRITICAL
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, nearest
 from gspo_cli.hub import prepare_hub
-from gspo_cli.rows import Located, Row, number_rows, read_rows, require_text
+from gspo_cli.rows import SUFFIXES, Located, Row, data_files, number_rows, read_rows, require_text
+
+Hub = tuple[str, str | None, str | None]
+"""Name, configuration and revision of a data set on the hub."""
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(/[\w.-]+)?")
+SAVED = ("dataset_dict.json", "state.json")
+"""What marks a folder that `datasets` saved: several splits, or one."""
 
 AS_TEXT = "write it as text; task.system and task.template add what is the same in all prompts (docs/prompts.md)"
 
 
 def load_rows(
-    path: str | None, hub: tuple[str, str, str | None] | None, split: str, columns: dict[str, str], key: str = "task"
+    path: str | None, hub: Hub | None, split: str, columns: dict[str, str], key: str = "task"
 ) -> list[dict[str, str]]:
     """All rows as {our name: text}, `columns` giving the name of each column in the data.
 
-    `path` (json, jsonl, parquet) comes before `hub` (name, configuration, revision); `key` = the recipe's table that
-    names them.
+    `path` comes before `hub`, as in `read_source`; `key` = the recipe's table that names them.
     Errors: GspoError for a missing or unreadable file, an empty one, a missing column (with those there are), or a row
     without text in one of them; a fault in a file is named with its row.
     """
-    if path is not None:
-        source, rows = path, list(read_rows(Path(path)))
-    else:
-        assert hub is not None
-        source, rows = hub[0], list(number_rows(hub[0], _hub_rows(hub, split)))
+    source, rows = read_source(path, hub, split)
     for ours, theirs in columns.items():
-        if not any(theirs in row for _, row in rows):
-            raise GspoError(
-                f"{source} has no column {theirs!r}",
-                f"its columns are {', '.join(rows[0][1])}",
-                f"name them in the recipe, e.g. --set {key}.columns.{ours}=NAME",
-            )
-    return [{ours: _text(located, ours, theirs) for ours, theirs in columns.items()} for located in rows]
+        require_column(source, rows, ours, theirs, key)
+    return [{ours: value_text(located, ours, theirs) for ours, theirs in columns.items()} for located in rows]
+
+
+def read_source(path: str | None, hub: Hub | None, split: str) -> tuple[str, list[Located]]:
+    """The name of the data and its rows. `path` is a file, a folder of files, a folder that `datasets` saved, or else
+    `ORGANISATION/NAME` or `ORGANISATION/NAME/CONFIGURATION` on the hub; without it, `hub` is read.
+
+    Errors: GspoError for what cannot be read, or holds no rows.
+    """
+    if path is not None and is_local(path):
+        folder = Path(path)
+        if any((folder / name).is_file() for name in SAVED):
+            return path, list(number_rows(path, _saved_rows(folder, split)))
+        return path, [row for file in data_files(folder) for row in read_rows(file)]
+    if path is not None:
+        organisation, name, *configuration = path.split("/")
+        hub = f"{organisation}/{name}", configuration[0] if configuration else None, hub and hub[2]
+    assert hub is not None
+    return hub[0], list(number_rows(hub[0], _hub_rows(hub, split)))
+
+
+def is_local(path: str) -> bool:
+    """Whether data are on this machine: a path that exists, or cannot be a name on the hub."""
+    return Path(path).exists() or Path(path).suffix in SUFFIXES or HUB_NAME.fullmatch(path) is None
+
+
+def require_column(source: str, rows: list[Located], ours: str, theirs: str, key: str = "task") -> None:
+    """Errors: GspoError for a column that no row has, with those there are."""
+    if not any(theirs in row for _, row in rows):
+        raise GspoError(
+            f"{source} has no column {theirs!r}",
+            f"its columns are {', '.join(rows[0][1])}",
+            f"{nearest(theirs, rows[0][1], '')} Name it in the recipe: --set {key}.columns.{ours}=NAME".lstrip(),
+        )
 
 
 def fill(template: str, question: str) -> str:
@@ -44,7 +75,7 @@ def fill(template: str, question: str) -> str:
     return template.replace("{question}", question)
 
 
-def _text(located: Located, ours: str, column: str) -> str:
+def value_text(located: Located, ours: str, column: str) -> str:
     """One value as text. A prompt must be text; elsewhere numbers and booleans are written out."""
     where, row = located
     value = row.get(column)
@@ -58,7 +89,23 @@ def _text(located: Located, ours: str, column: str) -> str:
     return text
 
 
-def _hub_rows(hub: tuple[str, str, str | None], split: str) -> Iterable[Row]:
+def _saved_rows(folder: Path, split: str) -> Iterable[Row]:
+    import datasets
+
+    try:
+        data: Any = datasets.load_from_disk(str(folder))
+    except Exception as error:  # as below
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise GspoError(f"cannot read the data in {folder}", why, "save them again with save_to_disk") from error
+    if not isinstance(data, dict):
+        return data  # type: ignore[no-any-return]
+    if split not in data:
+        why = f"its splits are {', '.join(data)}"
+        raise GspoError(f"{folder} has no split {split!r}", why, nearest(split, data, "--set task.split=NAME"))
+    return data[split]  # type: ignore[no-any-return]
+
+
+def _hub_rows(hub: Hub, split: str) -> Iterable[Row]:
     import datasets
 
     prepare_hub()

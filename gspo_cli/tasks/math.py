@@ -37,7 +37,7 @@ class Gsm8k:
         """All rows of the split; `held_out` is the data set's `test`. Errors: GspoError if no answer is a number."""
         hub = ("openai/gsm8k", "main", self.config.revision)
         rows = read_rows(self.config, hub, split, COLUMNS, self.default_template)
-        found = [replace(row, answer=row.answer.rsplit("####", 1)[-1].strip()) for row in rows]
+        found = [replace(row, answer=final_number(row.answer)) for row in rows]
         bad = [i for i, problem in enumerate(found, start=1) if grade_number("0", problem.answer).reason == "bad gold"]
         if len(bad) == len(found):
             raise GspoError(
@@ -75,6 +75,11 @@ class Math:
     def reward(self, problem: Problem, text: str) -> Score:
         """1 if the response's answer means the same as the reference; no reward where the grader failed."""
         return grade_math(text, problem.answer).score
+
+
+def final_number(answer: str) -> str:
+    """What follows the last `####`, as GSM8K writes its answers, or all of one without."""
+    return answer.rsplit("####", 1)[-1].strip()
 
 
 def reference(answer: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,8 +12,9 @@ from typing import Any
 
 from gspo_cli.config import TaskConfig, WeightedReward
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.plugins import is_plugin, load_plugin
-from gspo_cli.types import Problem, Response, Score
+from gspo_cli.plugins import explain, is_plugin, load_plugin, users_code
+from gspo_cli.tasks.built_in_rewards import built_in
+from gspo_cli.types import Problem, Score
 
 Responses = list[tuple[Problem, str]]
 ScoreAll = Callable[[Responses], list[Score]]
@@ -65,38 +65,80 @@ def _as_float(number: Any) -> float:
 
 
 def call_function(function: Callable[..., Any], source: str, batched: bool, responses: Responses) -> list[Score]:
-    """The scores by a user's function: of one (problem, text), or with `batched` of the list of them; either may be
-    async. A response for which it raises has no value.
+    """The scores by a user's function, whose parameters say what it takes:
 
-    Errors: GspoError from `as_score`, and when a batched function does not give one reward per response.
+    - `completions`: those of all responses, with `prompts` and the columns of the data as lists, as in TRL;
+    - `completion`: one response, with `prompt`, `answer` and the columns of the data by name;
+    - anything else: (problem, text), or with `batched` the list of them.
+
+    Each may be async. A response for which it raises has no value.
+    Errors: GspoError from `as_score`, when a function of many raises, or does not give one reward per response.
     """
     if not responses:
         return []
-    if batched:
-        given = function(responses)
-        given = asyncio.run(_awaited(given)) if inspect.isawaitable(given) else given
+    accepted = parameters(function)
+    in_columns = "completions" in accepted
+    if in_columns or batched:
+        with users_code(f"the reward {source} failed", ExitCode.ENGINE):
+            given = function(**_columns(accepted, responses)) if in_columns else function(responses)
+            given = asyncio.run(_awaited(given)) if inspect.isawaitable(given) else given
+        if hasattr(given, "tolist"):  # an array or tensor
+            given = given.tolist()
         if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(responses):
             count = f"{len(given)} rewards" if hasattr(given, "__len__") else f"a {type(given).__name__}"
+            takes = "`completions`" if in_columns else "a list of (problem, text)"
             raise GspoError(
                 f"the reward {source} gave {count} for {len(responses)} responses",
-                "a batched reward gets a list of (problem, text) and gives a list with one reward for each",
-                "correct it, or remove batched = true",
+                f"a reward that takes {takes} gives a list with one reward for each",
+                "correct it" if in_columns else "correct it, or remove batched = true",
                 ExitCode.ENGINE,
             )
         return [as_score(one, source) for one in given]
+    calls = [partial(function, *pair) for pair in responses]
+    if "completion" in accepted:
+        calls = [partial(function, **chosen(accepted, by_name(*pair))) for pair in responses]
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        return asyncio.run(_gathered(function, source, responses))
-    return [call(partial(function, *pair), source) for pair in responses]
+        return asyncio.run(_gathered(calls, source))
+    return [call(one, source, f"the reward {source}") for one in calls]
 
 
-def call(function: Callable[[], Any], source: str) -> Score:
-    """The score that a user's function gives. Errors: as `as_score`."""
+def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """A function's parameters by name; none where Python cannot tell."""
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def chosen(accepted: dict[str, inspect.Parameter], values: dict[str, Any]) -> dict[str, Any]:
+    """Of the values, those that a function takes: all with `**columns`."""
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in accepted.values())
+    return values if takes_all else {name: value for name, value in values.items() if name in accepted}
+
+
+def by_name(problem: Problem, text: str) -> dict[str, Any]:
+    """What a reward gets of one response, by name; where the prompt is messages, as TRL has it, so is the prompt."""
+    columns = problem.columns or {"answer": problem.answer}
+    return {**columns, "prompt": list(problem.messages) or problem.prompt, "completion": text}
+
+
+def _columns(accepted: dict[str, inspect.Parameter], responses: Responses) -> dict[str, list[Any]]:
+    """The same of many as lists, under TRL's names: a completion of a prompt that is messages is one message."""
+    rows = [by_name(*pair) for pair in responses]
+    names = dict.fromkeys(name for row in rows for name in row if name not in ("prompt", "completion"))
+    values = {name: [row.get(name) for row in rows] for name in names}
+    texts = [[{"role": "assistant", "content": text}] if p.messages else text for p, text in responses]
+    return chosen(accepted, values | {"prompts": [row["prompt"] for row in rows], "completions": texts})
+
+
+def call(function: Callable[[], Any], source: str, who: str = "the task") -> Score:
+    """The score that a user's function gives; `who` failed if it raises. Errors: as `as_score`."""
     try:
         given = function()
     except GspoError:
         raise
     except (Exception, SystemExit) as error:  # a user's function may raise anything
-        return failed(error)
+        return failed(error, who)
     return as_score(given, source)
 
 
@@ -104,26 +146,26 @@ async def _awaited(given: Awaitable[Any]) -> Any:
     return await given
 
 
-async def _gathered(function: Callable[..., Any], source: str, responses: Responses) -> list[Score]:
+async def _gathered(calls: list[partial[Any]], source: str) -> list[Score]:
     """All calls, at most `CONCURRENT` at a time."""
     free = asyncio.Semaphore(CONCURRENT)
 
-    async def one(pair: tuple[Problem, str]) -> Score:
+    async def one(function: partial[Any]) -> Score:
         async with free:
             try:
-                given = await function(*pair)
+                given = await function()
             except GspoError:
                 raise
             except (Exception, SystemExit) as error:
-                return failed(error)
+                return failed(error, f"the reward {source}")
             return as_score(given, source)
 
-    return await asyncio.gather(*map(one, responses))
+    return await asyncio.gather(*map(one, calls))
 
 
-def failed(error: BaseException) -> Score:
+def failed(error: BaseException, who: str = "the task") -> Score:
     """The score of a response for which the user's code failed."""
-    return Score(None, f"the task failed: {type(error).__name__}: {str(error)[:200]}")
+    return Score(None, f"{who} failed: {explain(error)[:400]}")
 
 
 def by_function(name: str, batched: bool = False) -> ScoreAll:
@@ -135,26 +177,7 @@ def score_part(reward: WeightedReward, of_task: ScoreAll) -> ScoreAll:
     """One of `[[task.rewards]]`; `of_task` = the task's own. Errors: GspoError if it cannot be loaded."""
     if reward.name == "task":
         return of_task
-    if reward.name == "format":
-        pattern = re.compile(reward.pattern, re.DOTALL)
-        return lambda responses: [format_score(pattern, text) for _, text in responses]
-    if reward.name == "length":
-        assert reward.tokens is not None
-        start, end = reward.tokens
-        return lambda responses: [length_score(start, end, text) for _, text in responses]
-    return by_function(reward.name, reward.batched)
-
-
-def format_score(pattern: re.Pattern[str], text: str) -> Score:
-    """1 if the whole response, without spaces around it, matches the pattern."""
-    right = pattern.fullmatch(text.strip()) is not None
-    return Score(float(right), "format" if right else "no_format")
-
-
-def length_score(start: int, end: int, text: str) -> Score:
-    """0 for up to `start` tokens, falling evenly to -1 at `end` tokens and beyond."""
-    length = text.num_tokens if isinstance(text, Response) else len(text.split())
-    return Score(0.0 - min(1.0, max(0, length - start) / (end - start)), "length")
+    return by_function(reward.name, reward.batched) if is_plugin(reward.name) else built_in(reward)
 
 
 def weighted(parts: list[tuple[WeightedReward, ScoreAll]], responses: Responses) -> list[Score]:

@@ -143,8 +143,8 @@ RELIABILITY = (
     ),
     Mutant(
         "a failed reward counted as wrong", "tasks/rewards.py",
-        "return Score(None, f\"the task failed:",
-        "return Score(0.0, f\"the task failed:",
+        "return Score(None, f\"{who} failed:",
+        "return Score(0.0, f\"{who} failed:",
         f"{GUARDS}::test_a_reward_that_fails_is_left_out_and_counted", "raises",
     ),
     Mutant(
