@@ -66,14 +66,18 @@ def _checks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Any]]]:
     from gspo_cli.report.runs.metric_spec import parse_metric
     from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.tasks import make_task, read_problems
+    from gspo_cli.tasks.data import is_local
+    from gspo_cli.tasks.trial import try_rewards
     from gspo_cli.training.cold_start import demonstration_rows
     from gspo_cli.training.study.arms import resolve_arm
 
     def read_task() -> None:
         """Its own data or a data file, but no download."""
         task, config = make_task(recipe.task), recipe.task
-        if config.path or is_plugin(config.name):
-            PromptStream(read_problems(task, config), recipe.rollout.prompts, seed=0)
+        if is_plugin(config.name) or (config.path and is_local(config.path)):
+            problems = read_problems(task, config)
+            PromptStream(problems, recipe.rollout.prompts, seed=0)
+            try_rewards(task, problems, config)
 
     for arm in recipe.arms or [recipe.algo.name]:
         yield f"arms.{arm}" if recipe.arms else "algo", partial(resolve_arm, recipe, arm, here=False)

@@ -92,8 +92,8 @@ def explain(error: BaseException) -> str:
     frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(here)]
     own = [one for one in frames if not one.filename.startswith(LIBRARIES)] or frames[-1:]
     where = [f"{one.filename}, line {one.lineno}" for one in reversed(own)]
-    places = f" ({'; called from '.join(where)}{f': {own[-1].line}' if own[-1].line else ''})" if where else ""
-    return f"{type(error).__name__}: {str(error)[:200]}{places}"
+    where[:1] = [f"{place}: {own[-1].line}" for place in where[:1]]
+    return f"{type(error).__name__}: {str(error)[:200]}" + (f" ({'; called from '.join(where)})" if where else "")
 
 
 def _make_importable(name: str, top: str) -> None:

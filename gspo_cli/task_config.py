@@ -112,8 +112,6 @@ class TaskConfig(Table):
             (len(set(titles)) < len(titles), "two rewards have the same name in logs; give one of them a label"),
             (self.template is not None and "{question}" not in self.template and self.name != "data",
              "template must contain {question}"),
-            (self.held_out is not None and self.name != "data",
-             f"held_out holds out rows of task data, and the task is {self.name}"),
             (self.chat is False and self.system is not None, "system needs the chat template, and chat = false"),
             (self.chat is False and bool(self.chat_template_kwargs),
              "chat_template_kwargs need the chat template, and chat = false"),

@@ -29,7 +29,7 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "s
 
 BASE = {"types", "tables", "model_config", "task_config", "config", "errors", "seeds", "recipe"}
 MAY_IMPORT = {
-    "types": set(), "errors": set(), "seeds": set(), "tables": set(), "task_config": {"tables"},
+    "types": set(), "errors": set(), "seeds": set(), "tables": set(), "task_config": {"errors", "tables"},
     "model_config": {"tables"}, "config": {"tables", "model_config", "task_config"},
     "recipe": {"config", "errors", "plugins"},
     "plugins": {"errors"}, "events": {"errors"}, "sanitize": set(), "distributed": {"errors"},

@@ -39,8 +39,9 @@ def test_task_and_reward(modules: Path, gspo: Gspo) -> None:
     assert done.code == 0, done.err
     run = (modules / "results" / "task" / "gspo-s0" / "run.json").read_text()
     assert '"my_tasks:Reverse"' in run and '"file": "my_tasks.py"' in run
-    done = gspo("train", "--set", "task.reward=my_tasks:length_reward", *QUICK, "--name", "reward")
-    assert done.code == 0, done.err
+    for function in ("reward", "trl_reward", "length_reward"):
+        done = gspo("train", "--set", f"task.reward=my_rewards:{function}", *QUICK, "--name", function)
+        assert done.code == 0, done.err
 
 
 def test_algorithm(modules: Path, gspo: Gspo) -> None:

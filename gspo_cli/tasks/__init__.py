@@ -83,7 +83,13 @@ TASKS: dict[str, Callable[[TaskConfig], Task]] = {
 }
 
 WITH_DATA = ("data", "gsm8k", "math", "code")
-OF_SOME = {"path": WITH_DATA, "columns": WITH_DATA, "revision": ("data", "gsm8k", "math"), "grader": ("code",)}
+OF_SOME = {
+    "path": WITH_DATA,
+    "columns": WITH_DATA,
+    "held_out": ("data",),
+    "revision": ("data", "gsm8k", "math"),
+    "grader": ("code",),
+}
 """Keys of `[task]` that only some of the tasks have."""
 
 

@@ -84,7 +84,7 @@ def length(part: WeightedReward, _: Problem, text: str) -> Score:
     return Score(0.0 - min(1.0, max(0, size - start) / (end - start)), "length")
 
 
-def program(part: WeightedReward, responses: list[tuple[Problem, str]]) -> list[Score]:
+def program_scores(responses: list[tuple[Problem, str]]) -> list[Score]:
     """1 for a program that passes the row's tests, run in the sandbox: the column `tests` (an object with the lists
     `inputs` and `outputs`, and `fn_name` for a function), or LiveCodeBench's columns."""
     tests = {problem.id: SharedTests(partial(row_tests, problem.columns)) for problem, _ in responses}
@@ -109,5 +109,5 @@ SINGLE: dict[str, Callable[[WeightedReward, Problem, str], Score]] = {
 def built_in(part: WeightedReward) -> Callable[[list[tuple[Problem, str]]], list[Score]]:
     """The rewards of many responses by one of them."""
     if part.name == "code":
-        return partial(program, part)
+        return program_scores
     return lambda responses: [SINGLE[part.name](part, *pair) for pair in responses]

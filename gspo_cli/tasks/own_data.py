@@ -55,7 +55,7 @@ class OwnData:
             found = [problem for problem in rows if (place_of(problem.prompt) < (share or 0.0)) == wanted]
         if not found:
             raise GspoError(
-                f"task.held_out = {share} leaves none of {len(rows)} rows {'for evaluation' if wanted else 'to train on'}",
+                f"task.held_out = {share} leaves none of {len(rows)} rows to {'evaluate' if wanted else 'train on'}",
                 "a row whose prompt is held out is not trained on, and the hash of a prompt decides about a share",
                 "give more rows, another share, or a file of other rows",
             )
@@ -82,7 +82,7 @@ class OwnData:
         if path is None:
             raise GspoError("task.name = data without data", "task.path is not set", "--set task.path=train.jsonl")
         source, rows = read_source(path, ("", None, self.config.revision), split)
-        columns: dict[str, str] = {**self.config.columns}
+        columns: dict[str, str] = {str(ours): theirs for ours, theirs in self.config.columns.items()}
         if "answer" in columns:
             require_column(source, rows, "answer", columns["answer"])
         if self.config.template is None or "{question}" in self.config.template:

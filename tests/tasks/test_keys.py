@@ -11,14 +11,14 @@ from gspo_cli.errors import GspoError
 from gspo_cli.tasks import OF_SOME, TASKS, make_task
 
 VALUES: dict[str, Any] = {
-    "path": "x.jsonl", "columns": {"prompt": "q"}, "revision": "0" * 40, "grader": "script"
+    "path": "x.jsonl", "columns": {"prompt": "q"}, "revision": "0" * 40, "grader": "script", "held_out": 0.1
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("key", OF_SOME)
 @pytest.mark.parametrize("task", TASKS)
 def test_a_key_of_another_task_is_refused(task: str, key: str) -> None:
-    config = TaskConfig(name=task, **{key: VALUES[key]})
+    config = TaskConfig(name=task, reward="number", **{key: VALUES[key]})
     if task in OF_SOME[key]:
         made = make_task(config)
         assert getattr(made, "config", config) == config

@@ -20,6 +20,7 @@ from gspo_cli.plugins import is_plugin
 from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.rollout.prompts import encode, fitting, prompt_notes
 from gspo_cli.tasks import Noting, make_task, read_problems
+from gspo_cli.tasks.trial import try_rewards
 from gspo_cli.training.cold_start import demonstration_rows
 from gspo_cli.types import Problem, Prompt
 
@@ -46,6 +47,7 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
     with _noted(inputs, planning and recipe.task.path is None and not is_plugin(recipe.task.name)):
         inputs.problems = read_problems(task, recipe.task)
         PromptStream(inputs.problems, recipe.rollout.prompts, seed=0)  # refuses too few problems
+        inputs.notes += try_rewards(task, inputs.problems, recipe.task)
     inputs.notes += task.notes if isinstance(task, Noting) else []
     check_benchmarks(recipe.eval)
     with _noted(inputs, planning and not recipe.eval.data):

@@ -1,0 +1,60 @@
+"""Rewards tried on made-up responses before a model is loaded: an error here costs seconds, and later hours."""
+
+from __future__ import annotations
+
+import re
+
+from gspo_cli.config import TaskConfig
+from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.tasks import Task
+from gspo_cli.tasks.rewards import own_code
+from gspo_cli.tasks.scoring import score
+from gspo_cli.types import Problem, Response, Score
+
+NUM_PROBLEMS = 3
+OTHER = "This is some other text."
+ALWAYS = re.compile(
+    r"failed: (NameError|UnboundLocalError|ImportError|ModuleNotFoundError|NotImplementedError|SyntaxError):"
+)
+"""Faults of the code, whatever the response."""
+
+
+def try_rewards(task: Task, problems: list[Problem], config: TaskConfig) -> list[str]:
+    """Score the reference answer, an empty text and another text for the first problems. Notes: where some of them have
+    no reward, and where the reference answer is worth no more than the others.
+
+    Errors: GspoError if none of them has a reward because the code failed or the data do not fit, or where the code
+    fails by a name that does not exist, and so on.
+    """
+    tried = [
+        (kind, problem, Response(text, len(text.split())))
+        for problem in problems[:NUM_PROBLEMS]
+        for kind, text in (("the answer itself", problem.answer), ("an empty response", ""), ("another text", OTHER))
+        if text or kind == "an empty response"
+    ]
+    deadline = config.deadline_s if own_code(config) else None
+    try:
+        scores = score(task, [(problem, text) for _, problem, text in tried], deadline)
+    except GspoError as error:
+        error.code = ExitCode.USER_ERROR  # nothing has begun
+        raise
+    missing = [(kind, problem, one) for (kind, problem, _), one in zip(tried, scores, strict=True) if one.value is None]
+    for kind, problem, one in missing:
+        if ALWAYS.search(one.reason) or len(missing) == len(tried):
+            raise GspoError(
+                f"the reward has no value for {kind} to problem {problem.id!r}, tried before training",
+                one.reason if one.reason != "bad gold" else f"it cannot compare with the answer {problem.answer!r:.80}",
+                "correct the reward or the data; docs/extending.md has complete examples",
+            )
+    notes = [f"no reward for {kind} to problem {problem.id!r}: {one.reason}" for kind, problem, one in missing[:1]]
+    return notes + _constant([kind for kind, _, _ in tried], scores)
+
+
+def _constant(kinds: list[str], scores: list[Score]) -> list[str]:
+    """A note if the answers themselves have the reward of every other text."""
+    values = {one.value for one in scores}
+    if kinds[0] == "the answer itself" and len(values) == 1 and None not in values:
+        return [
+            f"the reward is {values.pop():g} for the reference answers, for empty responses and for other text alike"
+        ]
+    return []
