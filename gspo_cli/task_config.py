@@ -82,6 +82,9 @@ class TaskConfig(Table):
     """What happens to problems whose prompt and response cannot fit into the model's positions."""
     rewards: tuple[WeightedReward, ...] = ()
     """Several rewards, summed by their weights; each is logged by itself. Not beside `reward`."""
+    combine: Literal["sum", "gdpo"] = "sum"
+    """`gdpo`: advantages in which each of several rewards was divided by its own deviation in the group before they are
+    added, and the sum whitened over the batch's tokens (arXiv 2601.05242)."""
     deadline_s: PositiveFloat = 600.0
     """Time limit for one's own code to score a rollout batch."""
     template: str | None = None
@@ -110,6 +113,7 @@ class TaskConfig(Table):
         for broken, what in (
             (self.reward is not None and bool(self.rewards), "give either reward or rewards"),
             (len(set(titles)) < len(titles), "two rewards have the same name in logs; give one of them a label"),
+            (self.combine == "gdpo" and len(self.rewards) < 2, "combine = 'gdpo' needs two [[task.rewards]] or more"),
             (self.template is not None and "{question}" not in self.template and self.name != "data",
              "template must contain {question}"),
             (self.chat is False and self.system is not None, "system needs the chat template, and chat = false"),

@@ -4,7 +4,29 @@ To add one, write a module with the names and signatures of `contract.py` (`grpo
 Nothing in this package knows about models, files or devices.
 """
 
-from gspo_cli.algorithms import cispo, dapo, dr_grpo, gmpo, grpo, gspo, gspo_token, luspo, minirl, ppo, reinforce, sapo
+from gspo_cli.algorithms import (
+    aspo,
+    cispo,
+    dapo,
+    dppo_kl,
+    dppo_tv,
+    dr_grpo,
+    gepo,
+    gmpo,
+    grpo,
+    gspo,
+    gspo_token,
+    ipo,
+    luspo,
+    maxrl,
+    minirl,
+    ppo,
+    reinforce,
+    reinforce_pp,
+    rloo,
+    sapo,
+    vespo,
+)
 from gspo_cli.algorithms.contract import NEEDED, AlgorithmSpec, LossInputs, LossOutput, loss_from_tensors
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
@@ -20,6 +42,15 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "gmpo": AlgorithmSpec.of(gmpo),
     "luspo": AlgorithmSpec.of(luspo),
     "minirl": AlgorithmSpec.of(minirl),
+    "dppo_tv": AlgorithmSpec.of(dppo_tv),
+    "dppo_kl": AlgorithmSpec.of(dppo_kl),
+    "ipo": AlgorithmSpec.of(ipo),
+    "vespo": AlgorithmSpec.of(vespo),
+    "rloo": AlgorithmSpec.of(rloo),
+    "reinforce_pp": AlgorithmSpec.of(reinforce_pp),
+    "maxrl": AlgorithmSpec.of(maxrl),
+    "aspo": AlgorithmSpec.of(aspo),
+    "gepo": AlgorithmSpec.of(gepo),
 }
 
 __all__ = ["ALGORITHMS", "NEEDED", "AlgorithmSpec", "LossInputs", "LossOutput", "loss_from_tensors"]

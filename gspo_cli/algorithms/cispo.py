@@ -8,17 +8,16 @@ B = responses, T = token positions
 from dataclasses import dataclass
 from math import log
 
-import torch
-
 from gspo_cli.algorithms import ops
-from gspo_cli.algorithms.contract import LossInputs, LossOutput
-from gspo_cli.types import Mean
+from gspo_cli.algorithms.contract import LossInputs, LossOutput, Summary
+from gspo_cli.types import Mean, Reduced
 
 UNIT = "token"
 REDUCTION = "token-mean"
 token_terms = ops.sum_of_tokens
 advantage = ops.group_advantage
 denominator = ops.num_tokens
+SUMMARY = Summary(ratio="token w; weight <= {cap}")
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,5 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
     weight_BT = ops.capped_weight(log_ratio_BT, params.cap) * ops.weighted_advantages(inputs)
     capped_BT = (log_ratio_BT > log(params.cap)) & mask_BT
     share = Mean(capped_BT.sum(), mask_BT.sum())
-    return LossOutput(
-        loss_numerator=-ops.sum_of_tokens(ops.score_terms(weight_BT, inputs.log_probs_BT, mask_BT), mask_BT),
-        denominator=denominator(mask_BT, params),
-        gradient_weight_BT=torch.where(mask_BT, weight_BT, 0.0),
-        clipped_BT=None,
-        metrics={"weight/capped_frac": share, "ratio/outside_frac": share},
-    )
+    metrics: dict[str, Reduced] = {"weight/capped_frac": share, "ratio/outside_frac": share}
+    return ops.score_loss(weight_BT, inputs, denominator(mask_BT, params), metrics=metrics)

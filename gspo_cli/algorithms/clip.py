@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from gspo_cli.algorithms.contract import LossInputs, LossOutput
-from gspo_cli.algorithms.ops import SATURATION, per_token, saturate, sum_of_tokens, token_shares, weighted_advantages
+from gspo_cli.algorithms.ops import (
+    SATURATION,
+    capped_weight,
+    per_token,
+    saturate,
+    score_loss,
+    sum_of_tokens,
+    token_log_ratio,
+    token_shares,
+    weighted_advantages,
+)
 from gspo_cli.types import Mean, Reduced
 
 
@@ -35,6 +45,11 @@ class Clip:
         return log1p(-self.low), log1p(self.high)
 
 
+def beyond(x: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """Where a clip acts: above the upper edge for A > 0, below the lower one for A < 0; on the edge it does not."""
+    return ((advantages > 0) & (x > high)) | ((advantages < 0) & (x < low))
+
+
 class Surrogate(NamedTuple):
     """min(x A, clip(x) A) and what was clipped; `value` and `weight` have the log-ratio's shape, broadcast to A's."""
 
@@ -55,9 +70,8 @@ def clipped_surrogate(log_ratio: Tensor, inputs: LossInputs, clip: Clip, dual_cl
     Differs from the papers: written as a choice between bound and ratio, which has the same value and an unambiguous
         gradient; compared in log space; log-ratios beyond +-20 count as +-20 without gradient.
     """
-    low, high = clip.log_bounds
     advantages, mask_BT = per_token(inputs.advantages), inputs.mask_BT
-    clipped = ((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))
+    clipped = beyond(log_ratio, advantages, *clip.log_bounds)
     clipped_BT = clipped & mask_BT
     metrics = clip_metrics(log_ratio, advantages, mask_BT, clipped_BT, clip.log_bounds)
     # filled in the ratio's own precision: a choice between two Python numbers would be float32
@@ -89,6 +103,22 @@ def clipped_loss(
         weight_BT = token_shares(surrogate.weight, mask_BT)
     numerator = -reduce(surrogate.value, mask_BT)
     return LossOutput(numerator, denominator, weight_BT, surrogate.clipped_BT, surrogate.metrics)
+
+
+def trust_region_loss(change_BT: Tensor, inputs: LossInputs, params: Any, denominator: Tensor) -> LossOutput:
+    """-J of policy gradients weighted by min(w, cap), without the tokens that changed too far in A's direction.
+
+    `change_BT`: how far a token is from the old policy, negative where it is less probable now.
+    `params` has `delta_low`, `delta_high` and `cap`.
+    """
+    mask_BT, advantages, edges = inputs.mask_BT, per_token(inputs.advantages), (-params.delta_low, params.delta_high)
+    log_ratio_BT = token_log_ratio(inputs.log_probs_BT.detach(), inputs.old_log_probs_BT, mask_BT)
+    clipped_BT = beyond(change_BT, advantages, *edges) & mask_BT
+    weight_BT = capped_weight(log_ratio_BT, params.cap) * weighted_advantages(inputs)
+    capped_BT = (log_ratio_BT > log(params.cap)) & mask_BT
+    metrics = clip_metrics(change_BT, advantages, mask_BT, clipped_BT, edges)
+    metrics["weight/capped_frac"] = Mean(capped_BT.sum(), mask_BT.sum())
+    return score_loss(torch.where(clipped_BT, 0.0, weight_BT), inputs, denominator, clipped_BT, metrics)
 
 
 def clip_metrics(

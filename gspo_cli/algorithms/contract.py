@@ -58,6 +58,20 @@ class LossOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """What tables say of an algorithm; what is left empty follows from its other names (see `overview.py`)."""
+
+    ratio: str = ""
+    """Its importance ratio."""
+    positive: str = ""
+    negative: str = ""
+    """What bounds it where A > 0, and where A < 0."""
+    advantage: str = "(r - mean) / std"
+    default_of: str = ""
+    """Frameworks that train with it unless told otherwise, and what differs there (August 2026)."""
+
+
+@dataclass(frozen=True, slots=True)
 class AlgorithmSpec:
     """An algorithm: the names of its module, those that it may leave out with their defaults."""
 
@@ -77,6 +91,8 @@ class AlgorithmSpec:
     """(inputs, params) -> -J of one micro-batch."""
     PRESET: Mapping[str, Any] = field(default_factory=dict)
     """General `[algo]` keys that the published setting switches on."""
+    SUMMARY: Summary = Summary()
+    """What tables say of it beyond the names here."""
     CLIP_UNIT: Literal["token", "sequence"] | None = None
     """What its clip acts on, where that is not `UNIT` (see `gmpo.py`)."""
     HAS_RATIO: bool = True
@@ -87,6 +103,10 @@ class AlgorithmSpec:
     """A response is weighed as a whole, so its tokens cannot have advantages of their own."""
     WHOLE_GROUPS: bool = False
     """The loss compares responses of a group: a micro-batch holds all of a prompt's or none."""
+    EVERY_ROW: bool = False
+    """The loss has a term without an advantage: responses whose advantage is 0 are trained on, too (see `ipo.py`)."""
+    WHITEN: bool = False
+    """A run standardizes the advantages over the loss tokens of each rollout batch (see `reinforce_pp.py`)."""
     token_advantages: Callable[[Tensor, Tensor, Tensor, Any], tuple[Tensor, Tensor]] | None = None
     """With it a critic is trained, and gives the advantages in place of `advantage` (see `ppo.py`)."""
     run_defaults: Callable[[Any], dict[str, Any]] = lambda _: {}

@@ -33,11 +33,22 @@ def gae(rewards_B: Tensor, values_BT: Tensor, mask_BT: Tensor, gamma: float, lam
 
 def whiten(advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """(A - mean) / std over all loss tokens of the rollout batch; 0 without spread, where no action was better."""
-    values_N = advantages_BT[mask_BT].double()
-    std = values_N.std() if len(values_N) > 1 else torch.zeros(())
+    return torch.where(mask_BT, standardized(advantages_BT, advantages_BT[mask_BT]), 0.0)
+
+
+def whiten_responses(advantages_B: Tensor, lengths_B: Tensor) -> Tensor:
+    """The same for responses of `lengths_B` loss tokens that share an advantage, 0 for those without a token: [B]."""
+    whitened_B = standardized(advantages_B, advantages_B.repeat_interleave(lengths_B))
+    return torch.where(lengths_B > 0, whitened_B, 0.0)
+
+
+def standardized(values: Tensor, tokens_N: Tensor) -> Tensor:
+    """(x - mean) / std of the values, with mean and std of the tokens'; 0 where those do not differ."""
+    tokens_N = tokens_N.double()
+    std = tokens_N.std() if len(tokens_N) > 1 else torch.zeros(())
     if float(std) <= 1e-9:
-        return torch.zeros_like(advantages_BT)
-    return torch.where(mask_BT, (advantages_BT - values_N.mean()) / std, 0.0).to(advantages_BT.dtype)
+        return torch.zeros_like(values)
+    return ((values - tokens_N.mean()) / std).to(values.dtype)
 
 
 def value_loss(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.clip import Clip, clipped_loss
-from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput, Summary
 
 UNIT = "token"
 REDUCTION = "token-mean"
@@ -18,6 +18,7 @@ advantage = ops.group_advantage
 denominator = ops.num_tokens
 PRESET = {"dynamic_sampling": True, "truncation": "mask", "overlong_cache_frac": 0.2}
 """§3.2 (drop groups without spread, sample on), §3.4 (overlong filter; penalty over the last fifth of the length)."""
+SUMMARY = Summary(default_of="TRL, SkyRL (both clip 0.2 / 0.2)")
 
 
 @dataclass(frozen=True)

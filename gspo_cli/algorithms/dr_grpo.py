@@ -12,11 +12,12 @@ from torch import Tensor
 
 from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.clip import Clip, clipped_loss
-from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput, Summary
 
 UNIT = "token"
 REDUCTION = "seq-mean-token-sum-norm"
 token_terms = ops.sum_of_tokens
+SUMMARY = Summary(advantage="r - mean")
 
 
 @dataclass(frozen=True)

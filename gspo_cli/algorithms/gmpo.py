@@ -12,7 +12,7 @@ import torch
 
 from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.clip import Clip, clip_metrics
-from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput, Summary
 
 UNIT = "sequence"
 REDUCTION = "seq-mean"
@@ -21,6 +21,7 @@ CLIP_UNIT = "token"
 token_terms = ops.sum_of_token_means
 advantage = ops.group_advantage
 denominator = ops.num_responses
+SUMMARY = Summary(ratio="geometric mean of the clipped token w")
 
 
 @dataclass(frozen=True)

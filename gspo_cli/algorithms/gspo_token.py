@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.clip import Clip, clipped_loss
-from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput, Summary
 
 UNIT = "sequence"
 REDUCTION = "seq-mean-token-mean"
 token_terms = ops.sum_of_token_means
 advantage = ops.group_advantage
 denominator = ops.num_responses
+SUMMARY = Summary(ratio="sequence s, gradient per token")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.clip import Clip, clipped_surrogate
-from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput, Summary
 from gspo_cli.types import Mean
 
 UNIT = "token"
@@ -22,6 +22,7 @@ token_terms = ops.sum_of_tokens
 denominator = ops.num_responses
 NEEDS_SAMPLER = True
 """The weight is taken against the engine's log-probabilities, so no other sampler correction is allowed."""
+SUMMARY = Summary(ratio="token w; weight pi / mu <= {cap}", advantage="r - mean")
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,5 @@ def loss(inputs: LossInputs, params: Params) -> LossOutput:
     log_weight_BT = ops.token_log_ratio(log_probs_BT, inputs.sampler_log_probs_BT, mask_BT)
     weight_BT = torch.where(surrogate.clipped_BT, 0.0, ops.capped_weight(log_weight_BT, params.cap) * scale)
     capped_BT = (log_weight_BT > log(params.cap)) & mask_BT
-    return LossOutput(
-        loss_numerator=-ops.sum_of_tokens(ops.score_terms(weight_BT, inputs.log_probs_BT, mask_BT), mask_BT),
-        denominator=denominator(mask_BT, params),
-        gradient_weight_BT=torch.where(mask_BT, weight_BT, 0.0),
-        clipped_BT=surrogate.clipped_BT,
-        metrics=surrogate.metrics | {"weight/capped_frac": Mean(capped_BT.sum(), mask_BT.sum())},
-    )
+    metrics = surrogate.metrics | {"weight/capped_frac": Mean(capped_BT.sum(), mask_BT.sum())}
+    return ops.score_loss(weight_BT, inputs, denominator(mask_BT, params), surrogate.clipped_BT, metrics)

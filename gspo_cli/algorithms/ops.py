@@ -5,12 +5,13 @@ Those that serve as an algorithm's `advantage` or `denominator` take its `params
 B = responses, T = token positions
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from gspo_cli.algorithms.contract import LossInputs
+from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.types import Reduced
 
 
 def num_responses(mask_BT: Tensor, params: Any = None) -> Tensor:
@@ -47,6 +48,18 @@ def token_shares(weight: Tensor, mask_BT: Tensor) -> Tensor:
 def score_terms(weight: Tensor, log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """weight * l at loss tokens, 0 elsewhere: [B, T]; for algorithms whose gradient is a detached weight on grad l."""
     return torch.where(mask_BT, weight, 0.0) * torch.where(mask_BT, log_probs_BT, 0.0)
+
+
+def score_loss(
+    weight: Tensor,
+    inputs: LossInputs,
+    denominator: Tensor,
+    clipped_BT: Tensor | None = None,
+    metrics: dict[str, Reduced] | None = None,
+) -> LossOutput:
+    """-J = -sum_i sum_t weight l_it: the gradient is a detached weight on grad l, the value means nothing."""
+    numerator = -sum_of_tokens(score_terms(weight, inputs.log_probs_BT, inputs.mask_BT), inputs.mask_BT)
+    return LossOutput(numerator, denominator, torch.where(inputs.mask_BT, weight, 0.0), clipped_BT, metrics or {})
 
 
 def per_token(advantages: Tensor) -> Tensor:
@@ -95,6 +108,14 @@ def sequence_token_log_ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor, mas
     return (log_probs_BT - log_probs_BT.detach()) + log_s_B1
 
 
+def log_probability(log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Log-probabilities, 0 outside the mask, detached: [B, T].
+
+    Recorded ones can exceed 0 where a recipe puts noise on them; a probability does not exceed 1.
+    """
+    return torch.where(mask_BT, log_probs_BT.detach(), 0.0).clamp(max=0.0)
+
+
 def capped_weight(log_ratio: Tensor, cap: float) -> Tensor:
     """sg[min(x, cap)]: bounds a token's influence without dropping the token."""
     return saturate(log_ratio).exp().clamp(max=cap).detach()
@@ -103,11 +124,14 @@ def capped_weight(log_ratio: Tensor, cap: float) -> Tensor:
 ZERO_SPREAD = 1e-9  # relative to the largest reward: a narrower group carries rounding, not signal
 
 
-def group_advantage(rewards_B: Tensor, groups_B: Tensor, params: Any = None, *, scale: bool = True) -> Tensor:
+def group_advantage(
+    rewards_B: Tensor, groups_B: Tensor, params: Any = None, *, scale: bool | Literal["mean", "others"] = True
+) -> Tensor:
     """A_i = (r_i - mean) / std over the response's group.                     arXiv 2402.03300 §4.1; 2507.18071, Eq. 3
 
     Shapes: rewards float [B], NaN for a response that could not be scored; groups int64 [B], 0..number of groups - 1
-        -> float32 [B]. `scale=False` gives r_i - mean (arXiv 2503.20783).
+        -> float32 [B]. `scale=False` gives r_i - mean (arXiv 2503.20783), "others" r_i - mean of the others
+        (2402.14740), "mean" (r_i - mean) / mean and 0 where the mean is not positive (2602.02710).
     Differs from the paper: it does not say which standard deviation; this is the sample's (n - 1), two-pass in float64,
         without the usual epsilon. A group without spread gets exactly 0 instead of one rounding error divided by
         another. Unscored responses are left out of mean and deviation and get 0, as does a group with fewer than two
@@ -121,11 +145,17 @@ def group_advantage(rewards_B: Tensor, groups_B: Tensor, params: Any = None, *, 
         return torch.zeros(num_groups, dtype=torch.float64).index_add_(0, groups_B, values_B.double())
 
     counts = group_sum(scored_B)
-    centred_B = torch.where(scored_B, rewards_B - (group_sum(rewards_B) / counts.clamp(min=1))[groups_B], 0.0)
-    std = (group_sum(centred_B.square()) / (counts - 1).clamp(min=1)).sqrt()
-    has_signal_B = scored_B & with_spread(rewards_B, scored_B, groups_B, num_groups)[groups_B]
-    advantages_B = torch.where(has_signal_B, centred_B / std[groups_B] if scale else centred_B, 0.0)
-    return advantages_B.float()
+    mean = group_sum(rewards_B) / counts.clamp(min=1)
+    centred_B = torch.where(scored_B, rewards_B - mean[groups_B], 0.0)
+    signal = with_spread(rewards_B, scored_B, groups_B, num_groups)
+    if scale == "mean":
+        divisor, signal = mean, signal & (mean > 0)
+    elif scale == "others":
+        divisor = (counts - 1) / counts
+    else:
+        std = (group_sum(centred_B.square()) / (counts - 1).clamp(min=1)).sqrt()
+        divisor = std if scale else torch.ones_like(mean)
+    return torch.where(scored_B & signal[groups_B], centred_B / divisor[groups_B], 0.0).float()
 
 
 def with_spread(rewards_B: Tensor, scored_B: Tensor, groups_B: Tensor, num_groups: int) -> Tensor:

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.clip import Clip, clipped_loss
-from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput, Summary
 from gspo_cli.algorithms.critic import gae, whiten
 
 UNIT = "token"
 REDUCTION = "seq-mean-token-mean"
 token_terms = ops.sum_of_token_means
 denominator = ops.num_responses
+SUMMARY = Summary(advantage="GAE of a critic, whitened", default_of="verl (mean over tokens)")
 
 
 @dataclass(frozen=True)

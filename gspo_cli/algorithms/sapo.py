@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gspo_cli.algorithms import ops
-from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.algorithms.contract import LossInputs, LossOutput, Summary
 from gspo_cli.types import Mean, Reduced
 
 UNIT = "token"
@@ -19,6 +19,7 @@ REDUCTION = "seq-mean-token-mean"
 token_terms = ops.sum_of_token_means
 advantage = ops.group_advantage
 denominator = ops.num_responses
+SUMMARY = Summary(positive="soft: sech^2({tau_pos} (w - 1) / 2)", negative="soft: sech^2({tau_neg} (w - 1) / 2)")
 
 
 @dataclass(frozen=True)

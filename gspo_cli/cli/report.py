@@ -236,6 +236,7 @@ def _algorithm_entry(name: str) -> dict[str, Any]:
     from inspect import cleandoc, getmodule
 
     from gspo_cli.algorithms import ALGORITHMS
+    from gspo_cli.algorithms.overview import COLUMNS, shared
     from gspo_cli.runlog.schema import METRICS
 
     if name not in ALGORITHMS:
@@ -249,8 +250,7 @@ def _algorithm_entry(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "what": cleandoc(getmodule(algorithm.Params).__doc__ or "").split("\n\nB = ")[0],
-        "ratio of": algorithm.UNIT,
-        "reduction": algorithm.REDUCTION,
+        **{COLUMNS[key]: value for key, value in shared(algorithm).items()},
         "defaults": asdict(algorithm.Params()),
         "source": cleandoc(algorithm.Params.__doc__ or ""),
         "switches on": algorithm.PRESET,

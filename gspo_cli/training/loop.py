@@ -22,7 +22,7 @@ from gspo_cli.training.rollout_queue import sample_batches
 from gspo_cli.training.run_folder import store_if_due
 from gspo_cli.training.session import Interruption, Session
 from gspo_cli.training.state.checkpoints import Checkpoints
-from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.batches import Batching, advantages_of, make_mini_batches
 from gspo_cli.training.step.clip_advice import clip_advice
 from gspo_cli.training.step.metrics import Accumulator
 from gspo_cli.training.step.noise import noise_of
@@ -80,8 +80,7 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
 
     # Advantages, once for the whole rollout batch: its mini-batches share them, and share one old policy
     with clock("prepare_s"):
-        rewards_B, groups_B = rewards_and_groups(batch, run.recipe.algo.overlong_cache_frac)
-        advantages_B = run.algorithm.advantage(rewards_B, groups_B, run.params)
+        advantages_B = advantages_of(batch, run.recipe, run.algorithm, run.params)
         mini_batches = make_mini_batches(batch, advantages_B, batching(run, learner, step), learner.model.device)
         if learner.critic is not None:
             learner.critic.set_advantages(run.algorithm, run.params, mini_batches)
@@ -123,7 +122,9 @@ def batching(run: Run, learner: Learner, step: int) -> Batching:
     return Batching(
         minibatches=run.recipe.minibatches,
         micro_batch_tokens=run.recipe.train.micro_batch_tokens,
-        keep_rows_without_advantage=learner.reference is not None or learner.critic is not None,
+        keep_rows_without_advantage=(
+            learner.reference is not None or learner.critic is not None or learner.algorithm.EVERY_ROW
+        ),
         whole_groups=learner.algorithm.WHOLE_GROUPS,
         mask_truncated=run.recipe.algo.truncation == "mask",
         routing=learner.routing if run.recipe.records_routes else None,

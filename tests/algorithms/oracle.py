@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from oracle_batch import Answer, Batch, Term, Terms, ratio, reduced, saturated
-from oracle_metrics import capped_metrics, clip_metrics, gate_metrics, outside_metric, ratio_metrics
+from oracle_batch import Answer, Batch, Grid, Term, Terms, ratio, reduced, saturated
+from oracle_metrics import capped_metrics, clip_metrics, gate_metrics, outside_metric, ratio_metrics, weight_mean
 
 
 class Oracle(NamedTuple):
@@ -23,8 +23,8 @@ class Oracle(NamedTuple):
     formula: Callable[..., Answer]
     detached: bool
     """Its gradient is, on purpose, not its value's slope."""
-    scaled: bool
-    """Its advantage is divided by the deviation of the group's rewards."""
+    divide: str
+    """What its advantage r - mean is divided by: `std`, `mean`, `others` (the share of the others) or `nothing`."""
 
     def __call__(self, batch: Batch, **settings: Any) -> Answer:
         return self.formula(batch, **settings)
@@ -33,11 +33,11 @@ class Oracle(NamedTuple):
 ORACLES: dict[str, Oracle] = {}
 
 
-def oracle(detached: bool = False, scaled: bool = True) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+def oracle(detached: bool = False, divide: str = "std") -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Files a formula under its name."""
 
     def file(formula: Callable[..., Answer]) -> Callable[..., Answer]:
-        ORACLES[formula.__name__] = Oracle(formula, detached, scaled)
+        ORACLES[formula.__name__] = Oracle(formula, detached, divide)
         return formula
 
     return file
@@ -106,7 +106,7 @@ def dapo(batch: Batch, low: float = 0.2, high: float = 0.28, dual_clip: float | 
     return clipped_answer(batch, token_clip(batch, low, high, dual_clip), low, high, "sum", "T")
 
 
-@oracle(scaled=False)
+@oracle(divide="nothing")
 def dr_grpo(
     batch: Batch, low: float = 0.2, high: float = 0.2, max_length: int = 3000, dual_clip: float | None = None
 ) -> Answer:
@@ -202,7 +202,7 @@ def cispo(batch: Batch, cap: float = 5.0) -> Answer:
     return Answer(*reduced(batch, terms, "sum", "T"), None, metrics)
 
 
-@oracle(detached=True, scaled=False)
+@oracle(detached=True, divide="nothing")
 def minirl(
     batch: Batch, low: float = 0.2, high: float = 0.27, cap: float = 5.0, dual_clip: float | None = None
 ) -> Answer:
@@ -218,3 +218,137 @@ def minirl(
     answer = clipped_answer(batch, terms, low, high, "sum", "N")
     answer.metrics.update(capped_metrics(terms))
     return answer
+
+
+@oracle(divide="others")
+def rloo(batch: Batch, low: float = 0.2, high: float = 0.2, dual_clip: float | None = None) -> Answer:
+    """DAPO's J."""
+    return dapo(batch, low, high, dual_clip)
+
+
+@oracle(divide="mean")
+def maxrl(batch: Batch, low: float = 0.2, high: float = 0.2, dual_clip: float | None = None) -> Answer:
+    """DAPO's J."""
+    return dapo(batch, low, high, dual_clip)
+
+
+@oracle(divide="nothing")
+def reinforce_pp(batch: Batch, low: float = 0.2, high: float = 0.2, dual_clip: float | None = None) -> Answer:
+    """DAPO's J."""
+    return dapo(batch, low, high, dual_clip)
+
+
+def probability(log_prob: float) -> float:
+    """exp(log_prob), at most 1."""
+    return math.exp(min(0.0, log_prob))
+
+
+def divergence_answer(
+    batch: Batch, distance: Callable[[float, float], float], low: float, high: float, cap: float
+) -> Answer:
+    """J = 1/T sum_i sum_t M sg[min(w, cap)] A l; M = 0 where `distance` (of l and o) exceeds its bound and p moved in
+    A's direction."""
+    terms, changes = {}, {}
+    for i, positions in batch.responses():
+        for t in positions:
+            a, x = batch.advantage(i, t), batch.log_ratio(i, t)
+            p, q = probability(batch.log_probs[i][t]), probability(batch.old[i][t])
+            far = distance(batch.log_probs[i][t], batch.old[i][t])
+            dropped = (a > 0 and p > q and far > high) or (a < 0 and p < q and far > low)
+            slope = 0.0 if dropped else min(ratio(x), cap) * a
+            terms[i, t] = Term(slope * batch.log_probs[i][t], slope, x, dropped, capped=ratio(x) >= cap)
+            changes[i, t] = terms[i, t]._replace(log_ratio=far if p > q else -far)
+    metrics = clip_metrics(batch, terms) | outside_metric(changes, -low, high) | capped_metrics(terms)
+    return Answer(*reduced(batch, terms, "sum", "T"), clip_mask(batch, terms), metrics | ratio_metrics(batch, terms))
+
+
+@oracle(detached=True)
+def dppo_tv(batch: Batch, delta_low: float = 0.15, delta_high: float = 0.15, cap: float = 20.0) -> Answer:
+    """The distance is |p - q|, the total variation between Bernoulli(p) and Bernoulli(q)."""
+    return divergence_answer(
+        batch, lambda now, old: abs(probability(now) - probability(old)), delta_low, delta_high, cap
+    )
+
+
+@oracle(detached=True)
+def dppo_kl(batch: Batch, delta_low: float = 0.05, delta_high: float = 0.05, cap: float = 20.0) -> Answer:
+    """The distance is KL(Bernoulli(q) || Bernoulli(p)) = q log(q/p) + (1-q) log((1-q)/(1-p)), with 1e-8 on 1-p, 1-q."""
+
+    def kl(now: float, old: float) -> float:
+        p, q = probability(now), probability(old)
+        return q * (min(0.0, old) - min(0.0, now)) + (1 - q) * math.log((1 - q + 1e-8) / (1 - p + 1e-8))
+
+    return divergence_answer(batch, kl, delta_low, delta_high, cap)
+
+
+@oracle(divide="nothing")
+def ipo(batch: Batch, eps: float = 0.1, kl_tau: float = 1e-3) -> Answer:
+    """J = 1/T sum_i sum_t (w A [|p - q| <= eps] - kl_tau (l - o)^2); dJ/dl = (w A [...] - 2 kl_tau (l - o)) / T."""
+    terms, changes = {}, {}
+    for i, positions in batch.responses():
+        for t in positions:
+            a, x = batch.advantage(i, t), batch.log_ratio(i, t)
+            change = probability(batch.log_probs[i][t]) - probability(batch.old[i][t])
+            far = abs(change) > eps
+            gain, limited = (0.0 if far else ratio(x) * a), max(-20.0, min(20.0, x))
+            slope = 0.0 if saturated(x) else gain - 2 * kl_tau * x
+            terms[i, t] = Term(gain - kl_tau * limited**2, slope, x, far and a != 0)
+            changes[i, t] = terms[i, t]._replace(log_ratio=change)
+    metrics = clip_metrics(batch, terms) | outside_metric(changes, -eps, eps) | ratio_metrics(batch, terms)
+    return Answer(*reduced(batch, terms, "sum", "T"), clip_mask(batch, terms), metrics)
+
+
+@oracle(detached=True)
+def vespo(
+    batch: Batch, k_pos: float = 2.0, lambda_pos: float = 3.0, k_neg: float = 3.0, lambda_neg: float = 2.0
+) -> Answer:
+    """J = 1/T sum_i phi(W_i) A_i sum_t l, phi(W) = W^k e^{lambda (1 - W)}; dJ/dl = phi(W_i) A_i / T.
+
+    W = prod_t w, each log w within +-20 and W within [1e-8, e^20]; k and lambda by the sign of A.
+    """
+    terms = {}
+    for i, positions in batch.responses():
+        total = math.fsum(max(-20.0, min(20.0, batch.log_ratio(i, t))) for t in positions)
+        big = min(max(math.exp(min(total, 20.0)), 1e-8), math.exp(20.0))
+        for t in positions:
+            a = batch.advantage(i, t)
+            k, lam = (k_pos, lambda_pos) if a >= 0 else (k_neg, lambda_neg)
+            phi = big**k * math.exp(lam * (1 - big))
+            terms[i, t] = Term(phi * a * batch.log_probs[i][t], phi * a, batch.log_ratio(i, t), gate=phi)
+    return Answer(*reduced(batch, terms, "sum", "T"), None, weight_mean(terms) | ratio_metrics(batch, terms))
+
+
+@oracle(detached=True)
+def aspo(batch: Batch, low: float = 0.2, high: float = 0.2, cap: float = 3.0) -> Answer:
+    """J = 1/T sum_i sum_t M sg[min(x, cap)] A l, x = 1/w for A > 0, else w; M is the clip's, on w."""
+    terms = {}
+    for (i, t), term in token_clip(batch, low, high, None).items():
+        a, w = batch.advantage(i, t), ratio(batch.log_ratio(i, t))
+        x = 1 / w if a > 0 else w
+        slope = 0.0 if term.clipped else min(x, cap) * a
+        terms[i, t] = term._replace(value=slope * batch.log_probs[i][t], slope=slope, capped=x >= cap)
+    answer = clipped_answer(batch, terms, low, high, "sum", "T")
+    answer.metrics.update(capped_metrics(terms))
+    return answer
+
+
+@oracle()
+def gepo(batch: Batch, low: float = 0.2, high: float = 0.2, dual_clip: float | None = None) -> Answer:
+    """J = 1/N sum_i min(x_i A_i, clip(x_i) A_i), x_i = p_i sum_j q_j / sum_j q_j^2 over the group; dJ/dl as GSPO's.
+
+    p_i and q_i are the geometric means of the response's token probabilities, now and before.
+    """
+
+    def mean(grid: Grid, i: int, positions: list[int]) -> float:
+        return math.fsum(grid[i][t] for t in positions) / len(positions)
+
+    groups = [0] * len(batch.mask) if batch.groups is None else batch.groups
+    q = {i: math.exp(mean(batch.old, i, positions)) for i, positions in batch.responses()}
+    terms = {}
+    for i, positions in batch.responses():
+        fellows = [q[j] for j in q if groups[j] == groups[i]]
+        expected = math.fsum(x * x for x in fellows) / math.fsum(fellows)
+        x = mean(batch.log_probs, i, positions) - math.log(expected)
+        for t in positions:
+            terms[i, t] = hard_clip(x, batch.advantage(i, t), low, high, dual_clip)
+    return clipped_answer(batch, terms, low, high, "mean", "N")

@@ -7,11 +7,12 @@ import math
 from oracle_batch import Grid
 
 
-def group_advantage(rewards: list[float], groups: list[int], scale: bool = True) -> list[float]:
-    """A_i = (r_i - mean) / std over the group (std with n - 1), or r_i - mean.
+def group_advantage(rewards: list[float], groups: list[int], divide: str = "std") -> list[float]:
+    """A_i = r_i - mean over the group, divided by `std` (with n - 1), by the `mean`, by `nothing`, or by what makes it
+    r_i - mean of the `others`.
 
     NaN = not scored: outside mean and std, A = 0. Fewer than two scored responses, or rewards that differ by no more
-    than 1e-9 * max(1, max |r|): A = 0 exactly.
+    than 1e-9 * max(1, max |r|), or for `mean` a mean that is not positive: A = 0 exactly.
     """
     advantages = [0.0] * len(rewards)
     for group in set(groups):
@@ -21,8 +22,11 @@ def group_advantage(rewards: list[float], groups: list[int], scale: bool = True)
             continue
         mean = math.fsum(scored) / len(scored)
         std = math.sqrt(math.fsum((r - mean) ** 2 for r in scored) / (len(scored) - 1))
+        divisor = {"std": std, "mean": mean if mean > 0 else math.inf, "nothing": 1.0}
         for i in members:
-            advantages[i] = (rewards[i] - mean) / (std if scale else 1.0)
+            others = [rewards[j] for j in members if j != i]
+            apart = rewards[i] - math.fsum(others) / len(others)
+            advantages[i] = apart if divide == "others" else (rewards[i] - mean) / divisor[divide]
     return advantages
 
 

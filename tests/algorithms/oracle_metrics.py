@@ -51,6 +51,11 @@ def gate_metrics(batch: Batch, terms: Terms) -> Fractions:
     }
 
 
+def weight_mean(terms: Terms) -> Fractions:
+    """VESPO's phi(W), as a mean over all tokens."""
+    return {"gate/weight_mean": (math.fsum(term.gate for term in terms.values()), len(terms))}
+
+
 def ratio_metrics(batch: Batch, terms: Terms) -> Fractions:
     """Saturated tokens (in the algorithm's own unit), and means of the log-ratios per token and per response."""
     means = {i: batch.mean_log_ratio(i, positions) for i, positions in batch.responses()}

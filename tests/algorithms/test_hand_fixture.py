@@ -6,7 +6,7 @@ B = responses, T = token positions
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -156,8 +156,10 @@ def test_fewer_than_two_scored_responses_give_0() -> None:
     assert advantages([NAN, 5, NAN, NAN, 1, 2], [0, 0, 1, 1, 2, 2])[:4] == [0.0] * 4
 
 
-@pytest.mark.parametrize("scale", [True, False])
-def test_random_groups_against_the_oracle(scale: bool) -> None:
+@pytest.mark.parametrize(
+    ("scale", "divide"), [(True, "std"), (False, "nothing"), ("mean", "mean"), ("others", "others")]
+)
+def test_random_groups_against_the_oracle(scale: bool | Literal["mean", "others"], divide: str) -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(200):
         num = int(torch.randint(1, 25, (1,), generator=generator))
@@ -167,7 +169,7 @@ def test_random_groups_against_the_oracle(scale: bool) -> None:
         )
         rewards_B = torch.where(torch.rand(num, generator=generator) < 0.2, torch.nan, rewards_B)
         rewards_B = torch.where(groups_B == 3, 0.1, rewards_B)
-        expected = oracle_advantage(rewards_B.tolist(), groups_B.tolist(), scale)
+        expected = oracle_advantage(rewards_B.tolist(), groups_B.tolist(), divide)
         actual = group_advantage(rewards_B, groups_B, scale=scale).tolist()
         # advantages are float32
         assert actual == pytest.approx(expected, rel=1e-6, abs=1e-7)
@@ -177,6 +179,6 @@ def test_random_groups_against_the_oracle(scale: bool) -> None:
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if ALGORITHMS[name].token_advantages is None])
 def test_each_algorithm_uses_the_advantage_of_its_paper(name: str) -> None:
     rewards_B, groups_B = torch.tensor([0.0, 0.0, 1.0, 5.0], dtype=torch.float64), torch.zeros(4, dtype=torch.int64)
-    expected = oracle_advantage(rewards_B.tolist(), groups_B.tolist(), scale=ORACLES[name].scaled)
+    expected = oracle_advantage(rewards_B.tolist(), groups_B.tolist(), ORACLES[name].divide)
     actual_B = ALGORITHMS[name].advantage(rewards_B, groups_B, ALGORITHMS[name].Params())
     assert actual_B.tolist() == pytest.approx(expected, rel=1e-6)

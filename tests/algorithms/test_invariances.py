@@ -117,7 +117,7 @@ def test_a_response_without_tokens_counts_nowhere(name: str) -> None:
 def test_extreme_ratios_are_finite(name: str, log_ratio: float, advantage: float) -> None:
     result = run(name, one_token(log_ratio, advantage))
     assert result.objective.isfinite() and result.gradient_BT.isfinite().all()
-    if advantage == 0:
+    if advantage == 0 and not ALGORITHMS[name].EVERY_ROW:
         assert float(result.objective) == float(result.gradient_BT) == 0
 
 

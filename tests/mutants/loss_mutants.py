@@ -47,18 +47,18 @@ LOSS = (
     ),
     Mutant(
         "M3 the larger of both products", SURROGATE,
-        "((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))",
-        "((advantages < 0) & (log_ratio > high)) | ((advantages > 0) & (log_ratio < low))", HAND,
+        "((advantages > 0) & (x > high)) | ((advantages < 0) & (x < low))",
+        "((advantages < 0) & (x > high)) | ((advantages > 0) & (x < low))", HAND,
     ),
     Mutant(
         "M4 clip ignores the advantage's sign", SURROGATE,
-        "((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))",
-        "(log_ratio > high) | (log_ratio < low)", HAND,
+        "((advantages > 0) & (x > high)) | ((advantages < 0) & (x < low))",
+        "(x > high) | (x < low)", HAND,
     ),
     Mutant(
         "clip at the edge, not beyond it", SURROGATE,
-        "((advantages > 0) & (log_ratio > high)) | ((advantages < 0) & (log_ratio < low))",
-        "((advantages > 0) & (log_ratio >= high)) | ((advantages < 0) & (log_ratio <= low))",
+        "((advantages > 0) & (x > high)) | ((advantages < 0) & (x < low))",
+        "((advantages > 0) & (x >= high)) | ((advantages < 0) & (x <= low))",
         f"{CLIP}::test_a_ratio_on_the_edge_keeps_its_gradient",
     ),
     Mutant(

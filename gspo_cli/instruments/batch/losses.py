@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, LossInputs, LossOutput
+from gspo_cli.algorithms.critic import whiten_responses
 from gspo_cli.algorithms.metrics import weight_metrics, weight_variation
 from gspo_cli.algorithms.ops import group_advantage, sequence_log_ratio, token_log_ratio
 from gspo_cli.instruments.batch.data import StoredBatch
@@ -79,6 +80,8 @@ def losses(batch: StoredBatch, scores: TokenScores) -> dict[str, Loss]:
         advantages_B = (
             group_advantage(rewards_B, groups_B) if critic else algorithm.advantage(rewards_B, groups_B, params)
         ).double()
+        if algorithm.WHITEN:
+            advantages_B = whiten_responses(advantages_B, mask_BT.sum(-1))
         inputs = LossInputs(scores.now_BT, scores.old_BT, advantages_B, mask_BT, groups_B, scores.sampler_BT)
         output = algorithm.loss(inputs, params)
         shares = [algorithm.denominator(mask_BT[rows], params) for rows in batch.groups]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gspo_cli import __version__
 from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.algorithms.contract import Summary
 from gspo_cli.instruments.batch import length_figure, ratio_figure, weight_figure
 from gspo_cli.instruments.batch.data import read_batch
 from gspo_cli.instruments.batch.gradients import DRAWS, MIN_GROUPS, SKETCH, noise
@@ -42,12 +42,14 @@ def notes(measured: BatchMeasurements) -> list[str]:
             "over tokens): was it really this policy that sampled?"
         )
     limit, known = batch.max_length
-    pair = torch.tensor([0.0, 1.0]), torch.tensor([0, 0])
-    own = {n: a.advantage(*pair, a.Params())[1] for n, a in ALGORITHMS.items() if a.token_advantages is None}
-    centred = [name for name, advantage in own.items() if float(advantage) == 0.5]
+    others = defaultdict(list)
+    for name, algorithm in ALGORITHMS.items():
+        if algorithm.token_advantages is None:
+            others[algorithm.SUMMARY.advantage].append(name)
+    del others[Summary().advantage]
+    apart = "; ".join(f"{advantage}: {', '.join(names)}" for advantage, names in others.items())
     lines += [
-        f"Published settings; {' and '.join(centred)} take r - mean as advantage, all others (r - mean) / std of the "
-        "group.",
+        f"Published settings; the advantage is (r - mean) / std of the group, or {apart}.",
         "ppo has no critic here and takes the group advantage. dapo is its loss alone, without dynamic sampling and "
         "without the rules for overlong responses.",
         f"dr_grpo divides by the generation limit, {limit} tokens "

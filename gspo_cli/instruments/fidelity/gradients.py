@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from gspo_cli.instruments.batch.gradients import Sketch, trained
 from gspo_cli.models.admission import paths_of
 from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.replay import natural_routes, record_to_replay, routed
-from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.batches import Batching, advantages_of, make_mini_batches
 from gspo_cli.training.step.metrics import Accumulator
 from gspo_cli.training.step.noise import RecordedNoise
 from gspo_cli.training.step.update import Learner, at_ratio_one, global_denominator, objective, scored, skipped_rows
@@ -39,16 +40,16 @@ class Arm:
     def name(self) -> str:
         return self.run.arm
 
-    @property
-    def passes(self) -> tuple[bool, str, str, bool]:
-        """Arms with the same key lay out the same rows and make the same forward passes."""
-        algo = self.run.recipe.algo
-        return algo.truncation == "mask", algo.replay, algo.old_log_probs, self.learner.algorithm.WHOLE_GROUPS
+
+def passes(arm: Arm, mini_batch: MiniBatch) -> tuple[Any, ...]:
+    """Arms with the same key make the same forward passes: over the same rows, with the same routes."""
+    algo = arm.run.recipe.algo
+    return algo.replay, algo.old_log_probs, *(m.input_ids_BT.cpu().numpy().tobytes() for m in mini_batch.micro_batches)
 
 
 Prepared = list[tuple[Arm, MiniBatch]]
-"""A rollout batch as one mini-batch for each arm, with the old policy's values. Arms of one `Arm.passes` share rows and
-old policy."""
+"""A rollout batch as one mini-batch for each arm, with the old policy's values. Arms with the same `passes` share
+rows and old policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +85,15 @@ class Compressor:
 def prepare(batch: RolloutBatch, arms: Sequence[Arm], noise: RecordedNoise | None) -> Prepared:
     """Rows, advantages and the old policy's log-probabilities and routes: the model's present ones."""
     prepared: Prepared = []
-    first: dict[tuple[bool, str, str, bool], MiniBatch] = {}
+    first: dict[tuple[Any, ...], MiniBatch] = {}
     for arm in arms:
         (mini_batch,) = mini_batches_of(batch, arm, 1, noise)
         prepared.append((arm, mini_batch))
-        if arm.passes in first:
-            _copy_old_policy(first[arm.passes], mini_batch)
+        key = passes(arm, mini_batch)
+        if key in first:
+            _copy_old_policy(first[key], mini_batch)
         else:
-            first[arm.passes] = mini_batch
+            first[key] = mini_batch
             _record_old_policy(arm.learner, mini_batch)
     return prepared
 
@@ -99,12 +101,11 @@ def prepare(batch: RolloutBatch, arms: Sequence[Arm], noise: RecordedNoise | Non
 def mini_batches_of(batch: RolloutBatch, arm: Arm, num: int, noise: RecordedNoise | None = None) -> list[MiniBatch]:
     """A rollout batch as an arm trains on it, in `num` mini-batches."""
     recipe, learner = arm.run.recipe, arm.learner
-    rewards_B, groups_B = rewards_and_groups(batch, recipe.algo.overlong_cache_frac)
-    advantages_B = arm.run.algorithm.advantage(rewards_B, groups_B, arm.run.params)
+    advantages_B = advantages_of(batch, recipe, arm.run.algorithm, arm.run.params)
     batching = Batching(
         minibatches=num,
         micro_batch_tokens=recipe.train.micro_batch_tokens,
-        keep_rows_without_advantage=learner.reference is not None,
+        keep_rows_without_advantage=learner.reference is not None or learner.algorithm.EVERY_ROW,
         whole_groups=learner.algorithm.WHOLE_GROUPS,
         mask_truncated=recipe.algo.truncation == "mask",
         routing=learner.routing if recipe.records_routes else None,
@@ -126,7 +127,6 @@ def _record_old_policy(learner: Learner, mini_batch: MiniBatch) -> None:
 
 def _copy_old_policy(source: MiniBatch, target: MiniBatch) -> None:
     for known, micro in zip(source.micro_batches, target.micro_batches, strict=True):
-        assert torch.equal(known.input_ids_BT, micro.input_ids_BT), "arms with the same passes lay out the same rows"
         micro.trainer_log_probs_BT, micro.old_routes_LNK = known.trainer_log_probs_BT, known.old_routes_LNK
 
 
@@ -138,7 +138,7 @@ def estimates(prepared: Prepared, noises: Sequence[float], compressor: Compresso
     """
     groups: dict[tuple[bool, str, str, bool], dict[tuple[str, float], _Sum]] = defaultdict(dict)
     for arm, mini_batch in prepared:
-        groups[arm.passes] |= {(arm.name, sigma): _Sum(arm, mini_batch) for sigma in noises}
+        groups[passes(arm, mini_batch)] |= {(arm.name, sigma): _Sum(arm, mini_batch) for sigma in noises}
     found: dict[tuple[str, float], Estimate] = {}
     for sums in groups.values():
         for index in range(len(next(iter(sums.values())).mini_batch.micro_batches)):

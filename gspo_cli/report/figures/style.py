@@ -13,7 +13,8 @@ import matplotlib as mpl
 
 from gspo_cli.errors import GspoError
 
-FIXED = {
+Marker = str | tuple[int, int, int]
+FIXED: dict[str, tuple[str, Marker]] = {
     "grpo": ("#0072B2", "o"),
     "gspo": ("#D55E00", "s"),
     "gspo_token": ("#CC79A7", "^"),
@@ -26,12 +27,22 @@ FIXED = {
     "minirl": ("#332288", "p"),
     "ppo": ("#882255", "*"),
     "reinforce": ("#999999", "h"),
+    "dppo_tv": ("#117733", "8"),
+    "dppo_kl": ("#44AA99", "H"),
+    "ipo": ("#6699CC", (5, 0, 36)),
+    "vespo": ("#AA4499", (4, 1, 0)),
+    "rloo": ("#661100", (4, 1, 45)),
+    "reinforce_pp": ("#BBBBBB", (6, 1, 0)),
+    "maxrl": ("#EE8866", (3, 1, 0)),
+    "aspo": ("#BBCC33", (3, 1, 60)),
+    "gepo": ("#DDCC77", (8, 1, 0)),
 }
 """Colour and marker of an algorithm in all figures; the markers are for readers who see no colours, and for print in
 grey."""
 COLOURS = {name: colour for name, (colour, _) in FIXED.items()}
 MARKERS = {name: marker for name, (_, marker) in FIXED.items()}
-OTHER, OTHER_MARKER = "#666666", "d"
+OTHER = "#666666"
+OTHER_MARKER: Marker = "d"
 """For every other algorithm, which needs no look of its own; lines and fillings tell several apart."""
 
 DASHES = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)))
@@ -48,7 +59,7 @@ class Look:
 
     colour: str
     dash: Dash
-    marker: str
+    marker: Marker
     fill: str
 
     def mark(self, size: float) -> dict[str, Any]:

@@ -13,6 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gspo_cli.algorithms import AlgorithmSpec
+from gspo_cli.algorithms.critic import whiten_responses
+from gspo_cli.algorithms.ops import group_advantage
+from gspo_cli.config import Recipe
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.models.device import upload
 from gspo_cli.models.packing import pack
@@ -28,7 +32,7 @@ class Batching:
     minibatches: int
     micro_batch_tokens: int
     keep_rows_without_advantage: bool = False
-    """With a KL penalty or a critic they have a gradient too."""
+    """With a KL penalty, a critic or a loss that reads every row they have a gradient too."""
     whole_groups: bool = False
     """Keep the responses to a prompt in one micro-batch, those without an advantage too if any has one."""
     mask_truncated: bool = False
@@ -75,6 +79,32 @@ def rewards_and_groups(batch: RolloutBatch, overlong_cache_frac: float | None = 
         start = (1 - overlong_cache_frac) * batch.max_new_tokens
         rewards_B = rewards_B - ((lengths_B - start) / (batch.max_new_tokens - start)).clamp(0, 1)
     return rewards_B, groups_B
+
+
+def advantages_of(batch: RolloutBatch, recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> Tensor:
+    """Advantages of a rollout batch [B], before it is split, 0 where unscored.
+
+    With `task.combine = "gdpo"` each reward is divided by its own deviation in the group before they are added, and the
+    sum is whitened over the batch's tokens (arXiv 2601.05242), whatever the algorithm's own advantage is.
+    """
+    rewards_B, groups_B = rewards_and_groups(batch, recipe.algo.overlong_cache_frac)
+    rows = [(sample, score) for g in batch.groups for sample, score in zip(g.samples, g.scores, strict=True)]
+    if recipe.task.combine == "gdpo":
+        advantages_B = torch.zeros(len(rows))
+        for index, reward in enumerate(recipe.task.rewards):
+            values = [float("nan") if score.value is None else score.parts[index][1] for _, score in rows]
+            part_B = torch.tensor(values, dtype=torch.float64)
+            advantages_B = advantages_B + reward.weight * group_advantage(part_B, groups_B)
+    else:
+        advantages_B = algorithm.advantage(rewards_B, groups_B, params)
+        if not algorithm.WHITEN:
+            return advantages_B
+    masks = recipe.algo.truncation == "mask"
+    lengths = [
+        0 if score.value is None or (masks and sample.finish == "length") else len(sample.token_ids)
+        for sample, score in rows
+    ]
+    return whiten_responses(advantages_B, torch.tensor(lengths))
 
 
 def make_mini_batches(

@@ -28,6 +28,7 @@ def check_combination(recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> 
     algo, tiny, lag = recipe.algo, recipe.model.tiny, recipe.rollout.max_lag
     needs_sampler, dual_clip = algorithm.NEEDS_SAMPLER, getattr(params, "dual_clip", None)
     corrected, sampler_is_old = algo.correction.kind != "none", algo.old_log_probs == "sampler"
+    critic = algorithm.token_advantages is not None
     router_noise = recipe.noise is not None and recipe.noise.experts > 0
     sees_lag = sampler_is_old or needs_sampler or corrected
     for forbidden, message, why, hint in (
@@ -64,10 +65,18 @@ def check_combination(recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> 
             "choose a value above 1, such as 3.0",
         ),
         (
-            algorithm.token_advantages is not None and algo.dynamic_sampling,
+            critic and algo.dynamic_sampling,
             f"{algo.name} with dynamic_sampling",
             "its advantages come from a critic, so groups without spread carry a signal too",
             "remove algo.dynamic_sampling",
+        ),
+        (
+            recipe.task.combine == "gdpo"
+            and (algorithm.token_advantages is not None or bool(algo.overlong_cache_frac)),
+            "task.combine = 'gdpo' with "
+            + (algo.name if algorithm.token_advantages is not None else "algo.overlong_cache_frac"),
+            "it makes the advantages from the single rewards, and neither a critic nor a punishment of the sum is one",
+            "task.combine = 'sum', another algorithm, or a reward `length`",
         ),
         (
             routing_setting(recipe) is not None and tiny is not None and tiny.kind == "qwen3",
