@@ -10,6 +10,8 @@ import pytest
 from pages import DOCS, PAGES, ROOT
 from test_architecture import BASE, MAY_IMPORT
 
+from gspo_cli.algorithms import ALGORITHMS
+from gspo_cli.algorithms.overview import table
 from gspo_cli.report.claims.claims import CLAIMS, TOKEN_FORM
 from gspo_cli.runlog.schema import METRICS, TABLES, page
 
@@ -68,6 +70,13 @@ def test_the_glossary_is_the_schema() -> None:
     assert {name.split("/")[0] for name in METRICS} <= set(TABLES["titles"])
     how = "python -c 'from gspo_cli.runlog.schema import page; print(page(), end=\"\")' > docs/metrics.md"
     assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == page(), f"write it anew: {how}"
+
+
+def test_the_table_of_the_algorithms_is_theirs() -> None:
+    how = "python -c 'from gspo_cli.algorithms.overview import table; print(table(), end=\"\")'"
+    page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    assert table() in page, f"write it anew: {how}"
+    assert {*re.findall(r"^\| `(\w+)` \|", page.split("## What they share")[0], flags=re.M)} == {*ALGORITHMS}
 
 
 def test_the_architecture_page_has_every_part_and_every_arrow() -> None:

@@ -236,4 +236,55 @@ LOSS = (
         "reinforce pushes the wrong way", "algorithms/reinforce.py",
         "loss_numerator=-ops.sum_of_token_means", "loss_numerator=ops.sum_of_token_means", ON_POLICY, "reinforce",
     ),
+    Mutant(
+        "dppo_tv bounds the ratio", "algorithms/dppo_tv.py",
+        "trust_region_loss(now_BT - old_BT, inputs", "trust_region_loss(now_BT / old_BT - 1, inputs",
+        f"{ORACLE}::test_300_random_cases", "dppo_tv",
+    ),
+    Mutant(
+        "dppo drops either direction", SURROGATE,
+        "clipped_BT = beyond(change_BT, advantages, *edges) & mask_BT",
+        "clipped_BT = (beyond(change_BT, advantages, *edges) | beyond(-change_BT, advantages, *edges)) & mask_BT",
+        f"{ORACLE}::test_300_random_cases", "dppo_tv",
+    ),
+    Mutant(
+        "the KL of the wrong direction", "algorithms/dppo_kl.py",
+        "q_BT * (old_BT - now_BT) + (1 - q_BT) * ((1 - q_BT + EPS) / (1 - p_BT + EPS)).log()",
+        "p_BT * (now_BT - old_BT) + (1 - p_BT) * ((1 - p_BT + EPS) / (1 - q_BT + EPS)).log()",
+        f"{ORACLE}::test_300_random_cases", "dppo_kl",
+    ),
+    Mutant(
+        "ipo's pull acts on the kept tokens alone", "algorithms/ipo.py",
+        "slope_BT = (gain_BT - 2 * pull * limited_BT).detach()",
+        "slope_BT = torch.where(far_BT, 0.0, gain_BT - 2 * pull * limited_BT).detach()",
+        f"{ORACLE}::test_300_random_cases", "ipo",
+    ),
+    Mutant(
+        "vespo's W is the geometric mean", "algorithms/vespo.py",
+        "log_w_BT.sum(-1, keepdim=True).clamp", "log_w_BT.mean(-1, keepdim=True).clamp",
+        f"{ORACLE}::test_300_random_cases", "vespo",
+    ),
+    Mutant(
+        "vespo's kernel is not 1 at 1", "algorithms/vespo.py",
+        "(lam + k * log_ratio_B1", "(k * log_ratio_B1", ON_POLICY, "vespo",
+    ),
+    Mutant(
+        "aspo turns both signs over", "algorithms/aspo.py",
+        "torch.where(positive, -log_ratio_BT, log_ratio_BT)", "-log_ratio_BT",
+        f"{ORACLE}::test_300_random_cases", "aspo",
+    ),
+    Mutant(
+        "gepo expects over the batch", "algorithms/gepo.py",
+        "(groups_B[:, None] == groups_B)", "(groups_B[:, None] >= 0)", f"{ORACLE}::test_300_random_cases", "gepo",
+    ),
+    Mutant(
+        "rloo counts a response among the others", RATIO,
+        "divisor = (counts - 1) / counts", "divisor = torch.ones_like(counts)",
+        f"{HAND}::test_each_algorithm_uses_the_advantage_of_its_paper", "rloo",
+    ),
+    Mutant(
+        "maxrl without a right answer", RATIO,
+        "divisor, signal = mean, signal & (mean > 0)", "divisor = mean",
+        f"{HAND}::test_random_groups_against_the_oracle", "mean",
+    ),
 )  # fmt: skip

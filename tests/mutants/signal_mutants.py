@@ -72,7 +72,7 @@ SIGNAL = (
     ),
     Mutant(
         "whitened over padding too", CRITIC,
-        "values_N = advantages_BT[mask_BT].double()", "values_N = advantages_BT.flatten().double()",
+        "standardized(advantages_BT, advantages_BT[mask_BT])", "standardized(advantages_BT, advantages_BT.flatten())",
         f"{SIGNALS}::test_ppos_advantages_are_whitened_gae",
     ),
     Mutant(
