@@ -94,7 +94,7 @@ def _checks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 def _check_file(file: str) -> None:
     if not Path(file).is_file():
-        raise GspoError(f"no file {file}", "paths are relative to the working directory", "fix the path")
+        raise GspoError(f"no file {file}", "paths are relative to the recipe or the working directory", "fix the path")
 
 
 def copy_recipe(name: str, target: Path | None) -> Path:

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import InitErrorDetails
 
-from gspo_cli.config import AlgoConfig, Recipe, flat, merge
+from gspo_cli.config import AlgoConfig, Recipe, flat, merge, nest
 from gspo_cli.errors import GspoError, nearest
 from gspo_cli.plugins import add_search_folder
+from gspo_cli.tables import refuse_text
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -33,6 +35,8 @@ FOLDERS = [Path(__file__).parent / "recipes", Path(__file__).parent.parent / "re
 MAX_EXTENDS, MAX_ERRORS, MOST_BYTES = 50, 100, 1 << 24
 LONG_KEY = re.compile(r"(?:[A-Za-z0-9_-]+[\"']?\s*\.\s*[\"']?){100}")
 """More parts than any key has; nested tables of that depth would end the stack of whoever reads them."""
+PATHS = (("task", "path"), ("task", "held_out"), ("model", "path"), ("cold_start", "path"), ("eval", "data"))
+"""Keys whose values may be paths."""
 CODE_KEYS = ("trust_remote_code", "code_revision")
 
 
@@ -131,12 +135,13 @@ def validate(layers: list[Layer]) -> Recipe:
                 f"tables are merged, and [{cleared}] keeps its keys",
                 "set the keys to change; --algo chooses the arms",
             )
+        if layer.source.endswith(".toml") and is_file(layer) and not is_shipped(Path(layer.source)):
+            add_search_folder(Path(layer.source).parent)
+            layer = Layer(layer.source, beside(layer.table, Path(layer.source).parent))
         table = _drop_replaced_model(table, layer.table)
         table = _drop_replaced_algorithm(table, layer.table)
         if not is_file(layer):
             given = merge(given, layer.table)
-        elif layer.source.endswith(".toml") and not is_shipped(Path(layer.source)):
-            add_search_folder(Path(layer.source).parent)
         table = merge(table, layer.table)
     try:
         loaded = Recipe.model_validate(table)
@@ -200,6 +205,24 @@ def use_model(path: str | None) -> dict[str, Any]:
 def is_shipped(path: Path) -> bool:
     """Whether a file is a shipped recipe."""
     return any(path.resolve().is_relative_to(folder.resolve()) for folder in FOLDERS)
+
+
+def beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A recipe's table with the paths that name something in its folder; others are relative to the working folder."""
+
+    def resolved(value: Any) -> Any:
+        there = os.path.join(folder, value) if isinstance(value, str) and value else ""
+        return there if os.path.exists(there) and os.path.realpath(there) != os.path.realpath(value) else value
+
+    for *parents, last in PATHS:
+        inner: Any = table
+        for key in parents:
+            inner = inner.get(key) if isinstance(inner, dict) else None
+        old = inner.get(last) if isinstance(inner, dict) else None
+        new = {name: resolved(value) for name, value in old.items()} if isinstance(old, dict) else resolved(old)
+        if new != old:
+            table = merge(table, nest(".".join((*parents, last)), new))
+    return table
 
 
 def _drop_replaced_model(table: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -292,7 +315,14 @@ def check_params(params_class: Any, table: dict[str, Any]) -> Any:
         raise ValidationError.from_exception_data(
             params_class.__name__, [{"type": "extra_forbidden", "loc": loc, "input": None} for loc in unknown]
         )
-    return _adapter(params_class).validate_python(merge(dataclasses.asdict(defaults), table))
+    params = _adapter(params_class).validate_python(merge(dataclasses.asdict(defaults), table))
+    for key, given in flat(table).items():
+        try:
+            refuse_text(given, functools.reduce(lambda inner, name: getattr(inner, name, None), key.split("."), params))
+        except ValueError as error:
+            problem = InitErrorDetails(type="value_error", loc=tuple(key.split(".")), input=given, ctx={"error": error})
+            raise ValidationError.from_exception_data(params_class.__name__, [problem]) from None
+    return params
 
 
 @functools.cache

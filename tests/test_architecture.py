@@ -31,7 +31,7 @@ BASE = {"types", "tables", "model_config", "task_config", "config", "errors", "s
 MAY_IMPORT = {
     "types": set(), "errors": set(), "seeds": set(), "tables": set(), "task_config": {"errors", "tables"},
     "model_config": {"tables"}, "config": {"tables", "model_config", "task_config"},
-    "recipe": {"config", "errors", "plugins"},
+    "recipe": {"config", "errors", "plugins", "tables"},
     "plugins": {"errors"}, "events": {"errors"}, "sanitize": set(), "distributed": {"errors"},
     "rows": {"errors", "runlog"}, "hub": set(),
     "doctor": {"errors", "hub", "sandbox"},
@@ -61,7 +61,8 @@ MAY_IMPORT = {
 
 THIRD_PARTY = {
     "types": set(), "errors": set(), "seeds": set(), "tables": {"pydantic"},
-    "task_config": {"pydantic"}, "model_config": {"pydantic"}, "config": {"pydantic"}, "recipe": {"pydantic"},
+    "task_config": {"pydantic"}, "model_config": {"pydantic"}, "config": {"pydantic"},
+    "recipe": {"pydantic", "pydantic_core"},
     "plugins": set(), "events": set(),
     "distributed": {"torch"}, "sanitize": set(), "doctor": {"huggingface_hub", "packaging"}, "rows": {"pyarrow"},
     "hub": {"huggingface_hub", "datasets"},

@@ -390,3 +390,40 @@ def test_what_does_not_fit_is_said(write: Any, text: str, sets: tuple[str, ...],
 ])  # fmt: skip
 def test_values_that_nothing_could_use_are_refused(write: Any, text: str) -> None:
     refused(write(f'name = "mine"\n{text}\n' if text.startswith(("seed", "#")) else f"{MINIMAL}{text}\n"))
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [("[train]\nsteps = '8'", "train.steps"), ("[train]\nlr = '1e-4'", "train.lr"), ("seed = '3'", "seed"),
+     ("[report]\nlooks = [8, '12']", "report.looks"), ("[checkpoint]\nstart = 'false'", "checkpoint.start"),
+     ("[task]\nheld_out = 0.1\nguesses = '0.5'", "task.guesses")],
+)  # fmt: skip
+def test_text_is_no_number(write: Any, table: str, key: str) -> None:
+    text = f"{table}\n{MINIMAL}" if table.startswith("seed") else f"{MINIMAL}{table}\n"
+    error = refused(write(text))
+    assert f"{key}: " in error.message and "is expected, not text: remove the quotation marks" in error.message
+
+
+def test_text_is_no_number_of_an_algorithm_either() -> None:
+    with pytest.raises(GspoError, match=r"algo.clip.high: a number is expected, not text"):
+        plan_runs(recipe.load("quickstart", sets=['algo.clip.high="0.1"']), ["gspo"], [0], here=False)
+
+
+def test_a_path_names_what_stands_beside_the_recipe_else_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "recipes", tmp_path / "here"
+    for folder, files in ((there, ("a.jsonl", "both.jsonl", "held.jsonl")), (here, ("both.jsonl", "c.jsonl"))):
+        folder.mkdir()
+        for file in files:
+            (folder / file).touch()
+    monkeypatch.chdir(here)
+    for path, found in (("a.jsonl", there / "a.jsonl"), ("both.jsonl", there / "both.jsonl"), ("c.jsonl", "c.jsonl")):
+        task = f'[task]\nname = "data"\npath = "{path}"\nheld_out = "held.jsonl"\n'
+        (there / "mine.toml").write_text(f'{MINIMAL}{task}[eval]\ndata = {{ "x.y" = "{path}" }}\n')
+        loaded = recipe.load("../recipes/mine.toml")
+        assert (loaded.task.path, loaded.task.held_out) == (str(found), str(there / "held.jsonl"))
+        assert loaded.eval.data == {"x.y": str(found)} and loaded.model.path == "some/model"
+    assert recipe.load("../recipes/mine.toml", sets=["task.path=a.jsonl"]).task.path == "a.jsonl"
+    monkeypatch.chdir(there)
+    assert recipe.load("mine.toml").task.held_out == "held.jsonl"
