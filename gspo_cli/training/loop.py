@@ -58,7 +58,14 @@ def train(session: Session, checkpoints: Checkpoints) -> None:
     except Interruption:
         assert session.signals.received is not None
         checkpoints.stop(session, session.signals.received)
-    assert session.updates == recipe.train.steps * recipe.minibatches, "other updates than planned, made or refused"
+    planned = recipe.train.steps * recipe.minibatches
+    if session.updates != planned:
+        raise GspoError(
+            f"{session.updates} updates were made or refused, not the {planned} planned",
+            "the plan and the loop disagree: a defect of gspo",
+            "report this with the run folder",
+            ExitCode.UNEXPECTED,
+        )
 
 
 def train_batch(session: Session, step: int) -> dict[str, float | None]:

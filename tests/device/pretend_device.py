@@ -395,7 +395,7 @@ class _Operations(TorchDispatchMode):
                 self.owner.check_race(tensors, written)
             self._check_generator(kwargs.get("generator"), any(marked) or (not tensors and self.on_device))
             if name == "copy_":
-                if marked[0] != marked[1]:
+                if len(set(marked)) == 2:  # tensors of the meta device are not among them
                     host = args[1] if marked[0] else args[0]
                     waits = not (len(args) > 2 and args[2] and host in self.owner.pinned)
                     self.owner.note(waits, "copy_")
