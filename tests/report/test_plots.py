@@ -227,7 +227,7 @@ def test_titles(study: Path) -> None:
 def test_the_band_of_a_share_ends_where_shares_end(metric: str, log: bool) -> None:
     panel = Panel("steps", metric, "eval", "step", log)
     about = {"panel": "steps", "metric": metric, "arm": "grpo", "algorithm": "grpo", "series": "mean", "seed": math.nan}
-    rows = pd.DataFrame([about | {"x": x, "y": 0.8, "low": -0.2, "high": 1.4, "n": 3} for x in (1.0, 2.0)])
+    rows = pd.DataFrame([about | {"x": x, "y": 0.8, "low": -0.2, "high": 1.4, "n": 5} for x in (1.0, 2.0)])
     with style.applied():
         ax = Figure().subplots()
         axes.draw(ax, panel, rows, "a share", style.looks([("grpo", "grpo")]))
@@ -310,7 +310,7 @@ def test_a_single_seed_is_just_its_line_and_two_have_a_mean_but_no_band(tmp_path
     assert (table["series"] == "mean").sum() == 4 + 4 and table["low"].isna().all()
     side = json.loads((tmp_path / "figures" / "reward.json").read_text())
     assert side["band"] is None
-    assert "No band with two seeds: gspo." in side["notes"]
+    assert "No band with fewer than 5 seeds: gspo." in side["notes"]
 
 
 def test_a_run_that_ended_early_does_not_shift_the_mean(tmp_path: Path) -> None:

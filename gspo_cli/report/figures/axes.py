@@ -73,8 +73,8 @@ TITLE_OVER, TITLE_LETTER = 0.1, 0.063
 FAINT_FROM = 8
 """Thin lines of seeds in a panel from which they grow fainter, so that they do not bury the means."""
 FAINTEST = 0.12
-MARK_EVERY = 0.14
-"""Distance of the markers on a curve, as a share of the panel's diagonal."""
+MOST_MARKERS = 12
+"""On a curve; they stand at round numbers of batches."""
 
 
 def title(ax: Axes, text: str) -> None:
@@ -115,8 +115,9 @@ def draw(ax: Axes, panel: Panel, rows: pd.DataFrame, heading: str, looks: Mappin
             dots = stroke | {"linestyle": ""} | (look.mark(3.4) if thick else small)
             every_point = panel.x == "mini_batch" or panel.kind == "eval"
             curve = stroke | {"linestyle": look.dash, "linewidth": 1.4 if thick else 0.6}
-            if thick and not every_point:  # some markers, at other places than those of the other arms
-                curve |= look.mark(3.4) | {"markevery": (index / len(arms) * MARK_EVERY, MARK_EVERY)}
+            if thick and not every_point:
+                batch = line["x"].to_numpy() if panel.x == "step" else np.arange(1, len(line) + 1)
+                curve |= look.mark(3.4) | {"markevery": marked(batch)}
             _draw_line(ax, line, curve, dots, floor, every_point)
             if floor is not None:
                 height = np.full(len(line), strip_height(floor, ax.get_ylim()[0], index, len(arms)))
@@ -154,12 +155,21 @@ def _draw_line(
     if floor is not None:
         y, low, high = np.where(y > 0, y, np.nan), np.maximum(low, floor), np.where(high > floor, high, np.nan)
     dense = visible(y, *([low, high] if np.isfinite(high).any() else []))
+    if "markevery" in curve:
+        dense = np.union1d(dense, np.flatnonzero(curve["markevery"]))
+        curve = {**curve, "markevery": curve["markevery"][dense].tolist()}
     x, y, low, high = x[dense], y[dense], low[dense], high[dense]
     if np.isfinite(y).any():  # matplotlib cannot space markers on a curve without a point
         ax.plot(x, y, **curve)
     _draw_dots(ax, x, y, dots, np.isfinite(y) & (_lonely(y) | every_point))
     if np.isfinite(high).any():
         ax.fill_between(x, low, high, color=curve["color"], alpha=0.15, linewidth=0, zorder=1)
+
+
+def marked(batches: Array) -> Array:
+    """Which points of a curve have a marker: bool. Every one of a short curve, else every 2nd, 5th, 10th, ..."""
+    ends = MaxNLocator(MOST_MARKERS, integer=True, steps=[1, 2, 5, 10]).tick_values(0, len(batches))
+    return np.asarray(batches % round(ends[1] - ends[0]) == 0)
 
 
 def visible(*curves: Array) -> Array:

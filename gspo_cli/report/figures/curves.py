@@ -54,8 +54,9 @@ TOKENS = "compute/gen_tokens"
 GRID = 400
 """Most points of a mean curve against tokens."""
 BAND = "95 % t interval over seeds, pointwise"
-MIN_SEEDS = 3
-"""With two seeds the interval is 12.7 standard errors wide: it would only hide the curves."""
+MIN_SEEDS = 5
+"""With three seeds the interval is 4.3 standard errors to each side (12.7 with two): it reaches beyond what a reward can
+be, and hides the curves."""
 
 TABLE = ["panel", "metric", "arm", "algorithm", "series", "seed", "x", "y", "low", "high", "n"]
 """Columns of a figure's table. `series` is `seed` or `mean`; `y` is empty at a gap; `low` and `high` are the band, `n`
@@ -123,7 +124,7 @@ def mean_and_band(grid: Array, values_SX: Array) -> dict[str, Any]:
     """Mean over seeds and its 95 % t interval at every position, as table columns.
 
     m +- t(0.975, S - 1) * sd / sqrt(S), sd with S - 1. NaN wherever one seed has no value, so that a run which ended
-    early cannot shift the mean; the band is NaN with fewer than three seeds.
+    early cannot shift the mean; the band is NaN with fewer than `MIN_SEEDS`.
     """
     num_seeds, mean, half = len(values_SX), values_SX.mean(axis=0), np.array(np.nan)
     if num_seeds >= MIN_SEEDS:
@@ -142,7 +143,7 @@ def mean_curve(curves: list[Curve], panel: Panel) -> dict[str, Any]:
 
 def panel_rows(panel: Panel, found: Sequence[tuple[Log, Curve]]) -> Iterator[dict[str, Any]]:
     """Columns of a panel: every seed's curve, then, for an arm with several seeds, their mean; of a paired panel the
-    mean differences alone, of every arm that shares two or more seeds with the baseline."""
+    differences of every arm that shares two or more seeds with the baseline."""
     arms: dict[tuple[str, str], dict[int, Curve]] = {}
     for log, c in found:
         arms.setdefault((log.run.arm, log.run.algorithm), {})[log.run.seed] = c
@@ -152,13 +153,11 @@ def panel_rows(panel: Panel, found: Sequence[tuple[Log, Curve]]) -> Iterator[dic
         about = {"panel": panel.name, "metric": panel.metric, "arm": arm, "algorithm": algorithm}
         if panel.paired:
             shared = sorted(mine.keys() & against.keys()) if arm != baseline else []
-            curves = [mine[seed] - against[seed] for seed in shared]
-        else:
-            curves = list(mine.values())
-            for seed, c in mine.items():
-                yield {**about, "series": "seed", "seed": seed, "x": c.index, "y": c.array, "n": 1}
-        if len(curves) > 1:
-            yield {**about, "series": "mean", **mean_curve(curves, panel)}
+            mine = {seed: mine[seed] - against[seed] for seed in shared if len(shared) > 1}
+        for seed, c in mine.items():
+            yield {**about, "series": "seed", "seed": seed, "x": c.index, "y": c.array, "n": 1}
+        if len(mine) > 1:
+            yield {**about, "series": "mean", **mean_curve(list(mine.values()), panel)}
 
 
 def table_of(parts: Iterable[dict[str, Any]]) -> pd.DataFrame:

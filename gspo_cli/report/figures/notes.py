@@ -34,15 +34,15 @@ def captions(table: pd.DataFrame, panels: Sequence[Panel]) -> list[str]:
         lines.append("Bands are cut where a share, or the axis, ends; the csv has their ends.")
     means = table[table["series"] == "mean"]
     if few := sorted(set(means.loc[means["n"] < MIN_SEEDS, "arm"])):
-        lines.append(f"No band with two seeds: {', '.join(few)}.")
+        lines.append(f"No band with fewer than {MIN_SEEDS} seeds: {', '.join(few)}.")
     if not len(means):
         return [*lines, "No smoothing."]
-    return [*lines, "No smoothing. A mean and its band stand only where all seeds of the arm have a value."]
+    return [*lines, "No smoothing. A mean stands only where all seeds of the arm have a value."]
 
 
 def differences(baseline: str) -> str:
     """What a panel of paired differences shows."""
-    return f"Differences: each arm minus {baseline}, seed by seed, mean and band; pairs with a collapsed run included."
+    return f"Differences: each arm minus {baseline}, seed by seed; pairs with a collapsed run included."
 
 
 def without_log(study: Study, logs: Sequence[Log]) -> list[dict[str, Any]]:
