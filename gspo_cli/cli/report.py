@@ -287,8 +287,8 @@ def plots(
     console.note(*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items()))
     for name, text in report.captions.items() if paper else ():
         console.note(f"caption of {name}: {text}")
-    for path in (path for paths in report.files.values() for path in paths):
-        console.out.print(str(path))
+    count = console.plural(len(report.files), "figure")
+    console.out.print(f"{found.folder / 'figures'}: {count} ({', '.join(report.files)})")
 
 
 @app.command()

@@ -25,8 +25,8 @@ DRAWN = ("reward", "churn_clip")
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three seeds of grpo and gspo, one of grpo with replay, drawn for a paper alone."""
-    folder = write_study(tmp_path_factory.mktemp("results") / "demo", steps=6)
+    """Five seeds of grpo and gspo, one of grpo with replay, drawn for a paper alone."""
+    folder = write_study(tmp_path_factory.mktemp("results") / "demo", seeds=5, steps=6)
     write_run(folder, "grpo_r2", 0, records("grpo", 5, 6, replay=True), algorithm="grpo", replay="r2")
     make(folder, *DRAWN, images=PDFS)
     return folder
@@ -59,9 +59,9 @@ def test_a_caption_has_n_and_the_method_of_the_interval(study: Path) -> None:
     for name in DRAWN:
         words = side_file(study, name)["caption"]
         assert words.endswith(" ".join(side_file(study, name)["notes"]))
-        assert "N = 3 seeds (grpo, gspo); N = 1 seed (grpo_r2)." in words
+        assert "N = 5 seeds (grpo, gspo); N = 1 seed (grpo_r2)." in words
     reward = side_file(study, "reward")["caption"]
-    assert reward.startswith("(a) against rollout batches; (b) against generated tokens. N = 3 seeds")
+    assert reward.startswith("(a) against rollout batches; (b) against generated tokens. N = 5 seeds")
     assert "bands: 95 % t interval over seeds, pointwise." in reward
     assert "interval" not in side_file(study, "churn_clip")["caption"]
     text = (study / "figures" / "reward-column.tex").read_text()
@@ -80,7 +80,7 @@ def test_signs_of_latex_are_escaped() -> None:
 
 
 def test_the_same_logs_give_the_same_pdf(study: Path, tmp_path: Path) -> None:
-    write_study(tmp_path / "demo", steps=6)
+    write_study(tmp_path / "demo", seeds=5, steps=6)
     write_run(tmp_path / "demo", "grpo_r2", 0, records("grpo", 5, 6, replay=True), algorithm="grpo", replay="r2")
     make(tmp_path / "demo", "reward", images=PDFS)
     again = tree(tmp_path / "demo" / "figures")

@@ -36,8 +36,8 @@ def rewards(seed: int, steps: int) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three seeds of grpo, gspo and sapo (whose clip fractions are null), one of grpo with replay."""
-    folder = write_study(tmp_path_factory.mktemp("results") / "demo", arms=("grpo", "gspo", "sapo"), steps=12)
+    """Five seeds of grpo, gspo and sapo (whose clip fractions are null), one of grpo with replay."""
+    folder = write_study(tmp_path_factory.mktemp("results") / "demo", arms=("grpo", "gspo", "sapo"), seeds=5, steps=12)
     write_run(folder, "grpo_r2", 0, records("grpo", 5, 12, replay=True), algorithm="grpo", replay="r2")
     make(folder, images=USUAL)
     return folder
@@ -63,26 +63,26 @@ def test_every_figure_has_its_four_files(study: Path) -> None:
 def test_csv_against_steps_equals_the_logs(study: Path, figure: str, metric: str, kind: str) -> None:
     table = read_csv(study, figure)
     table = table[(table["panel"] == "steps") & (table["arm"] == "grpo")]
-    values = [[v for _, v in logged(study, "grpo", seed, kind, metric)] for seed in range(3)]
-    for seed in range(3):
+    values = [[v for _, v in logged(study, "grpo", seed, kind, metric)] for seed in range(5)]
+    for seed in range(5):
         mine = table[table["seed"] == seed]
         assert mine["x"].tolist() == list(range(1, 13))
         assert mine["y"].tolist() == values[seed]
     mean = table[table["series"] == "mean"]
-    # t(0.975, 2) = 4.302653
-    half = scipy.stats.t.ppf(0.975, 2) * np.std(values, axis=0, ddof=1) / math.sqrt(3)
+    # t(0.975, 4) = 2.776445
+    half = scipy.stats.t.ppf(0.975, 4) * np.std(values, axis=0, ddof=1) / math.sqrt(5)
     np.testing.assert_allclose(mean["y"], np.mean(values, axis=0), rtol=1e-12)
     np.testing.assert_allclose(mean["low"], np.mean(values, axis=0) - half, rtol=1e-9, atol=1e-15)
     np.testing.assert_allclose(mean["high"], np.mean(values, axis=0) + half, rtol=1e-9)
-    assert mean["n"].tolist() == [3] * 12
+    assert mean["n"].tolist() == [5] * 12
 
 
 @pytest.mark.parametrize(("figure", "metric"), [("clip", "clip/token_frac"), ("volatility", "moe/slot_churn_probe")])
 def test_csv_by_mini_batch_is_the_mean_over_batches(study: Path, figure: str, metric: str) -> None:
     table = read_csv(study, figure)
     table = table[(table["panel"] == "mini_batches") & (table["arm"] == "gspo")]
-    means = np.zeros((3, 4))
-    for seed in range(3):
+    means = np.zeros((5, 4))
+    for seed in range(5):
         for index in range(4):
             found = logged(study, "gspo", seed, "update", metric)
             means[seed, index] = np.mean([v for record, v in found if record["mini_batch"] == index])
@@ -116,8 +116,8 @@ def test_null_is_left_out_and_named_never_zero(study: Path) -> None:
     assert "sapo" not in set(table["arm"])
     side = json.loads((study / "figures" / "clip.json").read_text())
     gone = [(item["arm"], item["seed"], item["panel"]) for item in side["excluded"]]
-    assert gone == [("sapo", s, panel) for panel in ("steps", "mini_batches") for s in range(3)]
-    assert any(note.startswith("Left out: sapo (seeds 0, 1, 2)") for note in side["notes"])
+    assert gone == [("sapo", s, panel) for panel in ("steps", "mini_batches") for s in range(5)]
+    assert any(note.startswith("Left out: sapo (seeds 0, 1, 2, 3, 4)") for note in side["notes"])
     assert "sapo" in set(read_csv(study, "reward")["arm"])
 
 
@@ -240,9 +240,9 @@ def test_the_band_of_a_share_ends_where_shares_end(metric: str, log: bool) -> No
 def test_legend_says_what_the_band_is(study: Path) -> None:
     arms, series = redraw(study, "reward").legends
     assert [text.get_text() for text in arms.get_texts()] == [
-        "grpo (N = 3)", "grpo_r2 (N = 1)", "gspo (N = 3)", "sapo (N = 3)",
+        "grpo (N = 5)", "grpo_r2 (N = 1)", "gspo (N = 5)", "sapo (N = 5)",
     ]  # fmt: skip
-    assert series.get_texts()[-1].get_text() == "95 % t interval over seeds, pointwise, N = 3"
+    assert series.get_texts()[-1].get_text() == "95 % t interval over seeds, pointwise, N = 5"
 
 
 def test_side_file_names_runs_and_proves_logs_and_csv(study: Path) -> None:
@@ -255,7 +255,7 @@ def test_side_file_names_runs_and_proves_logs_and_csv(study: Path) -> None:
         assert side["band"] == ("95 % t interval over seeds, pointwise" if has_band else None)
         assert [(r["arm"], r["seed"], r["run_id"]) for r in side["runs"]] == [
             (arm, seed, f"id-{arm}-{seed}")
-            for arm, seeds in (("grpo", 3), ("grpo_r2", 1), ("gspo", 3), ("sapo", 3))
+            for arm, seeds in (("grpo", 5), ("grpo_r2", 1), ("gspo", 5), ("sapo", 5))
             for seed in range(seeds)
         ]
         for run in side["runs"]:
@@ -394,6 +394,13 @@ def test_a_long_curve_is_drawn_by_its_extremes() -> None:
     assert len(axes.visible(y)) == len(y)
 
 
+def test_markers_stand_at_round_batches() -> None:
+    found = {steps: np.flatnonzero(axes.marked(np.arange(1, steps + 1))) + 1 for steps in (3, 12, 20, 300)}
+    assert {steps: batches.tolist() for steps, batches in found.items()} == {
+        3: [1, 2, 3], 12: list(range(1, 13)), 20: list(range(2, 21, 2)), 300: list(range(50, 301, 50)),
+    }  # fmt: skip
+
+
 def test_the_reward_figure_has_the_differences_that_the_tests_see(tmp_path: Path) -> None:
     for arm in ("grpo", "gspo", "sapo"):
         for seed in range(12 if arm != "sapo" else 1):
@@ -403,8 +410,10 @@ def test_the_reward_figure_has_the_differences_that_the_tests_see(tmp_path: Path
     make(tmp_path, "reward")
     table = read_csv(tmp_path, "reward").query("panel == 'differences'")
     # seeds differ by 0.1 each, yet every difference is 0.05; sapo has one seed only
-    assert set(table["arm"]) == {"gspo"} and set(table["n"]) == {12}
-    np.testing.assert_allclose(table[["y", "low", "high"]], 0.05, atol=1e-12)
+    means = table[table["series"] == "mean"]
+    assert set(table["arm"]) == {"gspo"} and set(means["n"]) == {12} and set(table["seed"].dropna()) == set(range(12))
+    np.testing.assert_allclose(means[["low", "high"]], 0.05, atol=1e-12)
+    np.testing.assert_allclose(table["y"], 0.05, atol=1e-12)
     figure = redraw(tmp_path, "reward")
     assert figure.axes[2].get_ylabel() == "difference in mean reward"
     assert_nothing_overlaps(figure)
