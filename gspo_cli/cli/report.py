@@ -49,9 +49,11 @@ def compare(
     scores: Annotated[
         Path | None, typer.Option(help="Compare the runs of a csv: columns run, seed, task, step, value, collapsed.")
     ] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="The table and the sentence of a paper, in LaTeX.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The same in Markdown.")] = False,
     json_: Json = False,
 ) -> None:
-    """Compare a study's arms with its baseline, seed by seed, and report the conclusion that the runs support.
+    """Compare a study's arms with its baseline, seed by seed: first the sentence that the runs permit.
 
     Exit code 3 if the runs are not comparable (with every reason), or if they do not show what --require asks for.
 
@@ -59,9 +61,11 @@ def compare(
         gspo report compare
         gspo report compare results/quickstart-20260101-120000 --metric reward/mean:last10 --json
         gspo report compare my-study --baseline grpo_r2 --treatment gspo --require better
+        gspo report compare my-study --markdown
         gspo report compare --scores scores.csv --margin 0.02
     """
     from gspo_cli.cli.views.comparison import show_comparison
+    from gspo_cli.report.compare import paper
     from gspo_cli.report.compare.study import ComparisonRequest
     from gspo_cli.report.compare.study import compare as compare_arms
     from gspo_cli.report.runs.folders import find_study
@@ -72,9 +76,11 @@ def compare(
         metric=metric, baseline=baseline, treatment=treatment, margin=margin, allow=frozenset(allow or ()),
         seeds=None if seeds is None else parse_seeds(None, seeds, 0), grader_errors_wrong=grader_errors == "wrong",
     )  # fmt: skip
+    if latex + markdown + json_ > 1:
+        raise GspoError("--latex, --markdown and --json together", "each is a whole output", "use one of them")
     if scores is not None:
         for option, used in (("STUDY", study), ("--allow", allow), ("--grader-errors", grader_errors),
-                             ("--require", require)):  # fmt: skip
+                             ("--require", require), ("--latex", latex), ("--markdown", markdown)):  # fmt: skip
             if used:
                 raise GspoError(
                     f"{option} with --scores", "a file of scores has no runs to check", f"leave out {option}"
@@ -89,6 +95,8 @@ def compare(
     comparison = compare_arms(find_study(study, out), request)
     if json_:
         console.print_json(comparison.to_json())
+    elif latex or markdown:
+        console.out.print((paper.latex if latex else paper.markdown)(comparison))
     else:
         show_comparison(comparison)
     if comparison.primary.verdict == "refused" or (require is not None and not _shows(comparison.primary, require)):
@@ -153,6 +161,8 @@ def claims(study: Study = None, out: Results = Path("results"), json_: Json = Fa
     result = test_claims(find_study(study, out))
     if json_:
         return console.print_json(result)
+    if not result["rows"]:
+        console.out.print("No claim concerns this study: they compare arms, on mathematics or programs.")
     known: set[str] = set()  # most differences are the study's, and would be said again in each row
     for row in result["rows"]:
         verdict = row["verdict"].replace("_", " ")

@@ -150,7 +150,7 @@ def test_what_a_study_lacks_is_named_with_the_command(dense: Path, gspo_here: Gs
 
 def test_churn_is_judged_on_the_papers_model_alone(tmp_path: Path, gspo_here: Gspo) -> None:
     def verdict(churn: float | None, paper: bool, name: str) -> dict[str, Any]:
-        study = study_of(tmp_path / name, lambda *_: {"churn": churn}, ["grpo"])
+        study = study_of(tmp_path / name, lambda *_: {"churn": churn}, ["grpo", "gspo"])
         for run in study.iterdir():
             if paper:
                 change(run / "config.json", {"model.path": "Qwen/Qwen3-30B-A3B-Base", "model.tiny": None})
@@ -254,3 +254,13 @@ def test_codeforces_elo(tmp_path: Path, gspo_here: Gspo) -> None:
             rating = 1200 + ahead * run.name.startswith("gspo") + int(rng.integers(-12, 13))
             write_answers(run, [1, 2], k=2, bench="codeforces", more={"contest_elo": {"elo": rating}})
         assert rows(gspo_here, study)["benchmark_codeforces"]["verdict"] == verdict
+
+
+def test_no_claim_concerns_one_arm_or_another_task(tmp_path: Path, gspo_here: Gspo) -> None:
+    one = study_of(tmp_path / "one", lambda arm, seed: {}, arms=("grpo",), seeds=1, moe=False)
+    other = study_of(tmp_path / "other", lambda arm, seed: {}, arms=("grpo", "gspo"), seeds=1)
+    for file in other.glob("*/config.json"):
+        change(file, {"task.name": "my_task:Mine"})
+    for study in (one, other):
+        assert gspo_here("report", "claims", study).out.startswith("No claim concerns this study")
+        assert json.loads((study / "claims.json").read_text())["rows"] == []

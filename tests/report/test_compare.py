@@ -257,11 +257,31 @@ def test_wrong_options(options: tuple[str, ...], found: str, tmp_path: Path, gsp
 
 def test_a_study_of_one_arm_or_without_the_declared_one(tmp_path: Path, gspo_here: Gspo) -> None:
     one = write_study(tmp_path / "one", seeds=1, arms=("grpo",))
-    assert "nothing to compare" in gspo_here("report", "compare", one).err
+    assert "the study has one arm, grpo" in (text := gspo_here("report", "compare", one).err) and "--algo ARM" in text
     two = write_study(tmp_path / "two", seeds=3, arms=("grpo", "sapo"))
     assert compared(gspo_here, two)["sentence"].startswith("Exploratory: ")
     three = write_study(tmp_path / "three", seeds=1, arms=("grpo", "sapo", "luspo"))
-    assert "no 'gspo' in the study" in gspo_here("report", "compare", three).err
+    found = compared(gspo_here, three)
+    assert (found["baseline"], found["treatment"], len(found["others"])) == ("grpo", "luspo", 1)
+    other = compared(gspo_here, write_study(tmp_path / "other", seeds=1, arms=("luspo", "sapo")))
+    assert (other["baseline"], other["treatment"]) == ("luspo", "sapo")
+    assert other["sentence"].startswith("Exploratory: ") and not (tmp_path / "other" / "compare.json").exists()
+
+
+def test_the_table_and_the_sentence_of_a_paper(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = write_study(tmp_path / "demo", arms=("grpo", "gspo", "grpo_r2"))
+    sentence = compared(gspo_here, study)["sentence"]
+    head, _, *arms, blank, text = gspo_here("report", "compare", study, "--markdown").out.splitlines()
+    assert head == "| arm | seeds | reward/mean:area@steps, points | difference to grpo [95 % interval] |"
+    # 0.5 to 0.55 in the mean, D1 above it: 52.5, and 52.5 + 2.8333
+    assert arms[0] == "| grpo | 6 | 52.50 ± 1.87 |  |" and arms[1].startswith("| gspo | 6 | 55.33 ± ")
+    assert arms[1].endswith(" | +2.8 [1.3, 4.6] |") and len(arms) == 3
+    assert blank == "" and text.startswith(sentence)
+    latex = gspo_here("report", "compare", study, "--latex").out
+    assert "grpo\\_r2 & 6 & " in latex and "52.50 $\\pm$ 1.87" in latex and "[95 \\% interval]" in latex
+    assert "\\caption{GSPO better than GRPO on " in latex
+    assert gspo_here("report", "compare", study).out.startswith(sentence + "\n")
+    assert gspo_here("report", "compare", study, "--latex", "--json").code == 2
 
 
 def test_the_order_of_files_and_rows_changes_nothing(tmp_path: Path, gspo_here: Gspo) -> None:

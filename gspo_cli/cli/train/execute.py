@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gspo_cli.cli import console
+from gspo_cli.cli.views.comparison import show_outcome
 from gspo_cli.cli.views.training import StudyView, TrainView
 from gspo_cli.errors import ExitCode, GspoError
 
@@ -127,8 +128,13 @@ def report_run(view: TrainView, run: Path, arm: str, seed: int, as_json: bool) -
         console.print_json({"run": str(run), "arm": arm, "seed": seed})
 
 
-def report_study(study: Path, stopped: int, as_json: bool) -> None:
-    """Print the study's folder. Exit code 4 if a training guard stopped some of its runs."""
+def report_study(study: Path, stopped: int, as_json: bool, result: bool = True) -> None:
+    """Print the study's result, and its folder. Exit code 4 if a training guard stopped some of its runs."""
+    if result and not console.settings["quiet"]:
+        try:
+            show_outcome(study)
+        except GspoError as error:  # of another run in the study: this training is done
+            console.note(f"no result: {error.message}: {error.why}")
     if not as_json:
         console.out.print(str(study))
     if stopped:

@@ -105,7 +105,6 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     from gspo_cli.recipe import find
     from gspo_cli.report.compare.scores import choose
     from gspo_cli.report.runs.folders import read_study
-    from gspo_cli.report.runs.signal import describe_signal
     from gspo_cli.tasks.scoring import show_slow_rewards
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.study.arms import arm_notes, plan_runs
@@ -159,13 +158,11 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
             view = TrainView(recipe.train.steps, len(runs), request.show_samples)
             stopped = train_one_by_one(runs, study, starts, folder, request.as_json, ranks, view)
     if ranks.is_main:
-        if len(runs) == 1 and not request.on_ray:
-            console.note(*describe_signal(folder / runs[0].name, recipe.rollout.prompts), prose=True)
         if trials and not request.trials:
             metric = recipe.report.metric
             found = record_tuning(folder, {"metric": metric, "arms": choose(read_study(folder), metric, trials)})
             show_choice(folder, found, request.as_json)
-        report_study(folder, stopped, request.as_json)
+        report_study(folder, stopped, request.as_json, result=not trials)
 
 
 def show_choice(study: Path, tuning: dict[str, Any], as_json: bool) -> None:

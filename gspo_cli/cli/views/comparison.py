@@ -1,8 +1,10 @@
-"""Show comparisons: of a study's arms, and of a csv of scores."""
+"""Show comparisons: of a study's arms, and of a csv of scores; and what a study came to, at its end."""
 
 from __future__ import annotations
 
+import shlex
 from math import ceil, log2
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -14,6 +16,60 @@ if TYPE_CHECKING:
     from gspo_cli.report.compare.result import Found, StudyComparison
     from gspo_cli.report.compare.score_table import FileComparison, OfRuns
     from gspo_cli.report.compare.verdict import Interval
+    from gspo_cli.report.runs.folders import Study
+
+
+def show_outcome(folder: Path) -> None:
+    """Print what a study came to: a row an arm, the sentences that its comparison permits, and what to do next."""
+    from gspo_cli.report.compare.outcome import MEANING, outcomes
+    from gspo_cli.report.runs.facts import read_facts
+    from gspo_cli.report.runs.folders import read_study
+    from gspo_cli.report.runs.metric_spec import REWARD
+    from gspo_cli.report.runs.signal import describe_signal
+
+    study = read_study(folder)
+    rows = outcomes(study)
+    metrics = list(dict.fromkeys(metric for row in rows for metric in row.changes))
+    names = ["reward" if name == REWARD else name for name in metrics]
+    table = console.table("arm", "seeds", *names, "time", overflow="fold")
+    for row in rows:
+        cells = ["{:.3f} to {:.3f}".format(*row.changes[name]) if name in row.changes else "n/a" for name in metrics]
+        table.add_row(row.arm, str(row.seeds), *cells, "n/a" if row.seconds is None else console.clock(row.seconds))
+    console.err.print(table)
+    console.note(MEANING, prose=True)
+    if len(study.runs) == 1:
+        run = study.runs[0].folder
+        console.note(*describe_signal(run, read_facts(study.runs[0]).config["rollout"]["prompts"]), prose=True)
+        following = [
+            f"gspo runs samples {shlex.quote(str(run))} --lowest",
+            f"gspo report html {shlex.quote(str(folder))}",
+        ]
+    else:
+        console.note(*_sentences(study), prose=True)
+        following = [f"gspo report html {shlex.quote(str(folder))}"]
+    if weights := _weights(study):
+        console.note(f"weights: {weights}")
+    console.note(*(f"next: {command}" for command in following))
+
+
+def _sentences(study: Study) -> list[str]:
+    """What a comparison of the arms permits to say."""
+    from gspo_cli.report.compare.study import ComparisonRequest, compare
+
+    if len({run.arm for run in study.runs}) == 1:
+        return []
+    found = compare(study, ComparisonRequest(), keep=False)
+    refused = [f"{found.primary.sentence} `gspo report compare` says which."] * (found.primary.verdict == "refused")
+    return [*refused, *(one.sentence for one in (found.primary, *found.others) if one.verdict != "refused")]
+
+
+def _weights(study: Study) -> str:
+    """Where the runs' last weights are; a pattern for several runs."""
+    last = [found[-1] for run in study.runs if (found := sorted(run.folder.glob("checkpoints/step-*/model")))]
+    steps = {path.parent.name for path in last}
+    if len(last) < 2:
+        return "".join(map(str, last))
+    return f"{study.folder}/*/checkpoints/{steps.pop() if len(steps) == 1 else 'step-*'}/model"
 
 
 def show_comparison(comparison: StudyComparison) -> None:
@@ -33,8 +89,8 @@ def _show_one(found: Found) -> None:
     from gspo_cli.report.compare.result import Compared, Described
     from gspo_cli.report.compare.texts import costs, interval, remarks, statistics, value
 
-    console.out.print(f"{found.treatment} against {found.baseline}: {found.metric}")
     console.out.print(found.sentence)
+    console.out.print(f"\n{found.treatment} against {found.baseline}: {found.metric}")
     if found.reasons:
         failed = console.table("check", "what", "baseline", "treatment", overflow="fold")
         for reason in found.reasons:

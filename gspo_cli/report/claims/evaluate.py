@@ -45,6 +45,8 @@ LABELS = {
     "clip_range": "log10 of the ratio of clip fractions",
     "noise_slope": "slope of log gradient noise on log length",
 }
+TASKS = ("arithmetic", "gsm8k", "math", "code")
+"""What the papers train on, and the recipes of the claims."""
 FEWEST_CLIPPED = 100
 """Clipped tokens of the baseline over all runs below which their number is noise."""
 PLACE = "rollouts/batch-report/batch.json"
@@ -86,7 +88,7 @@ class ClaimResult:
 
 
 def claims(study: Study) -> dict[str, Any]:
-    """Every claim's row, ready for JSON; also written to `claims.json` with its side file.
+    """The row of every claim that concerns the study, ready for JSON; also written to `claims.json` with its side file.
 
     Errors: GspoError for corrupt files, or a study whose [report] table is not valid.
     """
@@ -96,12 +98,20 @@ def claims(study: Study) -> dict[str, Any]:
     records = load_records(study, also={"rollout": {"reward/mean"}, "step": {CLIP, CHURN}, "eval": scores})
     results = [_evaluate(claim, study, records, declared) for claim in CLAIMS]
     rows = [_to_dict(result, p) for result, p in zip(results, _adjusted_p(results), strict=True)]
-    found = {"study": study.folder.name, "rows": [*rows, _token_form(_batch_reports(study))]}
+    rows = [row for row in (*rows, _token_form(_batch_reports(study))) if _concerns(row, records)]
+    found = {"study": study.folder.name, "rows": rows}
     write_text(study.folder / FILE, json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n")
     used = {r.name for result in results if result.stats and result.pair for r in result.pair.records}
     unused = {r.name: "no claim tested rests on it" for r in all_of(records) if r.name not in used}
     write_sources(study.folder / FILE, all_of(records), unused)
     return found
+
+
+def _concerns(row: dict[str, Any], records: Records) -> bool:
+    """Whether a claim has to do with the study: not if it trains on another task than the claims' own, nor if a claim
+    that it cannot test is about a second arm."""
+    config = all_of(records)[0].facts.config_flat
+    return config.get("task.name") in TASKS and (len(records) > 1 or row["verdict"] != "not_tested")
 
 
 def _evaluate(claim: Claim, study: Study, records: Records, declared: ReportConfig) -> ClaimResult:

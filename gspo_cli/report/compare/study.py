@@ -29,6 +29,7 @@ from gspo_cli.report.compare.scores import (
 )
 from gspo_cli.report.compare.settings import conditions, settings_of
 from gspo_cli.report.compare.verdict import Wording, judge, refusal, sentence
+from gspo_cli.report.runs.facts import command_for
 from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.metric_spec import Axis, BenchmarkMetric, MetricSpec, better_of, parse_metric, unit_of
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, all_of, load_records, write_sources
@@ -63,14 +64,14 @@ class ComparisonRequest:
     grader_errors_wrong: bool = False
 
 
-def compare(study: Study, request: ComparisonRequest) -> StudyComparison:
+def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> StudyComparison:
     """The comparison of the study's primary pair, with the other arms beside it.
 
     The pair that the recipe names is primary and not adjusted; the others are one Holm family. A comparison that the
     recipe did not declare (another metric, pair or margin, or other seeds than planned) is exploratory; only the
-    declared one is written to `compare.json`.
+    declared one is written to `compare.json`, and that only if it is to be kept.
 
-    Errors: GspoError for an unknown metric, arm or waiver, and for corrupt files.
+    Errors: GspoError for an unknown metric, arm or waiver, a single arm, and for corrupt files.
     """
     if unknown := sorted(request.allow - set(WAIVABLE)):
         raise GspoError(
@@ -79,6 +80,13 @@ def compare(study: Study, request: ComparisonRequest) -> StudyComparison:
     declared = report_config(study)
     spec = parse_metric(request.metric or declared.metric)
     records = load_records(study, spec)
+    if len(records) == 1:
+        arm, by_seed = next(iter(records.items()))
+        raise GspoError(
+            f"the study has one arm, {arm}",
+            "a comparison takes two",
+            f"train another one into it: {command_for(next(iter(by_seed.values())).facts, 'ARM', sorted(by_seed))}",
+        )
     baseline, others = _choose_arms(sorted(records), declared, request)
     if any(record.facts.run_json.get("imported") for record in all_of(records)):
         return StudyComparison(study.folder.name, _describe(spec, baseline, others[0], records), [])
@@ -93,7 +101,7 @@ def compare(study: Study, request: ComparisonRequest) -> StudyComparison:
     family = iter(adjust([one for one in results[1:] if isinstance(one, Compared)]))
     beside = [next(family) if isinstance(one, Compared) else one for one in results[1:]]
     found = StudyComparison(study.folder.name, results[0], beside)
-    if is_the_declared_one:  # with other seeds than planned too, or an earlier result would stand there
+    if keep and is_the_declared_one:  # with other seeds than planned too, or an earlier result would stand there
         used = {run["run"] for one in results if isinstance(one, Compared) for run in one.runs}
         unused = _why_unused([r for r in all_of(records) if r.name not in used], [baseline, *others])
         write_text(study.folder / FILE, json.dumps(found.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
@@ -117,12 +125,13 @@ def report_config(study: Study) -> ReportConfig:
 
 
 def _choose_arms(arms: list[str], declared: ReportConfig, request: ComparisonRequest) -> tuple[str, list[str]]:
-    """(the baseline, the arms compared with it: the primary one first)."""
-    baseline = request.baseline or declared.baseline
-    others = [arm for arm in arms if arm != baseline]
-    primary = request.treatment or declared.treatment
-    if len(others) < 2 and request.treatment is None and primary not in arms:
-        primary = next(iter(others), baseline)
+    """(the baseline, the arms compared with it: the primary one first); the first arms where the study has not those
+    that its recipe declared."""
+    primary, baseline = request.treatment or declared.treatment, request.baseline or declared.baseline
+    if request.baseline is None and baseline not in arms:
+        baseline = next(arm for arm in arms if arm != primary)
+    if request.treatment is None and primary not in arms:
+        primary = next(arm for arm in arms if arm != baseline)
     return baseline, treatments(arms, "the study", baseline, primary, only=request.treatment is not None)
 
 

@@ -286,9 +286,10 @@ def _suggestive_equal(e: Evidence, w: Wording) -> str:
     return f"Suggestive of equality within {w.size(e.margin or 0)} on {w.number}, {estimand(e)}; {_seeds(e)}{why}."
 
 
-def _no_claim(e: Evidence, _: Wording) -> str:
+def _no_claim(e: Evidence, w: Wording) -> str:
     more = f"; no number allows a claim: {e.unequal}" if e.unequal else f", {FEWEST} a claim"
-    return f"No claim from {num_pairs(e)} seeds: {FEWEST_TO_SUGGEST} allow a suggestion{more}."
+    what = f"about {w.treatment} and {w.baseline} on {w.number} from {num_pairs(e)} seeds"
+    return f"No claim {what}: {FEWEST_TO_SUGGEST} allow a suggestion{more}."
 
 
 def _suggestive(e: Evidence, w: Wording) -> str:

@@ -55,8 +55,8 @@ GRID = 400
 """Most points of a mean curve against tokens."""
 BAND = "95 % t interval over seeds, pointwise"
 MIN_SEEDS = 5
-"""With three seeds the interval is 4.3 standard errors to each side (12.7 with two): it reaches beyond what a reward can
-be, and hides the curves."""
+"""With three seeds the interval is 4.3 standard errors to each side: it reaches beyond what a reward can be, and hides
+the curves."""
 
 TABLE = ["panel", "metric", "arm", "algorithm", "series", "seed", "x", "y", "low", "high", "n"]
 """Columns of a figure's table. `series` is `seed` or `mean`; `y` is empty at a gap; `low` and `high` are the band, `n`
