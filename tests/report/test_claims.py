@@ -257,8 +257,8 @@ def test_codeforces_elo(tmp_path: Path, gspo_here: Gspo) -> None:
 
 
 def test_no_claim_concerns_one_arm_or_another_task(tmp_path: Path, gspo_here: Gspo) -> None:
-    one = study_of(tmp_path / "one", lambda arm, seed: {}, arms=("grpo",), seeds=1, moe=False)
-    other = study_of(tmp_path / "other", lambda arm, seed: {}, arms=("grpo", "gspo"), seeds=1)
+    one = study_of(tmp_path / "one", lambda *_: {}, arms=("grpo",), seeds=1, moe=False)
+    other = study_of(tmp_path / "other", lambda *_: {}, arms=("grpo", "gspo"), seeds=1)
     for file in other.glob("*/config.json"):
         change(file, {"task.name": "my_task:Mine"})
     for study in (one, other):

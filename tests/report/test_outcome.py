@@ -33,7 +33,7 @@ def test_start_end_and_time_of_an_arm(tmp_path: Path) -> None:
     assert (one.arm, one.seeds, one.seconds) == ("grpo", 2, pytest.approx(60))
     assert one.changes == {
         "reward/mean": pytest.approx((0.2, 1.075)), "arithmetic/avg@4": pytest.approx((0.25, 0.55)),
-    }  # fmt: skip
+    }
 
 
 def test_the_end_of_a_study_has_the_sentence_and_the_weights(

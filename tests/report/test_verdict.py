@@ -37,7 +37,10 @@ def said(D: tuple[float, ...], wording: Wording = WORDING, margin: float | None 
 
 FIXTURES = {
     "two_checkpoints": ((0.03,), f"Two checkpoints: GSPO +3.0 points on {X}; no statement about the algorithms."),
-    "no_claim": ((0.03, 0.04, 0.03), f"No claim about GSPO and GRPO on {X} from 3 seeds: 4 allow a suggestion, 6 a claim."),
+    "no_claim": (
+        (0.03, 0.04, 0.03),
+        f"No claim about GSPO and GRPO on {X} from 3 seeds: 4 allow a suggestion, 6 a claim.",
+    ),
     "flat": (
         (0.02,) * 4,
         f"Inconclusive on {X}: all seed differences are equal (+2.0 points); benchmark at floor or ceiling, or seeds "

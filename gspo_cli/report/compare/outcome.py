@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 
 import pandas as pd
 
@@ -14,8 +15,8 @@ from gspo_cli.report.runs.metric_spec import REWARD
 from gspo_cli.runlog.collapse import collapse_window
 
 MEANING = (
-    f"means over seeds; reward: from the first {BEGINNING} rollout batches to the last tenth; scores: from before training "
-    "to the last evaluation; time: training of one run"
+    f"means over seeds; reward: from the first {BEGINNING} rollout batches to the last tenth; scores: from before "
+    "training to the last evaluation; time: training of one run"
 )
 
 
@@ -39,14 +40,12 @@ def outcomes(study: Study) -> list[Outcome]:
         if (run.folder / "metrics.jsonl").is_file():
             found.setdefault(run.arm, []).append(_changes(run))
             seconds.setdefault(run.arm, []).extend(training_seconds(run.folder / "perf.jsonl").iloc[-1:])
-    return [
-        Outcome(
-            arm, len(runs),
-            {str(name): (row["start"], row["end"]) for name, row in pd.concat(runs).groupby(level=0, sort=False).mean().iterrows()},
-            sum(seconds[arm]) / len(seconds[arm]) if seconds[arm] else None,
-        )
-        for arm, runs in found.items()
-    ]  # fmt: skip
+    rows = []
+    for arm, runs in found.items():
+        means = pd.concat(runs).groupby(level=0, sort=False).mean()
+        changes = {str(name): (row["start"], row["end"]) for name, row in means.iterrows()}
+        rows.append(Outcome(arm, len(runs), changes, fmean(seconds[arm]) if seconds[arm] else None))
+    return rows
 
 
 def _changes(run: StoredRun) -> pd.DataFrame:

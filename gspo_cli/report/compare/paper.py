@@ -57,9 +57,6 @@ def latex(found: StudyComparison) -> str:
     caption = sentences(found).translate(signs)
     if not head:
         return caption
-    lines = [" & ".join(cell.translate(signs) for cell in row) + r" \\" for row in (head, *body)]
-    return "\n".join(
-        [r"\begin{table}[t]", r"  \centering", r"  \begin{tabular}{lrrl}", r"    \hline", f"    {lines[0]}", r"    \hline",
-         *(f"    {line}" for line in lines[1:]), r"    \hline", r"  \end{tabular}", f"  \\caption{{{caption}}}",
-         r"\end{table}"]
-    )  # fmt: skip
+    first, *lines = (" & ".join(cell.translate(signs) for cell in row) + r" \\" for row in (head, *body))
+    table = "\n    ".join([r"\begin{tabular}{lrrl}", r"\hline", first, r"\hline", *lines, r"\hline", r"\end{tabular}"])
+    return f"\\begin{{table}}[t]\n  \\centering\n  {table}\n  \\caption{{{caption}}}\n\\end{{table}}"
