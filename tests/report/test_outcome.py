@@ -31,9 +31,7 @@ def test_start_end_and_time_of_an_arm(tmp_path: Path) -> None:
         with_scores(run, 0.25, 0.75, 0.5 + 0.1 * seed)
     (one,) = outcomes(read_study(tmp_path))
     assert (one.arm, one.seeds, one.seconds) == ("grpo", 2, pytest.approx(60))
-    assert one.changes == {
-        "reward/mean": pytest.approx((0.2, 1.075)), "arithmetic/avg@4": pytest.approx((0.25, 0.55)),
-    }
+    assert one.changes == {"reward/mean": pytest.approx((0.2, 1.075)), "arithmetic/avg@4": pytest.approx((0.25, 0.55))}
 
 
 def test_the_end_of_a_study_has_the_sentence_and_the_weights(
