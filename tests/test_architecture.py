@@ -70,7 +70,7 @@ THIRD_PARTY = {
     "rewards": {"latex2sympy2_extended", "math_verify", "sympy"},  # in the worker alone
     "sandbox": set(),
     "tasks": {"datasets"},
-    "runlog": {"pydantic", "tensorboard", "wandb"},
+    "runlog": {"pydantic", "tensorboard", "wandb", "yaml"},
     "models": {"numpy", "torch", "transformers", "tokenizers", "safetensors", "peft"},
     "moe": {"torch", "transformers"},
     "launch": {"ray", "torch"},  # torch counts the GPUs

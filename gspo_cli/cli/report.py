@@ -51,6 +51,15 @@ def compare(
     ] = None,
     latex: Annotated[bool, typer.Option("--latex", help="The table and the sentence of a paper, in LaTeX.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The same in Markdown.")] = False,
+    assume: Annotated[
+        str | None,
+        typer.Option(
+            help="State what imported runs do not record: start,data,tuning,collapse. The sentence repeats it."
+        ),
+    ] = None,
+    unpaired: Annotated[
+        bool, typer.Option("--unpaired", help="Imported runs of one seed share nothing; match them in order.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Compare a study's arms with its baseline, seed by seed: first the sentence that the runs permit.
@@ -63,6 +72,7 @@ def compare(
         gspo report compare my-study --baseline grpo_r2 --treatment gspo --require better
         gspo report compare my-study --markdown
         gspo report compare --scores scores.csv --margin 0.02
+        gspo report compare imported --assume start,data
     """
     from gspo_cli.cli.views.comparison import show_comparison
     from gspo_cli.report.compare import paper
@@ -75,12 +85,14 @@ def compare(
     request = ComparisonRequest(
         metric=metric, baseline=baseline, treatment=treatment, margin=margin, allow=frozenset(allow or ()),
         seeds=None if seeds is None else parse_seeds(None, seeds, 0), grader_errors_wrong=grader_errors == "wrong",
+        assume=frozenset(filter(None, (assume or "").split(","))), unpaired=unpaired,
     )  # fmt: skip
     if latex + markdown + json_ > 1:
         raise GspoError("--latex, --markdown and --json together", "each is a whole output", "use one of them")
     if scores is not None:
         for option, used in (("STUDY", study), ("--allow", allow), ("--grader-errors", grader_errors),
-                             ("--require", require), ("--latex", latex), ("--markdown", markdown)):  # fmt: skip
+                             ("--require", require), ("--latex", latex), ("--markdown", markdown),
+                             ("--assume", assume), ("--unpaired", unpaired)):  # fmt: skip
             if used:
                 raise GspoError(
                     f"{option} with --scores", "a file of scores has no runs to check", f"leave out {option}"

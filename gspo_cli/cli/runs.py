@@ -272,7 +272,16 @@ def import_(
     algo: Annotated[str, typer.Option(help="The algorithm that it trained with.")],
     name: Annotated[str, typer.Option(help="Study to import into: a new one, or one of imported runs.")],
     arm: Annotated[str | None, typer.Option(help="Label of the arm.", show_default="the algorithm")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed that it trained with.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed that it trained with.", show_default="the configuration's, or 0")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="The trainer's own configuration, in YAML or JSON, without which runs are not judged.",
+            show_default="what TensorBoard's or wandb's files hold",
+        ),
+    ] = None,
     reward: Annotated[
         str | None,
         typer.Option(
@@ -282,24 +291,30 @@ def import_(
     out: Results = Path("results"),
     json_: Json = False,
 ) -> None:
-    """Import another trainer's log as a run, to plot and describe it beside others.
+    """Import another trainer's log as a run, to plot, describe and judge it beside others.
 
     Examples:
-        gspo runs import trainer_state.json --algo grpo --seed 1 --name theirs
+        gspo runs import trainer_state.json --config grpo.yaml --algo grpo --seed 1 --name theirs
         gspo runs import verl.jsonl --algo gspo --arm gspo_long --name theirs --json
         gspo runs import wandb/run-20260101_120000-abc --algo gspo --name theirs
         gspo runs import runs/my-run --algo ppo --reward env/return --name theirs
     """
     from gspo_cli.runlog.folder import NAME, study_folder
     from gspo_cli.runlog.import_logs import import_run
+    from gspo_cli.runlog.trainer_config import read_config, recorded_config
 
     label = arm or algo
     if not NAME.fullmatch(label):
         raise GspoError(
             f"{label!r} is not a valid arm label", "it becomes a folder name", "use letters, digits, '.', '_' and '-'"
         )
-    run = import_run(log, study_folder(out, name, name), algo, label, seed, reward)
-    console.print_result({"run": str(run), "arm": label, "seed": seed}, json_)
+    theirs = recorded_config(log) if config is None else read_config(config)
+    recorded = (theirs or {}).get("seed")
+    if seed is None:
+        seed = recorded if isinstance(recorded, int) and recorded >= 0 else 0
+    run = import_run(log, study_folder(out, name, name), algo, label, seed, reward, theirs)
+    about = {"run": str(run), "arm": label, "seed": seed, "configuration": theirs is not None}
+    console.print_result(about, json_)
 
 
 @app.command()

@@ -2,7 +2,8 @@
 any other) wrote to TensorBoard or wandb.
 
 Only metrics with the same meaning get our names; the others keep theirs behind the trainer's or the tracker's name. The
-start model, data and budget of such a run are unknown, so it can be plotted and described but never judged.
+start model and the order of the data of such a run are unknown. With its trainer's configuration it can be judged,
+under assumptions that the sentence names; without, it is plotted and described.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
@@ -52,6 +53,7 @@ STEPS = ("train/global_step", "global_step", "rollout_batch")
 """Logged values that count steps, where wandb's own `_step` counts calls: those of the Hugging Face trainers and of
 this tool's exports."""
 
+T = TypeVar("T")
 Values = dict[str, Any]
 Rows = list[tuple[int, Values]]
 """(step, scalars by name), in the order of the file."""
@@ -66,7 +68,8 @@ def read_trainer_log(path: Path, reward: str | None = None) -> tuple[str, Rows]:
     Errors: GspoError if it is none of these.
     """
     if (found := find_tracker_file(path)) is not None:
-        return _trainer_of(path, found[0], read_tracker(*found), reward)
+        scalars = _scalars_in_events if found[0] == "tensorboard" else _scalars_in_wandb
+        return _trainer_of(path, found[0], read_files(*found, scalars), reward)
     if reward is not None:
         raise GspoError(
             f"--reward {reward}: {path} is no file of a tracker",
@@ -141,9 +144,18 @@ def _trainer_of(path: Path, tracker: str, rows: Rows, reward: str | None) -> tup
     return trainer, _training_steps(path, merged)
 
 
-def import_run(path: Path, study: Path, algorithm: str, arm: str, seed: int, reward: str | None = None) -> Path:
+def import_run(
+    path: Path,
+    study: Path,
+    algorithm: str,
+    arm: str,
+    seed: int,
+    reward: str | None = None,
+    trainer_config: Values | None = None,
+) -> Path:
     """Write another trainer's log as a run of a study, and return the run's folder.
 
+    `trainer_config` = what the trainer was told, as it stands there; the table `trainer` of the run's `config.json`.
     Errors: GspoError if the log cannot be read or the folder exists.
     """
     (trainer, steps), run = read_trainer_log(path, reward), study / f"{arm}-s{seed}"
@@ -152,7 +164,7 @@ def import_run(path: Path, study: Path, algorithm: str, arm: str, seed: int, rew
     config = {
         "name": study.name, "seed": seed, "algo": {"name": algorithm, "replay": "none"},
         "train": {"steps": steps[-1][0]},
-    }  # fmt: skip
+    } | ({"trainer": trainer_config} if trainer_config else {})  # fmt: skip
     run.mkdir(parents=True)
     write_text(run / "config.json", json.dumps(config, indent=1))
     about = {
@@ -220,16 +232,15 @@ def find_tracker_file(path: Path) -> tuple[str, list[Path]] | None:
     return ("tensorboard", events) if events else ("wandb", runs)
 
 
-def read_tracker(kind: str, files: list[Path]) -> Rows:
-    """The scalars of one run.
+def read_files(kind: str, files: list[Path], read: Callable[[Path], Iterable[T]]) -> list[T]:
+    """What `read` finds in the files of one run.
 
     Errors: GspoError for a file that is damaged, cut off or foreign, and without the tracker's library.
     """
-    read = _read_events if kind == "tensorboard" else _read_wandb
-    rows: Rows = []
+    found: list[T] = []
     for file in files:
         try:
-            rows += read(file)
+            found += read(file)
         except ImportError as error:
             raise GspoError(
                 f"cannot read {file}",
@@ -242,15 +253,14 @@ def read_tracker(kind: str, files: list[Path]) -> Rows:
                 f"it is damaged, cut off or no file of {kind}: {error}",
                 "copy it again from where the run wrote it, after the run has ended",
             ) from error
-    return rows
+    return found
 
 
-def _read_events(file: Path) -> Iterator[tuple[int, Values]]:
-    """A row for every scalar."""
+def events_of(file: Path) -> Iterator[Any]:
+    """The events of one of TensorBoard's files."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.tensorflow_stub.errors import OutOfRangeError
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
-    from tensorboard.util.tensor_util import make_ndarray
 
     if file.stat().st_size == 0:
         raise ValueError("it is empty")
@@ -260,16 +270,11 @@ def _read_events(file: Path) -> Iterator[tuple[int, Values]]:
             reader.GetNext()
         except OutOfRangeError:
             return
-        event = Event.FromString(reader.record())
-        for value in event.summary.value:
-            if value.HasField("simple_value"):
-                yield event.step, {value.tag: float(value.simple_value)}
-            elif value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":
-                yield event.step, {value.tag: float(make_ndarray(value.tensor))}
+        yield Event.FromString(reader.record())
 
 
-def _read_wandb(file: Path) -> Iterator[tuple[int, Values]]:
-    """A row for every call of `wandb.log`."""
+def records_of(file: Path) -> Iterator[Any]:
+    """The records of one of wandb's files."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read on import; it would report over the network
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
@@ -278,16 +283,33 @@ def _read_wandb(file: Path) -> Iterator[tuple[int, Values]]:
     try:
         store.open_for_scan(str(file))
         while (data := store.scan_data()) is not None:
-            record = Record.FromString(data)
-            if record.WhichOneof("record_type") == "history":
-                items = record.history.item
-                row = {item.key or "/".join(item.nested_key): _number(item.value_json) for item in items}
-                counted = next((row[name] for name in STEPS if isinstance(row.get(name), float)), None)
-                own = row.get("_step", record.history.step.num)
-                yield int(own if counted is None else counted), row
+            yield Record.FromString(data)
     finally:
         if store._fp is not None:
             store.close()
+
+
+def _scalars_in_events(file: Path) -> Iterator[tuple[int, Values]]:
+    """A row for every scalar."""
+    from tensorboard.util.tensor_util import make_ndarray
+
+    for event in events_of(file):
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                yield event.step, {value.tag: float(value.simple_value)}
+            elif value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":
+                yield event.step, {value.tag: float(make_ndarray(value.tensor))}
+
+
+def _scalars_in_wandb(file: Path) -> Iterator[tuple[int, Values]]:
+    """A row for every call of `wandb.log`."""
+    for record in records_of(file):
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            row = {item.key or "/".join(item.nested_key): _number(item.value_json) for item in items}
+            counted = next((row[name] for name in STEPS if isinstance(row.get(name), float)), None)
+            own = row.get("_step", record.history.step.num)
+            yield int(own if counted is None else counted), row
 
 
 def _number(text: str) -> Any:

@@ -11,6 +11,7 @@ from program import Gspo, strict_lines
 
 from gspo_cli.errors import GspoError
 from gspo_cli.runlog.import_logs import find_tracker_file, read_trainer_log
+from gspo_cli.runlog.trainer_config import recorded_config
 
 STEPS = 4
 
@@ -138,3 +139,32 @@ def test_without_the_library_the_error_names_its_extra(tmp_path: Path, monkeypat
         with pytest.raises(GspoError, match="cannot read") as error:
             read_trainer_log(tmp_path / file)
         assert f"gspo[{extra}]" in error.value.hint
+
+
+def test_the_configuration_in_tensorboard_s_files(tmp_path: Path, gspo_here: Gspo) -> None:
+    folder = events(tmp_path / "log", {"train/reward": 0.5})
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder), filename_suffix=".args") as writer:  # as the trainers of transformers do
+        writer.add_text("args", json.dumps({"epsilon": 0.2, "seed": 3}))
+    done = gspo_here("runs", "import", str(folder), "--algo", "grpo", "--name", "t", "--out", str(tmp_path), "--json")
+    assert json.loads(done.out)["seed"] == 3 and json.loads(done.out)["configuration"] is True
+    config = json.loads((tmp_path / "t" / "grpo-s3" / "config.json").read_text())
+    assert config["trainer"] == {"epsilon": 0.2, "seed": 3}
+
+
+def test_the_configuration_in_wandb_s_files(tmp_path: Path) -> None:
+    folder = wandb_run(tmp_path / "run-1", [{"train/reward": 0.5, "train/global_step": 1}])
+    assert recorded_config(folder) is None
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, first, later = DataStore(), Record(), Record()
+    store.open_for_write(str(folder / "run-new.wandb"))
+    first.run.config.update.add(key="epsilon", value_json="0.2")
+    first.run.config.update.add(key="_wandb", value_json="{}")
+    later.config.update.add(nested_key=["model", "name"], value_json='"base"')
+    for record in (first, later):
+        store.write(record)
+    store.close()
+    assert recorded_config(folder / "run-new.wandb") == {"epsilon": 0.2, "model.name": "base"}

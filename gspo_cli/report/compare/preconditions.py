@@ -9,10 +9,11 @@ from typing import Any
 
 from gspo_cli.config import flat
 from gspo_cli.report.runs.curves import QUERIES
-from gspo_cli.report.runs.facts import command_for
+from gspo_cli.report.runs.facts import TRAINER, command_for
 from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec
 from gspo_cli.report.runs.pairs import Pair, RunRecord
 from gspo_cli.runlog.schema import metric
+from gspo_cli.runlog.trainer_config import kind_of_key
 
 ABSENT = "not recorded"
 """A fact that every run should record; it equals nothing, not even another gap."""
@@ -23,6 +24,7 @@ WAIVABLE = ("code", "hardware", "versions")
 """What `--allow` accepts: differences whose importance the reader may judge."""
 
 Table = dict[str, Any]
+Check = str | Callable[[Pair, MetricSpec], Iterable["Failure"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,11 @@ class Failure:
     do: str
 
 
-def failures(pair: Pair, spec: MetricSpec) -> list[Failure]:
-    """Every precondition that fails, in the order of `CHECKS`; empty if the two arms may be compared."""
+def failures(pair: Pair, spec: MetricSpec, checks: tuple[Check, ...] = ()) -> list[Failure]:
+    """Every precondition that fails, in the order of `checks` (default: `CHECKS`); empty if the two arms may be
+    compared."""
     found: list[Failure] = []
-    for check in CHECKS:
+    for check in checks or CHECKS:
         found += _unequal_facts(check, pair, spec) if isinstance(check, str) else check(pair, spec)
     return found
 
@@ -63,6 +66,8 @@ def _budget(record: RunRecord, spec: MetricSpec) -> Table:
     """What a run may spend. At equal tokens or seconds the curves are cut to a common length, so neither the steps nor
     the updates per step need to agree."""
     config = record.facts.config_flat
+    if record.facts.imported:  # the rest is among the trainer's own keys
+        return {"last step": record.facts.planned_steps}
     keys = BUDGET if spec.budget == "steps" else BUDGET[2:]
     own = config.get("algo.minibatches")
     override = {"train.minibatches": own} if own is not None and spec.budget == "steps" else {}
@@ -73,7 +78,10 @@ def _config(record: RunRecord, _: MetricSpec) -> Table:
     config = record.facts.config_flat
     tuned = config.get("report.tuned")
     skipped = {*BUDGET, *PER_RUN, *(tuned if isinstance(tuned, list) else ()), "report.checkpoint"}
-    return {key: value for key, value in config.items() if key not in skipped and not key.startswith("algo.")}
+    theirs = {key for key in config if key.startswith(TRAINER) and kind_of_key(key.removeprefix(TRAINER)) != "setting"}
+    log = {"the log's trainer": record.facts.imported["from"]} if record.facts.imported else {}
+    kept = {k: v for k, v in config.items() if k not in skipped | theirs and not k.startswith("algo.")}
+    return kept | log
 
 
 def _eval(record: RunRecord, _: MetricSpec) -> Table:
@@ -163,7 +171,10 @@ def _pairs(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
         if missing := sorted(other.keys() - side.keys()):
             lacks = f"no {', '.join(f'{arm}-s{seed}' for seed in missing)}"
             sides = (lacks, "present") if arm == pair.baseline else ("present", lacks)
-            do = f"train what is missing: {command_for(next(iter(other.values())).facts, arm, missing)}"
+            facts = next(iter(other.values())).facts
+            do = f"train what is missing: {command_for(facts, arm, missing)}"
+            if facts.imported:
+                do = "import what is missing, or say with --unpaired that runs of one seed share nothing"
             yield Failure("pairs", f"seed {', '.join(map(str, missing))}", *sides, do)
 
 
@@ -317,18 +328,18 @@ def _copies(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
 def _one_setting(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
     """All runs of an arm have its one `[algo]` table: a sentence names one value of each key."""
     for side in (pair.left, pair.right):
-        for key, one, other in _unequal([list(side.values())], _algo):
+        for key, one, other in _unequal([list(side.values())], lambda record: record.facts.algorithm_keys):
             sides = _sides(pair, next(iter(side.values())), f"{one}; {other}")
             do = "train its other seeds again, or leave them out with --seeds"
             yield Failure("config", f"{key}, within one arm", *sides, do)
 
 
-def _algo(record: RunRecord) -> Table:
-    return {key: value for key, value in record.facts.config_flat.items() if key.startswith("algo.")}
-
-
-CHECKS: tuple[str | Callable[[Pair, MetricSpec], Iterable[Failure]], ...] = (
+CHECKS: tuple[Check, ...] = (
     _pairs, "start", "data", "budget", _queries, _meaning, "eval", "config", _one_setting, _status, _cells, _copies,
     "code", "hardware", "versions",
 )  # fmt: skip
 """Names are those of `FACTS`. To add a check, write a function that yields its failures and add it here."""
+OF_IMPORTED: tuple[Check, ...] = (
+    _pairs, "budget", _meaning, "config", _one_setting, _status, _cells, _copies,
+)  # fmt: skip
+"""What another trainer's log and configuration allow to be checked; the rest is assumed, and named."""

@@ -120,7 +120,8 @@ class Compared(Tested):
     budget: Table
     """What each arm spent on average per run: on every `axis`, both sides and their `ratios`, treatment over baseline;
     None where some run's log does not say."""
-    collapses: Collapses
+    collapses: Collapses | None
+    """None where the logs do not show them."""
     below_start: Sides[list[int]]
     """Seeds of runs that ended below where they began; they count in every test."""
     sensitivity: list[OtherPairs]

@@ -5,6 +5,7 @@ S = seeds, J = problems, T = steps
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -27,7 +28,7 @@ from gspo_cli.report.runs.metric_spec import (
     unit_of,
 )
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, load_records
-from gspo_cli.runlog.collapse import ROUNDING, batch_reward, collapse_window, has_collapsed
+from gspo_cli.runlog.collapse import ROUNDING, BatchReward, batch_reward, collapse_window, has_collapsed
 from gspo_cli.stats import paired, problems, robust
 from gspo_cli.stats.curves import apart_from, area_mean, last_mean, max_t
 from gspo_cli.stats.paired import FEWEST, PairedT, SignFlip
@@ -154,7 +155,9 @@ def scores(pair: Pair, spec: MetricSpec) -> Scores:
     else:
         ends = axis_range([*left, *right], spec)
         a_S, b_S = (np.array([curve_score(r, spec, ends) for r in side]) for side in (left, right))
-    points = in_points(spec, pair.records[0].facts.config_flat)
+    first = pair.records[0].facts
+    # an imported reward has its own unit, and a margin only if it is named in that unit
+    points = unit_of(spec) == "frac" if first.imported else in_points(spec, first.config_flat)
     return Scores(a_S, b_S, points=bool(points), unit_known=points is not None)
 
 
@@ -249,8 +252,11 @@ def curves_apart_from(pair: Pair, spec: MetricSpec) -> int | None:
     return apart_from(steps.to_numpy(), max_t(b_ST - a_ST))
 
 
-def collapses(pair: Pair, rule: CollapseRule) -> Collapses:
-    """The collapsed runs among the paired seeds."""
+def collapses(pair: Pair, rule: CollapseRule) -> Collapses | None:
+    """The collapsed runs among the paired seeds; None for imported runs with rewards outside [0, 1], whose spread
+    nothing bounds."""
+    if any(r.facts.imported and r.curves and not r.curves.values[REWARD].between(0, 1).all() for r in pair.records):
+        return None
     left, right = ([s for s in pair.seeds if _has_collapsed(side[s], rule)] for side in (pair.left, pair.right))
     return count_collapses(left, right, len(pair.seeds))
 
@@ -267,7 +273,8 @@ def below_start(pair: Pair) -> Sides[list[int]]:
 def _below_start(record: RunRecord) -> bool:
     if record.curves is None:
         return False
-    mean, window = record.curves.values[REWARD].dropna(), collapse_window(record.facts.planned_steps)
+    mean = record.curves.values[REWARD].dropna()
+    window = _window(record, len(mean))
     first = mean.iloc[: max(0, min(BEGINNING, len(mean) - window))]
     return bool(len(first) and first.mean() - mean.iloc[-window:].mean() > ROUNDING)
 
@@ -279,11 +286,25 @@ def _has_collapsed(record: RunRecord, rule: CollapseRule) -> bool:
     if record.curves is None:
         return False
     mean, config = record.curves.values[REWARD], record.facts.config_flat
+    if record.facts.imported:
+        return has_collapsed(_assumed_spread(mean.tolist()), _window(record, len(mean)), rule)
     spreads = (record.curves.values[name].reindex(mean.index) for name in (SPREAD, GROUP_SPREAD))
     columns = (mean.tolist(), *([None if x != x else x for x in column.tolist()] for column in spreads))
     prompts, samples = config.get("rollout.prompts"), config.get("rollout.samples")
     batches = (batch_reward(m, std, group_std, prompts, samples) for m, std, group_std in zip(*columns, strict=True))
     return has_collapsed(batches, collapse_window(record.facts.planned_steps), rule)
+
+
+def _window(record: RunRecord, logged: int) -> int:
+    """Rollout batches in a tenth of the plan; of those logged, where an imported run's steps count updates."""
+    return collapse_window(max(1, logged) if record.facts.imported else record.facts.planned_steps)
+
+
+def _assumed_spread(means: list[float]) -> Iterator[BatchReward]:
+    """Batches of a run that logged only their means, within [0, 1]: as if every reward were 0 or 1, which is the widest
+    spread that a mean allows. The error of a mean is that of the differences between neighbours, drift included."""
+    error = float(np.sqrt(np.mean(np.square(np.diff(means))) / 2)) if len(means) > 1 else None
+    return (BatchReward(mean, (mean * (1 - mean)) ** 0.5, error) for mean in means)
 
 
 def choose(study: Study, metric: str, trials: dict[str, Any]) -> dict[str, Any]:

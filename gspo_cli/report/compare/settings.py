@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.config import AlgoConfig, ReportConfig, Tuning, flat
-from gspo_cli.report.runs.facts import FROM_TRAIN, conditions_of, different_conditions, tuning_command
+from gspo_cli.report.runs.facts import FROM_TRAIN, TRAINER, Facts, conditions_of, different_conditions, tuning_command
 from gspo_cli.report.runs.pairs import Pair
 from gspo_cli.report.runs.synthetic import synthetic_settings
 
@@ -42,7 +42,7 @@ def settings_of(pair: Pair, config: ReportConfig) -> Settings:
     """The settings of two arms, from their first runs and the recipe's `report.tuning`."""
     sides = ((pair.baseline, pair.left), (pair.treatment, pair.right))
     runs = {arm: next(iter(side.values())).facts for arm, side in sides}
-    tables = {arm: _algo(facts.config_flat) for arm, facts in runs.items()}
+    tables = {arm: _algo(facts) for arm, facts in runs.items()}
     left, right = tables[pair.baseline], tables[pair.treatment]
     differ = [
         {"key": key, "baseline": left.get(key), "treatment": right.get(key)}
@@ -56,8 +56,8 @@ def settings_of(pair: Pair, config: ReportConfig) -> Settings:
         tuning_command(runs[pair.baseline], list(tuning), seeds, f"algo.{key}", _wider(edges, key))
         for key in dict.fromkeys(edge["key"] for edge in edges)
     ]
-    starts = {record.facts.run_json.get("model_sha256") for record in pair.records}
-    shared = len(starts) if len(pair.seeds) > len(starts) else None
+    starts = {record.facts.run_json.get("model_sha256") for record in pair.records} - {None}
+    shared = len(starts) if len(pair.seeds) > len(starts) > 0 else None
     ran = {arm: conditions_of(facts.config_flat) for arm, facts in runs.items()}
     elsewhere = _elsewhere(ran, tuning, set(config.tuned))
     one_algorithm = left.get("name") == right.get("name")
@@ -69,12 +69,12 @@ def settings_of(pair: Pair, config: ReportConfig) -> Settings:
     return Settings(differ, unequal, edges, _tuning(tuning, elsewhere), wider, shared, elsewhere, synthetic)
 
 
-def _algo(config: Table) -> Table:
+def _algo(facts: Facts) -> Table:
     """An arm's `[algo]` table by dotted key, with what it takes over from `[train]`; keys that are not set left out."""
-    table = {key.removeprefix("algo."): value for key, value in config.items() if key.startswith("algo.")}
+    table = {key.removeprefix("algo.").removeprefix(TRAINER): value for key, value in facts.algorithm_keys.items()}
     for key, other in FROM_TRAIN.items():
         key = key.removeprefix("algo.")
-        table[key] = table.get(key) if table.get(key) is not None else config.get(other)
+        table[key] = table.get(key) if table.get(key) is not None else facts.config_flat.get(other)
     return {key: value for key, value in table.items() if value is not None}
 
 

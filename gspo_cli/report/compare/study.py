@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from gspo_cli import __version__
 from gspo_cli.config import ReportConfig
 from gspo_cli.errors import GspoError
+from gspo_cli.report.compare.imported import ASSUMABLE, needed, unstated, why_not_judged, with_assumptions
 from gspo_cli.report.compare.learning_curves import learning_curves
-from gspo_cli.report.compare.preconditions import WAIVABLE, failures, unknown_seeds
+from gspo_cli.report.compare.preconditions import CHECKS, OF_IMPORTED, WAIVABLE, failures, unknown_seeds
 from gspo_cli.report.compare.result import Compared, Described, Found, StudyComparison, Table, adjust, sensitivity
 from gspo_cli.report.compare.scores import (
     DifferenceStats,
@@ -41,10 +42,6 @@ from gspo_cli.stats.starts import StartShare, start_share
 
 FILE = "compare.json"
 """In the study's folder; holds the declared comparison only."""
-IMPORTED = (
-    "Descriptive: at least one run was imported; its start, data, budget and code are not recorded, so nothing is "
-    "tested and no arm is ranked."
-)
 AXES: tuple[Axis, ...] = ("steps", "tokens", "seconds")
 CONTAMINATION = {"aime24": "AIME'24 has been public since early 2024; base models may have seen it."}
 """What readers of a benchmark's score must know."""
@@ -62,6 +59,10 @@ class ComparisonRequest:
     allow: frozenset[str] = frozenset()
     """Preconditions to waive, of `WAIVABLE`."""
     grader_errors_wrong: bool = False
+    assume: frozenset[str] = frozenset()
+    """What the user states about imported runs, of `ASSUMABLE`."""
+    unpaired: bool = False
+    """Imported runs of one seed share nothing."""
 
 
 def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> StudyComparison:
@@ -77,6 +78,8 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
         raise GspoError(
             f"--allow {unknown[0]}", f"only {', '.join(WAIVABLE)} can be waived", "make the runs comparable instead"
         )
+    if unknown := sorted(request.assume - ASSUMABLE.keys()):
+        raise GspoError(f"--assume {unknown[0]}", f"it takes {', '.join(ASSUMABLE)}", "e.g. --assume start,data")
     declared = report_config(study)
     spec = parse_metric(request.metric or declared.metric)
     records = load_records(study, spec)
@@ -88,8 +91,15 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
             f"train another one into it: {command_for(next(iter(by_seed.values())).facts, 'ARM', sorted(by_seed))}",
         )
     baseline, others = _choose_arms(sorted(records), declared, request)
-    if any(record.facts.run_json.get("imported") for record in all_of(records)):
-        return StudyComparison(study.folder.name, _describe(spec, baseline, others[0], records), [])
+    runs = [record.facts for record in all_of(records)]
+    if (request.assume or request.unpaired) and not all(facts.imported for facts in runs):
+        option = "--assume" if request.assume else "--unpaired"
+        raise GspoError(
+            f"{option}: {study.folder} holds runs of this program", "they record their start, data and seeds",
+            f"leave out {option}",
+        )  # fmt: skip
+    if why := why_not_judged(runs):
+        return StudyComparison(study.folder.name, _describe(spec, baseline, others[0], records, why), [])
     pairs = [Pair(baseline, other, records[baseline], records[other]) for other in others]
     is_the_declared_one = _is_declared(pairs[0], declared, request)
     departures = [seed_departure(study, pair, declared) for pair in pairs]
@@ -156,7 +166,8 @@ def _is_declared(primary: Pair, declared: ReportConfig, request: ComparisonReque
     """Whether the recipe declared this comparison: its metric, pair and margin, and every complete pair of runs."""
     valid, _ = primary.drop_invalid()
     return (
-        request.metric in (None, declared.metric)
+        not (request.assume or request.unpaired)
+        and request.metric in (None, declared.metric)
         and request.margin in (None, declared.margin)
         and (primary.baseline, primary.treatment) == (declared.baseline, declared.treatment)
         and (request.seeds is None or set(valid.seeds) <= set(request.seeds))
@@ -188,7 +199,10 @@ def _compare_pair(
     if request.grader_errors_wrong:
         ungraded = sum(r.answers.num_ungraded for r in kept.records if r.answers)
         kept = kept.ungraded_as_wrong()
-    failed = [*unknown_seeds(kept, request.seeds or ()), *failures(kept, spec)]
+    failed = unknown_seeds(kept, request.seeds or ())
+    imported = any(record.facts.imported for record in kept.records)
+    kept = kept.in_order() if request.unpaired else kept
+    failed += failures(kept, spec, OF_IMPORTED if imported else CHECKS)
     if remaining := [f for f in failed if f.check not in request.allow]:
         return Found(
             verdict="refused", sentence=refusal(len(remaining)), metric=spec.text, baseline=pair.baseline,
@@ -196,14 +210,20 @@ def _compare_pair(
         )  # fmt: skip
     fallen, sunk = collapses(kept, declared.collapse), below_start(kept)
     margin = declared.margin if request.margin is None else request.margin
-    stats = difference_stats(scores(kept, spec), margin, fallen.among(kept.seeds), max(1, len(declared.looks)))
+    collapsed_S = fallen.among(kept.seeds) if fallen else None
+    stats = difference_stats(scores(kept, spec), margin, collapsed_S, max(1, len(declared.looks)))
     settings, better = settings_of(pair, declared), better_of(spec)
-    evidence = stats.evidence(fallen, sunk, "" if better == "neither" else settings.unequal)
+    unequal = "" if better == "neither" else settings.unequal
+    if imported:
+        needs = needed(settings, better != "neither", not request.unpaired, fallen is not None)
+        unequal = unstated(needs, request.assume)
+        settings = with_assumptions(settings, request.assume, not request.unpaired)
+    evidence = replace(stats.evidence(fallen, sunk, unequal), collapses_unknown=fallen is None)
     left, right = (next(iter(side.values())) for side in (kept.left, kept.right))
     names = _display_name(left), _display_name(right)
     wording = Wording(
-        *names, number=spec.text, recipe=_recipe_name(left), budget=spec.budget, points=stats.scores.points,
-        unit=unit_of(spec), better=better, declared=is_declared, why_exploratory=departure,
+        *names, number=spec.text, recipe="" if imported else _recipe_name(left), budget=spec.budget,
+        points=stats.scores.points, unit=unit_of(spec), better=better, declared=is_declared, why_exploratory=departure,
         conditions=conditions(settings, dict(zip((pair.baseline, pair.treatment), names, strict=True))),
         look=_look(len(kept.seeds), declared.looks),
     )  # fmt: skip
@@ -313,12 +333,13 @@ def _provenance(record: RunRecord) -> Table:
     }  # fmt: skip
 
 
-def _describe(spec: MetricSpec, baseline: str, treatment: str, records: Records) -> Described:
-    """For studies with imported runs: every arm's values with mean and spread; no test, no interval, no order."""
+def _describe(spec: MetricSpec, baseline: str, treatment: str, records: Records, why: str) -> Described:
+    """For studies that are not judged: every arm's values with mean and spread; no test, no interval, no order."""
     values = {arm: _curve_scores(spec, list(by_seed.values())) for arm, by_seed in sorted(records.items())}
     steps = {str(r.facts.run_json.get("step_is", "rollout batch")) for r in all_of(records)}
     return Described(
-        verdict="descriptive", metric=spec.text, baseline=baseline, treatment=treatment, sentence=IMPORTED,
+        verdict="descriptive", metric=spec.text, baseline=baseline, treatment=treatment,
+        sentence=f"Descriptive: {why}; nothing is tested and no arm is ranked.",
         arms=[{"arm": arm, "values": own, "text": _mean_text(own)} for arm, own in values.items()],
         notes=[f"A step is {' in some runs, '.join(sorted(steps))}."],
     )  # fmt: skip

@@ -64,13 +64,16 @@ def costs(result: Compared) -> list[tuple[str, str]]:
         rows.append((f"{axis} a run", amounts + ("" if ratio is None else f", ratio {ratio:.3f}")))
     tuning = "; ".join(f"{arm}: {_tuned(own)}" for arm, own in result.tuning.items())
     fallen, sunk, num_pairs = result.collapses, result.below_start, len(result.seeds)
-    bounds = f"{100 * fallen.most.baseline:.0f} % and {100 * fallen.most.treatment:.0f} %"
-    counts = f"{len(fallen.baseline)} and {len(fallen.treatment)} of {num_pairs} runs (at most {bounds})"
+    counts = "n/a"
+    if fallen:
+        bounds = f"{100 * fallen.most.baseline:.0f} % and {100 * fallen.most.treatment:.0f} %"
+        counts = f"{len(fallen.baseline)} and {len(fallen.treatment)} of {num_pairs} runs (at most {bounds}), "
+        counts += f"p = {_p(fallen.p)} (exact McNemar)"
     below = f"{len(sunk.baseline)} and {len(sunk.treatment)} of {num_pairs} runs"
     return [
         *rows,
         ("tuning", tuning),
-        ("collapsed", f"{counts}, p = {_p(fallen.p)} (exact McNemar)"),
+        ("collapsed", counts),
         ("ended below their start", f"{below} (last tenth below the first {BEGINNING} batches; left out of nothing)"),
     ]
 
@@ -88,7 +91,8 @@ def remarks(result: Compared) -> list[str]:
         lines.append(f"{result.ungraded_as_wrong} answers without a verdict counted as wrong.")
     data = result.data
     revision = f"@{data['revision']}" if data["revision"] else ""
-    lines.append(f"Data: {data['name']}{revision}, sha256 {str(data['data_sha256'])[:16]}.")
+    if data["name"]:
+        lines.append(f"Data: {data['name']}{revision}, sha256 {str(data['data_sha256'])[:16]}.")
     lines += [f"At the edge of its grid: {command}" for command in result.settings.wider]
     if shares := result.start_share:
         first = next(iter(shares.values()))
@@ -99,7 +103,7 @@ def remarks(result: Compared) -> list[str]:
         lines.append(f"Share of the variance that comes from the start model ({of}): {', '.join(texts)}.")
     if result.wording.unit == "reward" and not result.stats.scores.unit_known:
         lines.append("The recipe does not say what a reward of 1 means (report.unit), so no margin applies.")
-    if not result.declared:
+    if not result.declared and result.wording.recipe:
         lines.append("Not what the recipe declared before the runs: exploratory, and not kept.")
     return [*lines, *result.notes]
 

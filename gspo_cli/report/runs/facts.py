@@ -18,6 +18,7 @@ from gspo_cli.report.runs.reader import LogReader, corrupt
 from gspo_cli.runlog.lock import dead_writer, is_silent, read_heartbeat
 from gspo_cli.runlog.log import MAX_STEP
 from gspo_cli.runlog.strict_json import parse_object, read_object
+from gspo_cli.runlog.trainer_config import kind_of_key
 
 Status = Literal["completed", "failed", "running", "killed", "interrupted", "broken"]
 """`failed`: stopped by a training guard, which counts as a result. `broken`: stopped by the engine, the disk or a
@@ -40,6 +41,9 @@ NO_CONDITIONS = (
 """Beginnings of recipe keys under which a setting is as well tuned as under others: they name, watch or end a run."""
 FROM_TRAIN = {"algo.lr": "train.lr", "algo.minibatches": "train.minibatches"}
 """Keys of `[algo]` that override another table's."""
+
+TRAINER = "trainer."
+"""Before the keys of another trainer's configuration."""
 
 Json = dict[str, Any]
 
@@ -69,6 +73,20 @@ class Facts:
     def planned_steps(self) -> int:
         """Rollout batches of the plan."""
         return int(self.config["train"]["steps"])
+
+    @property
+    def imported(self) -> Json:
+        """Where another trainer's log comes from; empty for a run of this program."""
+        return dict(self.run_json.get("imported") or {})
+
+    @property
+    def algorithm_keys(self) -> Json:
+        """What the configuration says about the algorithm, by dotted key: `[algo]`, or a trainer's keys."""
+        return {
+            key: value for key, value in self.config_flat.items()
+            if key.startswith("algo.")
+            or (key.startswith(TRAINER) and kind_of_key(key.removeprefix(TRAINER)) == "algorithm")
+        }  # fmt: skip
 
     @property
     def not_finite(self) -> bool:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gspo_cli import __version__
+from gspo_cli.errors import GspoError
 from gspo_cli.report.runs.curves import RunCurves, load_curves
 from gspo_cli.report.runs.facts import Facts, read_facts
 from gspo_cli.report.runs.folders import StoredRun, Study
@@ -190,6 +191,20 @@ class Pair:
             {s: replace(r, answers=r.answers and r.answers.ungraded_as_wrong()) for s, r in side.items()}
             for side in (self.left, self.right)
         )
+        return replace(self, left=left, right=right)
+
+    def in_order(self) -> Pair:
+        """Runs that share nothing by seed, matched in the order of their seeds: keyed by their place, from 0.
+
+        Errors: GspoError for sides of different size.
+        """
+        if len(self.left) != len(self.right):
+            raise GspoError(
+                f"--unpaired: {self.baseline} has {len(self.left)} runs and {self.treatment} {len(self.right)}",
+                "each run is matched with one of the other side, in the order of their seeds",
+                "import the missing runs, or name as many of each side with --seeds",
+            )
+        left, right = (dict(enumerate(side[seed] for seed in sorted(side))) for side in (self.left, self.right))
         return replace(self, left=left, right=right)
 
     def drop_invalid(self) -> tuple[Pair, list[RunRecord]]:
