@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 import os
+import select
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -174,6 +175,13 @@ class Commands(typer.Typer):
         return lambda function: register(_with_errors(function))
 
 
+def reader_is_gone() -> bool:
+    """Whether nobody reads stdout any more, as after `| head`."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 def _with_errors(function: Command) -> Command:
     """The function, ending with a message and an exit code instead of an exception."""
 
@@ -187,6 +195,8 @@ def _with_errors(function: Command) -> Command:
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and reader_is_gone():
+                out.on_broken_pipe()  # ends the program
             raise typer.Exit(report(error, bool(kwargs.get("json_", False)))) from error
 
     return cast(Command, run)

@@ -87,7 +87,7 @@ def benchmarks(
     from gspo_cli.evals.targets import parse_data, problem_loader
     from gspo_cli.sandbox.choose import SandboxChoice
 
-    chosen = [find_benchmark(name) for name in dict.fromkeys(n.strip() for n in bench.split(",")) if name]
+    chosen = [find_benchmark(name) for name in dict.fromkeys(options.listed(bench)) if name]
     if not chosen:
         raise GspoError("--bench names no benchmark", "it is empty", "`gspo eval list` lists them")
     if resume and overwrite:

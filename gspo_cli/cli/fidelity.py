@@ -73,7 +73,7 @@ def fidelity(
     refuse_twice(loaded, ["seed"], "--seeds")
     images = requested_images(format_, paper)
     request = Request(
-        arms=tuple(dict.fromkeys(algo.split(","))),
+        arms=tuple(dict.fromkeys(options.listed(algo))),
         clips=numbers("--clip", clip, float) if clip else (),
         updater=updater or loaded.report.baseline,
         seeds=tuple(parse_seeds(None, seeds, 0)),
@@ -103,7 +103,7 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
 def numbers(option: str, text: str, kind: type[Number]) -> tuple[Number, ...]:
     """The numbers of a comma-separated list. Errors: GspoError for anything else."""
     try:
-        return tuple(map(kind, text.split(",")))
+        return tuple(map(kind, options.listed(text)))
     except ValueError as error:
         whole = "whole " if kind is int else ""
         raise GspoError(f"{option} {text}", f"it is not a list of {whole}numbers", f"e.g. {option} 0,1,4") from error

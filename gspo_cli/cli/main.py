@@ -5,6 +5,7 @@ import io
 import re
 import sys
 from collections import Counter
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
@@ -63,6 +64,10 @@ def run() -> None:
     try:
         run_arguments()
     except SystemExit as end:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            console.out.on_broken_pipe()
         exit_rank(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
 
@@ -83,7 +88,8 @@ def run_arguments() -> None:
 
 def slip_in(arguments: list[str]) -> GspoError | None:
     """What the parser takes in silence or cannot explain: an option of `ONCE` given twice, of which the last would
-    count, one with a single hyphen or a dash for its two hyphens, or bytes that are no text."""
+    count, a recipe key as an option, one with a single hyphen or a dash for its two hyphens, or bytes that are no
+    text."""
     if any("\udc80" <= sign <= "\udcff" for word in arguments for sign in word):
         return GspoError(
             "an argument is not UTF-8", "it holds bytes that are no text", "type it again, or rename the file"
@@ -91,7 +97,7 @@ def slip_in(arguments: list[str]) -> GspoError | None:
     names = Counter(word.partition("=")[0] for word in arguments if word.startswith("--"))
     twice = [name for name, count in names.items() if count > 1]
     dashed = {word: f"--{word.lstrip('-–—')}" for word in arguments if DASHED.match(word)}
-    if not twice and not dashed:
+    if not names and not dashed:
         return None
     command: Any = get_command(app)
     for word in arguments:
@@ -104,10 +110,30 @@ def slip_in(arguments: list[str]) -> GspoError | None:
                 "it takes one value, and only the last would count",
                 f"give {name} once" + (", e.g. --algo grpo,gspo" if name == "--algo" else ""),
             )
+    for word in arguments:
+        if word.startswith("--") and (key := meant_key(word, options)):
+            value = word.partition("=")[2] or next(iter(arguments[arguments.index(word) + 1 :]), "VALUE")
+            return GspoError(
+                f"no option {word.partition('=')[0]}", "recipe keys are set with --set", f"write --set {key}={value}"
+            )
     for word, meant in dashed.items():
         if meant.partition("=")[0] in options:
             return GspoError(f"no option {word!r}", "an option's name begins with two hyphens", f"write {meant}")
     return None
+
+
+def meant_key(word: str, options: Collection[str]) -> str | None:
+    """The recipe key that an unknown option such as `--lr` names by its last part; None for a command without `--set`,
+    and where no key ends so, or several tables have it."""
+    name = word.partition("=")[0]
+    if "--set" not in options or name in options:
+        return None
+    from gspo_cli.recipe import known_keys
+
+    last = name.removeprefix("--").replace("-", "_")
+    found = [key for key in known_keys() if last in (key, key.rpartition(".")[2])]
+    usual = [key for part in ("train.", "rollout.") for key in found if key.startswith(part)]
+    return usual[0] if usual else found[0] if len(found) == 1 else None
 
 
 def run_with_json_errors(arguments: list[str]) -> int:

@@ -60,6 +60,11 @@ def registered(part: str, registry: str) -> list[str]:
     return [key.value for key in table.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
 
 
+def listed(text: str) -> list[str]:
+    """The parts of a comma-separated option, whose commas may be full-width ones."""
+    return [part.strip() for part in text.replace("，", ",").split(",")]
+
+
 def _metrics() -> list[str]:
     from gspo_cli.runlog.schema import METRICS
 
@@ -172,13 +177,11 @@ def parse_seeds(seed: int | None, seeds: str | None, default: int) -> list[int]:
     if seeds is None:
         return [check_seed(default if seed is None else seed)]
     parsed: list[int] = []
-    for part in seeds.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not NUMBERS.fullmatch(part.strip()) or (dash and int(last) < int(first)):
+    for part in listed(seeds):
+        first, dash, last = part.partition("-")
+        if not NUMBERS.fullmatch(part) or (dash and int(last) < int(first)):
             raise GspoError(
-                f"--seeds {seeds:.100} is not a list of seeds",
-                f"{part.strip()!r:.100} is not a number or a range",
-                "e.g. 0-7",
+                f"--seeds {seeds:.100} is not a list of seeds", f"{part!r:.100} is not a number or a range", "e.g. 0-7"
             )
         low, high = check_seed(int(first)), check_seed(int(last or first))
         if high - low >= MOST_SEEDS:

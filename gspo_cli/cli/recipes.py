@@ -56,7 +56,8 @@ def show(
         gspo recipes show quickstart
         gspo recipes show quickstart --resolved --set train.lr=2e-4
     """
-    from gspo_cli.recipe import default_arms, find, load
+    from gspo_cli.config import flat
+    from gspo_cli.recipe import default_arms, find, known_keys, load
 
     loaded = load(recipe, {}, set_ or [])
     if not (resolved or json_ or set_):
@@ -72,6 +73,13 @@ def show(
     console.note(*arm_notes(loaded, arms))
     table = loaded.model_dump(mode="json") | {"algo": complete[arms[0]], "arms": complete}
     console.print_result(table, json_, json.dumps(table, indent=1))
+    absent = [key for key in known_keys() if table_of(key) in flat(table)]
+    console.note(f"keys of tables that it does not have: {', '.join(absent)}")
+
+
+def table_of(key: str) -> str:
+    """The table that a dotted key is in."""
+    return key.rpartition(".")[0]
 
 
 @app.command()

@@ -111,6 +111,8 @@ def compare(
         console.out.print((paper.latex if latex else paper.markdown)(comparison))
     else:
         show_comparison(comparison)
+    if comparison.unsaved:
+        console.note(f"warning: the comparison was not stored: {comparison.unsaved}")
     if comparison.primary.verdict == "refused" or (require is not None and not _shows(comparison.primary, require)):
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
@@ -215,27 +217,28 @@ def explain(
         gspo report explain clip/token_frac --json
         gspo report explain gspo
     """
-    from gspo_cli.runlog.schema import METRICS, entry
+    from gspo_cli.runlog.schema import METRICS, entry, legend, search
 
-    if name is None and json_:
-        console.print_json([entry(metric) for metric in METRICS])
-    elif name is None:
+    if name is None or (found := _entry(name)) is None:
+        metrics = list(METRICS) if name is None else search(name)
+        if json_:
+            return console.print_json([entry(metric) for metric in metrics])
         table = console.table("metric", "unit", "better", "definition")
         for column in table.columns[:-1]:
             column.no_wrap = True
-        for metric, following in zip(METRICS, [*METRICS, ""][1:], strict=True):
-            found = entry(metric)
+        for metric, following in zip(metrics, [*metrics, ""][1:], strict=True):
+            row = entry(metric)
             last = metric.split("/")[0] != following.split("/")[0]  # a rule between prefixes
-            table.add_row(metric, found["unit"], found["better"], found["definition"], end_section=last)
+            table.add_row(metric, row["unit"], row["better"], row["definition"], end_section=last)
         console.print_table(table)
+        if letters := legend("; ".join(entry(metric)["definition"] for metric in metrics)):
+            console.out.print(letters, soft_wrap=False)
+    elif json_:
+        console.print_json(found)
     else:
-        found = entry(name) if "/" in name or name in METRICS else _algorithm_entry(name)
-        if json_:
-            console.print_json(found)
-        else:
-            for key, value in found.items():
-                for line in explained(key, value):
-                    console.out.print(line)
+        for key, value in found.items():
+            for line in explained(key, value):
+                console.out.print(line)
 
 
 def explained(key: str, value: Any) -> list[str]:
@@ -249,29 +252,43 @@ def explained(key: str, value: Any) -> list[str]:
     return [f"{'' if number else key:<11} {row}".rstrip() for number, row in enumerate(rows)]
 
 
-def _algorithm_entry(name: str) -> dict[str, Any]:
-    """An algorithm's equation, source and published defaults, from its own module.
+def _entry(name: str) -> dict[str, Any] | None:
+    """What is known of a metric, or of an algorithm in any spelling; None for a word that some metrics are about.
 
     Errors: GspoError suggesting the closest algorithm or metric.
     """
+    from gspo_cli.runlog.schema import METRICS, entry, search
+
+    algorithms, spelled = options.registered("algorithms", "ALGORITHMS"), name.lower().replace("-", "_")
+    if spelled in algorithms:
+        return _algorithm_entry(spelled)
+    if "/" in name or name in METRICS:
+        return entry(name)
+    if search(name):
+        return None
+    raise GspoError(
+        f"no metric or algorithm {name!r}",
+        f"the algorithms are {', '.join(algorithms)}",
+        nearest(name, [*algorithms, *METRICS], "`gspo report explain` lists all metrics"),
+    )
+
+
+def _algorithm_entry(name: str) -> dict[str, Any]:
+    """An algorithm's equation, source and published defaults, from its own module."""
     from dataclasses import asdict
     from inspect import cleandoc, getmodule
 
     from gspo_cli.algorithms import ALGORITHMS
     from gspo_cli.algorithms.overview import COLUMNS, shared
-    from gspo_cli.runlog.schema import METRICS
+    from gspo_cli.runlog.schema import legend
 
-    if name not in ALGORITHMS:
-        raise GspoError(
-            f"no metric or algorithm {name!r}",
-            f"the algorithms are {', '.join(ALGORITHMS)}",
-            nearest(name, [*ALGORITHMS, *METRICS], "`gspo report explain` lists all metrics"),
-        )
     algorithm = ALGORITHMS[name]
     loss_doc = cleandoc(algorithm.loss.__doc__ or "")
+    what = cleandoc(getmodule(algorithm.Params).__doc__ or "").split("\n\nB = ")[0]
     return {
         "name": name,
-        "what": cleandoc(getmodule(algorithm.Params).__doc__ or "").split("\n\nB = ")[0],
+        "what": what,
+        "letters": legend(what),
         **{COLUMNS[key]: value for key, value in shared(algorithm).items()},
         "defaults": asdict(algorithm.Params()),
         "source": cleandoc(algorithm.Params.__doc__ or ""),

@@ -206,8 +206,8 @@ def doctor(run: NewestRun = None, out: Results = Path("results"), json_: Json = 
     batches = "the last rollout batch" if facts["batches"] == 1 else f"the last {facts['batches']} rollout batches"
     console.out.print(f"{stored.folder}: rollout batch {facts['step']}, reward {reward} over {batches}")
     table = console.table("", "cause", "metric", "value", "threshold")
-    for one in findings:
-        mark = "found" if one.found else "" if one.value is not None else "n/a"
+    for one in (one for one in findings if one.value is not None):
+        mark = "found" if one.found else ""
         table.add_row(mark, one.cause.what, one.cause.metric, console.number(one.value, ".3g"), one.cause.threshold)
     console.print_table(table)
     found = [one.cause for one in findings if one.found]

@@ -30,7 +30,8 @@ def study_folder(out: Path, name: str | None, recipe: str) -> Path:
     Errors: GspoError for a name that could leave `out` or that some file systems refuse.
     """
     if name is None:
-        name = f"{recipe[:48]}-{launch_time().astimezone():%Y%m%d-%H%M%S}"
+        now = launch_time().astimezone()  # to the millisecond: a loop in a shell starts several studies in one second
+        name = f"{recipe[:44]}-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}"
     if not NAME.fullmatch(name) or name.endswith(".") or name.split(".")[0].lower() in DEVICES:
         raise GspoError(
             f"{name!r} is not a valid study name",

@@ -7,6 +7,8 @@ mini-batches), never a mean of means.
 from __future__ import annotations
 
 import difflib
+import re
+import textwrap
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,10 +86,21 @@ NAME` prints one entry, `gspo report explain --json` prints all of them.
   once from what the whole line adds up to, or from its largest values; `counts` hold how many values there were.
 - **null** means that a metric does not apply (marked \\*): an algorithm without a hard clip has no clip fraction, and
   a dense model has no churn. Null is not 0, and figures leave it out.
-- Letters: l = log-probability of a sampled token under the current policy, o = under the policy before the batch's
-  first update, m = under the engine that sampled it; w = exp(l - o), the token ratio; s = the sequence ratio;
-  A = advantage.
 """
+LETTERS = {
+    "l": "log-probability of a sampled token under the current policy",
+    "o": "log-probability under the policy before the batch's first update",
+    "m": "log-probability under the engine that sampled it",
+    "w": "exp(l - o), the token ratio",
+    "s": "the sequence ratio",
+    "A": "advantage",
+}
+
+
+def legend(text: str) -> str:
+    """What the letters in a definition or formula stand for; empty if it has none of them."""
+    used = set(re.findall(r"(?<![A-Za-z'])([lomwsA])(?:_i?t?)?(?![A-Za-z_'])", text))
+    return "; ".join(f"{letter} = {meaning}" for letter, meaning in LETTERS.items() if letter in used)
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -102,12 +115,26 @@ def entry(name: str) -> dict[str, Any]:
         "reduction": found.reduction,
         "lines": "step" if layer else found.lines + each,
         "better": found.better,
-    }
+    } | ({"letters": letters} if (letters := legend(found.definition)) else {})
+
+
+def search(word: str) -> list[str]:
+    """The metrics that a word is about: those of a prefix such as `clip`, else those with it in their name, else in
+    their definition."""
+    word = word.lower()
+    for is_about in (
+        lambda name: name.startswith(f"{word}/"),
+        lambda name: word in name.lower(),
+        lambda name: word in METRICS[name].definition.lower(),
+    ):
+        if found := [name for name in METRICS if is_about(name)]:
+            return found
+    return []
 
 
 def page() -> str:
     """The glossary as Markdown, with one table per prefix."""
-    parts = [HEAD]
+    parts = [HEAD + textwrap.fill(f"- Letters: {legend(' '.join(LETTERS))}.", 120, subsequent_indent="  ") + "\n"]
     for prefix in dict.fromkeys(name.split("/")[0] for name in METRICS):
         rows = [_row(name) for name in METRICS if name.split("/")[0] == prefix]
         head = ["| metric | unit | better | line | reduction | definition |", "|---|---|---|---|---|---|"]

@@ -12,6 +12,8 @@ from gspo_cli.cli import console, options
 from gspo_cli.cli.options import JsonLines, Model, Out, RecipeArgument, Set, TrustCode
 from gspo_cli.errors import GspoError
 
+TUNING, MACHINES, OTHERS = "Tuning and sweeps", "Machines and processes", "Further options"
+"""Panels of the help; the options without one come first."""
 Launcher = Literal["local", "torchrun", "ray"]
 Algo = Annotated[
     str | None,
@@ -22,36 +24,68 @@ Algo = Annotated[
 Name = Annotated[str | None, typer.Option(help="Name of the study folder.", show_default="recipe and time")]
 Grid = Annotated[
     list[str] | None,
-    typer.Option(help="Tune every arm over the same values: --grid algo.lr=5e-5,1e-4, on separate --seeds."),
+    typer.Option(
+        help="Tune every arm over the same values: --grid algo.lr=5e-5,1e-4, on separate --seeds.",
+        rich_help_panel=TUNING,
+    ),
 ]
 Halving = Annotated[
     str | None,
-    typer.Option(help="With --grid: rollout batches of each stage of successive halving, such as 30,60,120."),
+    typer.Option(
+        help="With --grid: rollout batches of each stage of successive halving, such as 30,60,120.",
+        rich_help_panel=TUNING,
+    ),
 ]
 Tuned = Annotated[
     str | None,
-    typer.Option(help="Train with the settings that this --grid study chose.", autocompletion=options.complete_study),
+    typer.Option(
+        help="Train with the settings that this --grid study chose.",
+        autocompletion=options.complete_study,
+        rich_help_panel=TUNING,
+    ),
 ]
 Sweep = Annotated[
     list[str] | None,
-    typer.Option(help="One study per value of a recipe key, for one or two keys: --sweep rollout.max_lag=0,4."),
+    typer.Option(
+        help="One study per value of a recipe key, for one or two keys: --sweep rollout.max_lag=0,4.",
+        rich_help_panel=TUNING,
+    ),
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs to train at once; they share the cores or GPUs.")]
+Jobs = Annotated[
+    int, typer.Option(min=1, help="Runs to train at once; they share the cores or GPUs.", rich_help_panel=MACHINES)
+]
 Where = Annotated[
-    Launcher, typer.Option(help="Train on this machine, with several processes per run, or on a Ray cluster.")
+    Launcher,
+    typer.Option(
+        help="Train on this machine, with several processes per run, or on a Ray cluster.", rich_help_panel=MACHINES
+    ),
 ]
-Processes = Annotated[int | None, typer.Option(min=1, help="With --launcher torchrun: processes per run.")]
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="With --launcher torchrun: processes per run.", rich_help_panel=MACHINES)
+]
 GpusPerRun = Annotated[
-    int | None, typer.Option(min=0, help="With --launcher ray: GPUs per run.", show_default="1 if the cluster has any")
+    int | None,
+    typer.Option(
+        min=0,
+        help="With --launcher ray: GPUs per run.",
+        show_default="1 if the cluster has any",
+        rich_help_panel=MACHINES,
+    ),
 ]
 ReportTo = Annotated[
     str | None,
-    typer.Option(help="Trackers to keep up to date: tensorboard, wandb (offline), trackio (local), or several."),
+    typer.Option(
+        help="Trackers to keep up to date: tensorboard, wandb (offline), trackio (local), or several.",
+        rich_help_panel=OTHERS,
+    ),
 ]
 ShowSamples = Annotated[
     bool | None,
     typer.Option(
-        "--show-samples/--hide-samples", help="Show sampled responses.", show_default="on a terminal with room"
+        "--show-samples/--hide-samples",
+        help="Show sampled responses.",
+        show_default="on a terminal with room",
+        rich_help_panel=OTHERS,
     ),
 ]
 DryRun = Annotated[
@@ -62,13 +96,18 @@ DryRun = Annotated[
 def train(
     recipe: RecipeArgument = "quickstart",
     algo: Algo = None,
-    seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-7 or 0,3,5.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of rollout batches.")] = None,
     model: Model = None,
-    out: Out = Path("results"),
-    name: Name = None,
     set_: Set = None,
+    name: Name = None,
+    out: Out = Path("results"),
+    dry_run: DryRun = False,
+    resume: Annotated[
+        str | None, typer.Option(help="Resume a run or a study.", autocompletion=options.complete_study)
+    ] = None,
+    trust_remote_code: TrustCode = None,
+    json_: JsonLines = False,
     grid: Grid = None,
     halving: Halving = None,
     tuned: Tuned = None,
@@ -77,16 +116,15 @@ def train(
     launcher: Where = "local",
     nproc: Processes = None,
     gpus_per_run: GpusPerRun = None,
-    dry_run: DryRun = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete runs of the same name first.")] = False,
-    resume: Annotated[
-        str | None, typer.Option(help="Resume a run or a study.", autocompletion=options.complete_study)
+    seed: Annotated[int | None, typer.Option(help="One seed.", rich_help_panel=OTHERS)] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete runs of the same name first.", rich_help_panel=OTHERS)
+    ] = False,
+    allow_change: Annotated[
+        list[str] | None, typer.Option(help="With --resume: a key that --set may change.", rich_help_panel=OTHERS)
     ] = None,
-    allow_change: Annotated[list[str] | None, typer.Option(help="With --resume: a key that --set may change.")] = None,
     show_samples: ShowSamples = None,
     report_to: ReportTo = None,
-    trust_remote_code: TrustCode = None,
-    json_: JsonLines = False,
 ) -> None:
     """Train one or several algorithms from the same start model, on the same data in the same order.
 
@@ -94,14 +132,11 @@ def train(
         gspo train
         gspo train --algo grpo,gspo --seeds 0-7 --jobs 2
         gspo train --algo grpo,gspo --grid algo.lr=5e-5,1e-4 --seeds 100-102 --name tuning
-        gspo train --algo grpo,gspo --grid algo.lr=5e-5,1e-4,2e-4,4e-4 --halving 30,60,120 --seeds 100-102 --name tuning
-        gspo train --algo grpo,gspo --tuned results/tuning --seeds 0-7
-        gspo train --algo grpo,gspo --seeds 0-5 --sweep rollout.max_new_tokens=48,64 --sweep noise.token=0,0.3
-        gspo train --algo grpo,gspo --seeds 0-7 --launcher ray --gpus-per-run 1 --out /shared/results
+        gspo train --algo grpo,gspo --tuned tuning --seeds 0-7
+        gspo train --algo grpo,gspo --seeds 0-5 --sweep noise.token=0,0.3
         gspo train --launcher torchrun --nproc 8 --model Qwen/Qwen3-4B
         gspo train real/qwen3-30b-a3b-8xh200 --dry-run --set cluster.gpu=h100
-        gspo train --resume results/my-study --jobs 2
-        gspo train --algo grpo,gspo --report-to tensorboard
+        gspo train --resume my-study --jobs 2
     """
     from gspo_cli.cli.train.halving import NAME as HALVING
     from gspo_cli.cli.train.halving import resume_halving, train_halving

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gspo_cli.cli import console
-from gspo_cli.cli.options import parse_seeds, registered
+from gspo_cli.cli.options import listed, parse_seeds, registered
 from gspo_cli.cli.train.execute import as_job, past_guard, report_study, train_jobs, train_one_by_one
 from gspo_cli.cli.views.plan import show_plan
 from gspo_cli.cli.views.training import ColdStartBar, TrainView
@@ -69,7 +69,7 @@ def read_request(request: StudyRequest) -> tuple[Recipe, list[str], list[int]]:
     seeds = parse_seeds(request.seed, request.seeds, recipe.seed)
     arms = default_arms(recipe)
     if request.algo is not None:
-        arms = [arm.strip() for arm in request.algo.split(",")]
+        arms = listed(request.algo)
     if len(arms) > MOST_ARMS:
         raise GspoError(
             f"a study of {len(arms)} arms",
@@ -127,6 +127,8 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     if threads != recipe.model.threads:  # recorded like any other key
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"threads": threads})})
     runs = plan_runs(recipe, arms, seeds, here=not request.dry_run)
+    if request.dry_run:
+        check_free(folder, [run.name for run in runs], request.overwrite)
     inputs = read_inputs(recipe, planning=request.dry_run)
     console.note(*arm_notes(recipe, arms), *(f"warning: {note}" for note in inputs.notes))
     if request.dry_run:

@@ -151,6 +151,8 @@ class StudyComparison:
     study: str
     primary: Found
     others: list[Found]
+    unsaved: str = ""
+    """Why `compare.json` could not be written, as in a study that may only be read."""
 
     def to_json(self) -> Table:
         """As `compare.json` holds it."""

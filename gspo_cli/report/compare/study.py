@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from gspo_cli import __version__
 from gspo_cli.config import ReportConfig
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.compare.imported import ASSUMABLE, needed, unstated, why_not_judged, with_assumptions
 from gspo_cli.report.compare.learning_curves import learning_curves
 from gspo_cli.report.compare.preconditions import CHECKS, OF_IMPORTED, WAIVABLE, failures, unknown_seeds
@@ -114,8 +114,14 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
     if keep and is_the_declared_one:  # with other seeds than planned too, or an earlier result would stand there
         used = {run["run"] for one in results if isinstance(one, Compared) for run in one.runs}
         unused = _why_unused([r for r in all_of(records) if r.name not in used], [baseline, *others])
-        write_text(study.folder / FILE, json.dumps(found.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n")
-        write_sources(study.folder / FILE, all_of(records), unused)
+        text = json.dumps(found.to_json(), indent=1, sort_keys=True, allow_nan=False) + "\n"
+        try:
+            write_text(study.folder / FILE, text)
+            write_sources(study.folder / FILE, all_of(records), unused)
+        except GspoError as error:
+            if error.code != ExitCode.STORAGE:
+                raise
+            return replace(found, unsaved=f"{error.message}: {error.why}")
     return found
 
 

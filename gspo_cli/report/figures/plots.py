@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,6 +57,7 @@ FIGURES: dict[str, StudyFigure] = {
     "replay": replay.FIGURE,
 }
 """To add one, add an entry: panels with curves, or the figure of a module of its own."""
+OF_EXPERTS = ("volatility", "volatility_layers", "churn_clip", "replay")
 Drawn = tuple[str, StudyFigure, Sequence[Log], dict[str, Any]]
 """A figure with its name, its logs, and what else its side file says."""
 
@@ -91,7 +92,7 @@ def plot(study: Study, images: Collection[Image] = USUAL) -> PlotResult:
 def plot_scores(study: Study) -> PlotResult:
     """The figures of benchmark scores alone. Errors: as `plot`."""
     report = PlotResult()
-    return _draw(study, _scores(_load(study, report)), report, USUAL)
+    return _draw(study, [*_scores(_load(study, report))], report, USUAL)
 
 
 def rebuilt_csv(study: Study, name: str) -> bytes:
@@ -138,13 +139,17 @@ def _load(study: Study, report: PlotResult) -> list[Log]:
     return logs
 
 
-def _draw(study: Study, figures: Iterable[Drawn], report: PlotResult, images: Collection[Image]) -> PlotResult:
-    """Each figure; its files or the reason why there is none go into the report."""
+def _draw(study: Study, figures: Sequence[Drawn], report: PlotResult, images: Collection[Image]) -> PlotResult:
+    """Each figure; its files or the reason why there is none go into the report, but for those about experts where the
+    models have none."""
     refuse_link(study.folder / "figures")
+    logged = {str(name) for _, _, logs, _ in figures[:1] for log in logs for name in log.frame["metric"].unique()}
+    has_experts = any(name.startswith(("moe/", "replay/")) for name in logged)
     for name, figure, logs, also in figures:
         content = figure.content(logs)
         if not len(content.table):
-            report.left_out[name] = content.absent
+            if has_experts or name not in OF_EXPERTS:
+                report.left_out[name] = content.absent
             continue
         excluded = [*notes.without_log(study, logs), *content.excluded]
         remarks = list(dict.fromkeys([*content.remarks, *notes.excluded_notes(excluded)]))

@@ -226,7 +226,12 @@ def load_records(study: Study, spec: MetricSpec | None = None, also: Wanted | No
     records: Records = {}
     for run in study.runs:
         records.setdefault(run.arm, {})[run.seed] = RunRecord(read_facts(run), curves.get(run.folder), None)
-    return with_answers(records, spec.bench) if isinstance(spec, BenchmarkMetric) else records
+    if not isinstance(spec, BenchmarkMetric):
+        return records
+    answered = with_answers(records, spec.bench)
+    in_log = all(one.curves and len(one.curves.values[spec.metric]) for one in all_of(records))
+    # a try of some runs, perhaps with --limit, takes nothing from what training logged for all of them
+    return records if in_log and not all(one.answers for one in all_of(answered)) else answered
 
 
 def with_answers(records: Records, bench: str) -> Records:

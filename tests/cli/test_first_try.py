@@ -1,0 +1,172 @@
+"""What a user tries first and what it once answered badly: words in place of names, keys as options, pipes, read-only
+folders."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from program import GSPO, Gspo, check_refused
+
+from gspo_cli.cli import console
+from gspo_cli.cli.main import run_arguments
+from gspo_cli.recipe import known_keys
+from gspo_cli.runlog.folder import study_folder
+
+
+@pytest.fixture(scope="module")
+def study(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two runs of a dense model."""
+    out = tmp_path_factory.mktemp("first")
+    dense = ("--set", "model.tiny.kind=qwen3")
+    done = gspo_forked("train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "demo", "-q", *dense)
+    assert done.code == 0, done.err
+    return out / "demo"
+
+
+def refusal(*words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the whole command line is refused with."""
+    monkeypatch.setattr(sys, "argv", ["gspo", *words])
+    with pytest.raises(SystemExit) as end:
+        run_arguments()
+    assert end.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("train", "--lr", "1e-5"), "--set train.lr=1e-5"),
+        (("train", "--max-new-tokens=64"), "--set rollout.max_new_tokens=64"),
+        (("rollout", "--prompts", "4"), "--set rollout.prompts=4"),
+    ],
+    ids=str,
+)
+def test_a_recipe_key_as_an_option_is_answered_with_set(
+    words: tuple[str, ...], key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"write {key}" in refusal(*words, monkeypatch=monkeypatch, capsys=capsys)
+
+
+def test_an_option_of_no_key_is_the_parsers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "No such option" in refusal("train", "--stepps", "3", monkeypatch=monkeypatch, capsys=capsys)
+
+
+@pytest.mark.parametrize("word", ["GSPO", "gspo"])
+def test_an_algorithm_is_explained_in_any_spelling(word: str, gspo_here: Gspo) -> None:
+    done = gspo_here("report", "explain", word)
+    assert done.code == 0 and "clip.low = 0.0003" in done.out
+    assert "A = advantage" in done.out and "s = the sequence ratio" in done.out
+
+
+@pytest.mark.parametrize(
+    ("word", "metric", "not_in_it"),
+    [("clip", "clip/token_frac", "reward/mean"), ("signal", "group/zero_std_frac", "reward/mean")],
+)
+def test_a_word_is_explained_by_the_metrics_it_is_about(
+    word: str, metric: str, not_in_it: str, gspo_here: Gspo
+) -> None:
+    done = gspo_here("report", "explain", word, "--json")
+    names = [json.loads(line)["name"] for line in done.out.splitlines()]
+    assert done.code == 0 and metric in names and not_in_it not in names
+    assert metric in gspo_here("report", "explain", word.upper()).out
+
+
+def test_the_letters_of_a_definition_are_explained(gspo_here: Gspo) -> None:
+    done = gspo_here("report", "explain", "kl/sampler_trainer_k1").out
+    assert "m = log-probability under the engine" in done and "w = " not in done
+    assert "letters" not in gspo_here("report", "explain", "reward/mean").out
+
+
+def test_full_width_commas_separate_too(gspo_here: Gspo) -> None:
+    done = gspo_here("train", "--algo", "grpo，gspo", "--seeds", "0，1", "--dry-run", "--json")
+    assert done.code == 0, done.err
+    assert len(json.loads(done.out)["runs"]) == 4
+
+
+def test_a_dry_run_refuses_the_name_that_the_run_would_refuse(study: Path, smoke: Path, gspo_here: Gspo) -> None:
+    words = ("train", smoke, "--algo", "grpo,gspo", "--out", study.parent, "--name", "demo", "--dry-run")
+    check_refused(gspo_here(*words), "already holds a run")
+    assert gspo_here(*words, "--overwrite").code == 0
+
+
+def test_two_studies_of_one_second_have_two_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for moment in ("2026-01-01T12:00:00.001000+00:00", "2026-01-01T12:00:00.002000+00:00"):
+        monkeypatch.setenv("GSPO_LAUNCHED", moment)
+        names.append(study_folder(Path("results"), None, "r" * 64).name)
+    assert names[0] != names[1] and names == sorted(names) and len(names[0]) <= 64
+
+
+def test_resolved_names_every_key(gspo_here: Gspo) -> None:
+    done = gspo_here("recipes", "show", "quickstart", "--resolved")
+    text = done.out + done.err
+    assert all(key.rpartition(".")[2] in text for key in known_keys() if not key.startswith("task.rewards."))
+    assert "noise.token" in done.err and "model.lora.rank" in done.err and "train.lr" not in done.err
+
+
+def test_a_study_that_may_only_be_read_is_compared(
+    study: Path, gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("gspo_cli.runlog.fs.os.replace", refuse)
+    done = gspo_here("report", "compare", study)
+    assert done.code == 0 and "gspo against grpo" in done.out
+    assert "was not stored" in done.err and not (study / "compare.json").exists()
+
+
+def test_a_try_of_one_arm_does_not_hide_what_training_logged(study: Path, gspo_here: Gspo) -> None:
+    words = ("report", "compare", study, "--metric", "arithmetic/avg@1", "--json")
+    before = json.loads(gspo_here(*words).out)
+    done = gspo_here("eval", "benchmarks", study / "grpo-s0", "--limit", "2", "--samples", "1", "--overwrite")
+    assert done.code == 0, done.err
+    after = json.loads(gspo_here(*words).out)
+    assert after == before and after["verdict"] != "refused"
+
+
+def test_the_doctor_lists_no_cause_that_does_not_apply(study: Path, gspo_here: Gspo) -> None:
+    assert "n/a" not in gspo_here("runs", "doctor", study / "grpo-s0").out
+
+
+def test_a_study_of_dense_models_says_nothing_about_experts(study: Path, gspo_here: Gspo) -> None:
+    done = gspo_here("report", "plots", study)
+    assert done.code == 0 and "no figure" not in done.err
+
+
+@pytest.mark.parametrize("words", [("report", "explain"), ("report", "explain", "--json"), ("runs", "path")], ids=str)
+def test_a_reader_that_has_seen_enough_is_no_error(words: tuple[str, ...], study: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = (*words, str(study)) if "path" in words else words
+    done = subprocess.run([str(GSPO), *words], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.stderr == "" and done.returncode == 1
+
+
+def test_the_pipe_of_another_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "reader_is_gone", lambda: False)
+
+    def broken() -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    with pytest.raises(Exception) as end:
+        console._with_errors(broken)()
+    assert getattr(end.value, "exit_code", None) == 1
+
+
+def test_the_help_of_train_begins_with_what_matters_first(gspo_here: Gspo) -> None:
+    text = gspo_here("train", "--help").out
+    panels = [text.index(title) for title in ("Options", "Tuning and sweeps", "Machines", "Further options")]
+    assert panels == sorted(panels)
+    first = text[panels[0] : panels[1]]
+    assert all(option in first for option in ("--algo", "--seeds", "--steps", "--model", "--set", "--resume"))
+    assert not any(option in first for option in ("--halving", "--nproc", "--allow-change"))
