@@ -53,6 +53,7 @@ MAY_IMPORT = {
     "report": BASE | {"runlog", "sanitize", "stats"},
     "instruments": BASE | {"algorithms", "models", "moe", "report", "rollout", "runlog", "stats", "training"},
     "exporters": {"errors", "runlog"},
+    "audit": {"errors"},
     "plan": BASE | {"hub"},  # nothing that could load a weight
     "cli": {"distributed", "errors", "events", "sanitize"},
     "__init__": {"report"}, "__main__": {"cli"},
@@ -82,6 +83,7 @@ THIRD_PARTY = {
     },
     "exporters": {"tensorboard", "trackio", "wandb"},
     "plan": {"transformers"},  # configurations alone
+    "audit": {"yaml"},
     "cli": {"typer", "rich"},
     "authoring": {"pydantic"},
     "__init__": set(), "__main__": set(),

@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from gspo_cli import __version__
-from gspo_cli.cli import console, doctor, eval, fidelity, recipes, report, report_map, rollout, runs
+from gspo_cli.cli import audit, console, doctor, eval, fidelity, recipes, report, report_map, rollout, runs
 from gspo_cli.cli.train import command
 from gspo_cli.distributed import exit_rank
 from gspo_cli.errors import ExitCode, GspoError
@@ -50,6 +50,7 @@ def main(
 app.command("train")(command.train)
 app.command("cold-start")(rollout.cold_start)
 app.command("rollout")(rollout.rollout)
+app.command("audit")(audit.audit)
 app.command("doctor")(doctor.doctor)
 app.add_typer(eval.app, name="eval")
 app.add_typer(recipes.app, name="recipes")

@@ -17,12 +17,23 @@ from typing import Any
 
 import pytest
 import torch
-from pages import ROOT, modules
+from pages import ROOT, blocks, modules
 from torch import Tensor
 
 from gspo_cli.algorithms import gspo, loss_from_tensors
 
 EXAMPLES = modules(ROOT / "docs" / "other-trainers.md")
+
+
+def test_the_audited_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gspo_here: Any) -> None:
+    page = ROOT / "docs" / "other-trainers.md"
+    (script,) = (block.text for block in blocks(page, "sh") if block.text.startswith("# run_gspo.sh\n"))
+    (shown,) = (block.text for block in blocks(page, "text") if block.text.startswith("run_gspo.sh: "))
+    (tmp_path / "run_gspo.sh").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    done = gspo_here("audit", "run_gspo.sh")
+    assert done.code == 3
+    assert shown.split() == done.out.split()[: len(shown.split())]
 
 
 @pytest.mark.slow

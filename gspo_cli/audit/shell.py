@@ -1,0 +1,569 @@
+"""Reads a shell script as a shell would, without running anything: assignments, arrays, conditionals, expansions.
+
+What only a running shell could know (output of commands, environment variables) stays in a text as a mark.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gspo_cli.audit.findings import MARK, unresolved
+
+Text = list[tuple[str, int]]
+"""Pieces of a text with the line on which each stands."""
+NAME = re.compile(r"[A-Za-z_]\w*")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+MAX_TEXT, MAX_WORDS, MAX_DEPTH = 200_000, 50_000, 40
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a command after expansion, and the line of what it says."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """A simple command."""
+
+    words: list[Word]
+    outside: list[str]
+    """Whole arguments that come from outside the script: `$@`, arrays and variables that nobody assigns."""
+
+
+class TooMuch(Exception):
+    """The script expands to more than any configuration needs."""
+
+
+@dataclass
+class Reader:
+    """Walks over a script; `commands` are its simple commands, `environment` its variables (arrays are lists)."""
+
+    script: str
+    environment: dict[str, list[Text]] = field(default_factory=dict)
+    commands: list[Command] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
+    """What the words of the present command take from outside."""
+    script_of: Callable[[str], str | None] = lambda _: None
+    """The text of another script by its path, to `source` it."""
+    unread: list[str] = field(default_factory=list)
+    """Scripts that it sources and that cannot be read."""
+    depth: int = 0
+    words: int = 0
+    line: int = 1
+
+    def read(self) -> Reader:
+        """Read the whole script."""
+        self.tokens = tokens(self.script, self.line)
+        self.at = 0
+        while self.at < len(self.tokens):
+            self.block((), 0)
+            self.at += 1  # a stray `fi` or `done`
+        return self
+
+    def block(self, ends: tuple[str, ...], depth: int) -> str:
+        """Read commands up to one of the words `ends`, which is returned."""
+        if depth > MAX_DEPTH:
+            raise TooMuch
+        status: bool | None = True
+        glue = ";"
+        while self.at < len(self.tokens):
+            kind, raw, line = self.tokens[self.at]
+            if raw in ends:
+                self.at += 1
+                return raw
+            if kind == "op":
+                glue = raw
+                self.at += 1
+                continue
+            if raw in ("fi", "done", "esac", "then", "else", "elif", "}", "do"):
+                if ends:
+                    return raw
+                return ""
+            runs = {"&&": status, "||": None if status is None else not status}.get(glue, True)
+            before, commands = dict(self.environment), len(self.commands)
+            status = self.statement(raw, depth)
+            if runs is False:
+                self.environment = before
+                del self.commands[commands:]
+            elif runs is None:
+                self.environment = merged(before, self.environment, line)
+            glue = ";"
+        return ""
+
+    def statement(self, raw: str, depth: int) -> bool | None:
+        """Read one statement; returns whether it succeeds, if that is known."""
+        if raw == "if":
+            self.at += 1
+            self.conditional(depth)
+            return None
+        if raw in ("while", "until"):
+            self.at += 1
+            self.block(("do",), depth + 1)
+            self.block(("done",), depth + 1)
+            return None
+        if raw == "for":
+            head = self.simple()
+            names = [text_of(self.expand(word, line)[0]) if len(word) else "" for word, line in head[1:2]]
+            values = [item for word, line in head[3:] for item in self.fields(word, line)]
+            if names:
+                known = len(values) == 1 and MARK not in text_of(values[0])
+                self.environment[names[0]] = values if known else [[(unresolved(f"${names[0]}"), head[0][1])]]
+            self.skip_to("do")
+            self.block(("done",), depth + 1)
+            return None
+        if raw == "case":
+            self.case(depth)
+            return None
+        if raw in ("{", "!", "time"):
+            self.at += 1
+            if raw == "{":
+                self.block(("}",), depth + 1)
+            return None
+        if raw == "function" or re.fullmatch(r"[\w-]+\(\)", raw):
+            self.at += 2 if raw == "function" else 1
+            return None
+        return self.command(self.simple())
+
+    def skip_to(self, word: str) -> None:
+        """Go behind the next such word."""
+        while self.at < len(self.tokens) and self.tokens[self.at][1] != word:
+            self.at += 1
+        self.at += 1
+
+    def conditional(self, depth: int) -> None:
+        """`if`: the branch whose condition holds; both, merged, where that is not known."""
+        open_, results = True, []
+        end = "elif"
+        while end == "elif":
+            line = self.tokens[min(self.at, len(self.tokens) - 1)][2]
+            start = len(self.commands)
+            condition: bool | None = None
+            save = dict(self.environment)
+            while self.at < len(self.tokens) and self.tokens[self.at][1] != "then":
+                kind, raw, _ = self.tokens[self.at]
+                if kind == "op":
+                    self.at += 1
+                    continue
+                condition = self.statement(raw, depth + 1)
+            self.at += 1
+            del self.commands[start:]
+            end, holds = self.branch(("elif", "else", "fi"), condition is not False and open_, depth)
+            if open_ and condition is not False:
+                results.append(holds)
+            open_ = open_ and condition is not True
+            self.environment = save
+        if end == "else":
+            _, holds = self.branch(("fi",), open_, depth)
+            if open_:
+                results.append(holds)
+        elif open_:
+            results.append(dict(self.environment))
+        self.environment = results[0]
+        for other in results[1:]:
+            self.environment = merged(self.environment, other, line)
+
+    def branch(self, ends: tuple[str, ...], runs: bool, depth: int) -> tuple[str, dict[str, list[Text]]]:
+        """Read a branch; if it cannot run, forget what it did. Returns its end and its variables."""
+        before, commands = dict(self.environment), len(self.commands)
+        end = self.block(ends, depth + 1)
+        after = self.environment
+        self.environment = before
+        if not runs:
+            del self.commands[commands:]
+        return end or "fi", after if runs else before
+
+    def case(self, depth: int) -> None:
+        """`case`: the branch of the first pattern that matches; all of them, merged, where that is not known."""
+        self.at += 1
+        _, raw, line = self.tokens[min(self.at, len(self.tokens) - 1)]
+        subject = text_of(self.expand(raw, line)[0])
+        self.skip_to("in")
+        results, open_ = [], True
+        while self.at < len(self.tokens) and self.tokens[self.at][1] != "esac":
+            kind, raw, line = self.tokens[self.at]
+            if kind == "op":
+                self.at += 1
+                continue
+            patterns = [raw]
+            while self.at < len(self.tokens) and self.tokens[self.at][1] != ")":
+                patterns.append(self.tokens[self.at][1])
+                self.at += 1
+            names = {text_of(self.expand(p, line)[0]) for p in patterns if p not in ("|", "(")}
+            simple = not any(sign in name for name in names - {"*"} for sign in "*?[" + MARK)
+            hit = None if MARK in subject or not simple else subject in names or "*" in names
+            _, holds = self.branch((";;", "esac"), open_ and hit is not False, depth)
+            if open_ and hit is not False:
+                results.append(holds)
+            open_ = open_ and hit is not True
+        self.at += 1
+        for number, other in enumerate(results + ([dict(self.environment)] if open_ else [])):
+            self.environment = merged(self.environment, other, line) if number else other
+
+    def simple(self) -> list[tuple[str, int]]:
+        """The raw words of a simple command."""
+        found = []
+        while self.at < len(self.tokens) and self.tokens[self.at][0] == "word":
+            found.append(self.tokens[self.at][1:])
+            self.at += 1
+        return found
+
+    def command(self, raw: list[tuple[str, int]]) -> bool | None:
+        """Assign, or expand a command; returns the truth of a test."""
+        if raw and raw[0][0] in ("export", "local", "readonly", "declare", "typeset"):
+            raw = [word for word in raw[1:] if not word[0].startswith("-")]
+            if not any(ASSIGNMENT.match(word) for word, _ in raw):
+                return True
+        while raw and (found := ASSIGNMENT.match(raw[0][0])):
+            self.assign(found[1], bool(found[2]), raw[0][0][found.end() :], raw[0][1])
+            raw = raw[1:]
+        if not raw:
+            return True
+        self.outside = []
+        words: list[Word] = []
+        for word, line in raw:
+            for item in self.fields(word, line):
+                text = text_of(item)
+                whole = re.fullmatch(rf"{MARK}\$\w+{MARK}", text)
+                if whole and not (words and re.fullmatch(r"--?[A-Za-z][^=]*", words[-1].text)):
+                    self.outside.append(text.strip(MARK))
+                else:
+                    words.append(Word(text, next((at for piece, at in reversed(item) if piece.strip()), line)))
+        self.words += len(words)
+        if self.words > MAX_WORDS:
+            raise TooMuch
+        if not words:
+            return None
+        if words[0].text in ("[", "[[", "test"):
+            return truth([word.text for word in words[1:] if word.text not in ("]", "]]")], self.bare(raw))
+        if words[0].text in ("source", ".") and len(words) > 1:
+            self.source(words[1])
+        self.commands.append(Command(words, self.outside))
+        return None if words[0].text not in ("set", "echo", ":", "cd", "true") else True
+
+    def source(self, name: Word) -> None:
+        """Read another script for its variables; they count as standing on this line."""
+        text = self.script_of(name.text) if self.depth < 3 else None
+        if text is None:
+            self.unread.append(name.text.replace(MARK, ""))
+            return
+        inner = Reader(text, dict(self.environment), script_of=self.script_of, depth=self.depth + 1).read()
+        for key, value in inner.environment.items():
+            if value != self.environment.get(key):
+                self.environment[key] = [[(piece, name.line) for piece, _ in item] for item in value]
+        self.unread += inner.unread
+
+    def bare(self, raw: list[tuple[str, int]]) -> bool:
+        """Whether a test asks about a variable that nobody assigns: then it is empty."""
+        names = re.findall(r"\$\{?([A-Za-z_]\w*)", " ".join(word for word, _ in raw))
+        return bool(names) and not any(name in self.environment for name in names)
+
+    def assign(self, name: str, append: bool, raw: str, line: int) -> None:
+        """`NAME=value`, `NAME+=value`, `NAME=(...)`."""
+        if raw.startswith("("):
+            found = tokens(raw[1:-1], line)
+            values = [item for kind, word, at in found if kind == "word" for item in self.fields(word, at)]
+            values = (self.environment.get(name, []) if append else []) + values
+        else:
+            value = self.expand(raw, line)[0]
+            values = [(self.environment.get(name) or [[]])[0] + value if append else value]
+        if sum(len(text) for item in values for text, _ in item) > MAX_TEXT:
+            raise TooMuch
+        self.environment[name] = values
+
+    def fields(self, raw: str, line: int) -> list[Text]:
+        """The words that a raw word becomes: unquoted expansions are split, `"${X[@]}"` gives one word per item."""
+        array = re.fullmatch(r'"?\$\{(\w+)\[[@*]\]\}"?', raw)
+        if array or raw in ("$@", "$*", '"$@"', '"$*"', "${@}", '"${@}"') or re.fullmatch(r'"?\$\{@:\d+\}"?', raw):
+            name = array[1] if array else "@"
+            if name not in self.environment:
+                self.outside.append(f"${name}")
+                return []
+            return [item for value in self.environment[name] for item in split(value)]
+        plain = re.fullmatch(r'"?\$\{?(\w+)\}?"?', raw)
+        if plain and plain[1] not in self.environment:
+            return [[(unresolved(f"${plain[1]}"), line)]]
+        text, quoted = self.expand(raw, line)
+        return [text] if quoted or not raw.count("$") else split(text)
+
+    def expand(self, raw: str, line: int, depth: int = 0) -> tuple[Text, bool]:
+        """A raw word without its quotes, with its expansions; and whether it was quoted."""
+        if depth > MAX_DEPTH:
+            raise TooMuch
+        out: Text = []
+        quote, at, quoted = "", 0, False
+        while at < len(raw):
+            sign = raw[at]
+            if sign == "\n":
+                line += 1
+            if quote == "'":
+                quote = "" if sign == "'" else quote
+                out += [(sign, line)] if quote else []
+                at += 1
+            elif sign in "'\"" and not (quote and sign != quote):
+                quote, quoted = ("" if quote else sign), True
+                at += 1
+            elif sign == "\\" and at + 1 < len(raw):
+                follows = raw[at + 1]
+                if follows == "\n":
+                    line += 1
+                elif quote and follows not in '"\\$`':
+                    out.append(("\\" + follows, line))
+                else:
+                    out.append((follows, line))
+                at += 2
+            elif sign in "$`":
+                end = expansion_end(raw, at)
+                out += self.expansion(raw[at:end], line, depth)
+                line += raw.count("\n", at, end)
+                at = end
+            else:
+                end = at + 1
+                while end < len(raw) and raw[end] not in "'\"\\$`\n":
+                    end += 1
+                out.append((raw[at:end], line))
+                at = end
+        if sum(len(text) for text, _ in out) > MAX_TEXT:
+            raise TooMuch
+        return out, quoted
+
+    def expansion(self, raw: str, line: int, depth: int) -> Text:
+        """One expansion: `$X`, `${X:-default}`, `${X//a/b}`, `$((1 + 2))`, ..."""
+        if raw.startswith("$(("):
+            return [(arithmetic(self.plain(raw[3:-2], line, depth), self.environment), line)]
+        if raw == "$":
+            return [("$", line)]
+        inner = raw[2:-1] if raw.startswith("${") else raw[1:]
+        found = re.match(r"(\w+|[@*#?!$-])(\[[@*\d]+\])?(.*)", inner, re.DOTALL)
+        if place := re.fullmatch(r"\$\(.*(?:dirname.*(?:BASH_SOURCE|\$0)[^/]*|pwd)((?:/\.\.)*).*\)", raw):
+            return [("." + place[1], line)]  # the folder of the script
+        if place := re.fullmatch(r"\$\((?:realpath|readlink -f)\s+(.*)\)", raw):
+            return self.expand(place[1], line, depth + 1)[0]
+        if raw[0] == "`" or raw.startswith("$(") or not found:
+            return [(unresolved(raw[:40]), line)]
+        name, index, rest = found[1], found[2], found[3]
+        if name == "PWD":
+            return [(".", line)]
+        items = self.environment.get(name)
+        value: Text | None = None
+        if items is not None:
+            value = [piece for number, item in enumerate(items) for piece in ([(" ", line)] if number else []) + item]
+        empty = value is None or not text_of(value)
+        if rest[:2] in (":-", ":=") or rest[:1] in ("-", "="):
+            if empty:
+                value = self.expand(rest[2:] if rest[0] == ":" else rest[1:], line, depth + 1)[0]
+                if "=" in rest[:2]:
+                    self.environment[name] = [value]
+            return value or []
+        if rest[:2] == ":+" or rest[:1] == "+":
+            return [] if empty else self.expand(rest.lstrip(":")[1:], line, depth + 1)[0]
+        if value is not None and (swap := re.fullmatch(r"//?([^/]*)/?(.*)", rest, re.DOTALL)):
+            count = -1 if rest.startswith("//") else 1
+            return [(text.replace(swap[1], swap[2], count), at) for text, at in value] if swap[1] else value
+        if rest and not index and not rest.startswith(":?"):
+            return [(unresolved(raw[:40]), line)]
+        return [(unresolved(f"${name}"), line)] if value is None else value
+
+    def plain(self, raw: str, line: int, depth: int) -> str:
+        """The text of a raw word."""
+        return text_of(self.expand(raw, line, depth + 1)[0])
+
+
+def tokens(script: str, line: int = 1) -> list[tuple[str, str, int]]:
+    """(kind, text, line) of raw words and operators. Comments and the bodies of here-documents are left out."""
+    found: list[tuple[str, str, int]] = []
+    at, size, here = 0, len(script), ""
+    while at < size:
+        sign = script[at]
+        if sign == "\n":
+            found.append(("op", ";", line))
+            at, line = at + 1, line + 1
+            if here:
+                close = re.compile(rf"^\t*{re.escape(here)}[ \t]*$", re.MULTILINE).search(script, at)
+                end = close.end() if close else size
+                line += script.count("\n", at, end)
+                at, here = end, ""
+        elif sign in " \t\r":
+            at += 1
+        elif script.startswith("\\\n", at) or script.startswith("\\\r\n", at):
+            at, line = script.index("\n", at) + 1, line + 1
+        elif sign == "#":
+            at = size if (end := script.find("\n", at)) < 0 else end
+        elif operator_ := re.compile(r"&&|\|\||;;|[;&|()]|\d?[<>]&?\d?").match(script, at):
+            text = operator_[0]
+            if script.startswith("<<", at) and (
+                document := re.compile(r"<<-?\s*(['\"\\]?)(\w+)['\"]?").match(script, at)
+            ):
+                here, at = document[2], document.end()
+                continue
+            at = operator_.end()
+            found.append(("op", text, line))
+        else:
+            end = word_end(script, at)
+            found.append(("word", script[at:end], line))
+            line += script.count("\n", at, end)
+            at = end
+    return found
+
+
+def word_end(script: str, at: int) -> int:
+    """The end of the raw word that begins here."""
+    quote = ""
+    start = at
+    while at < len(script):
+        sign = script[at]
+        if quote == "'":
+            quote = "" if sign == "'" else quote
+        elif sign == "\\":
+            at += 1
+        elif sign in "'\"" and not (quote and sign != quote):
+            quote = "" if quote else sign
+        elif sign in "$`":
+            at = expansion_end(script, at)
+            continue
+        elif not quote and sign == "(" and script[at - 1] == "=" and ASSIGNMENT.fullmatch(script, start, at):
+            return closing(script, at, "(", ")")
+        elif not quote and script.startswith("()", at) and at > start:
+            return at + 2
+        elif not quote and sign in " \t\r\n;&|()<>":
+            return at
+        at += 1
+    return min(at, len(script))
+
+
+def expansion_end(script: str, at: int) -> int:
+    """The end of the expansion that begins here."""
+    if script[at] == "`":
+        end = script.find("`", at + 1)
+        return len(script) if end < 0 else end + 1
+    follows = script[at + 1 : at + 2]
+    if follows in ("{", "("):
+        return closing(script, at + 1, follows, "})"["{(".index(follows)])
+    name = NAME.match(script, at + 1)
+    return name.end() if name else at + (2 if follows and follows in "@*#?!$-0123456789" else 1)
+
+
+def closing(script: str, at: int, opens: str, closes: str) -> int:
+    """Behind the bracket that closes the one here; quotes and comments in between do not count."""
+    depth, quote, size = 0, "", len(script)
+    while at < size:
+        sign = script[at]
+        if quote == "'":
+            quote = "" if sign == "'" else quote
+        elif sign == "\\":
+            at += 1
+        elif sign in "'\"" and not (quote and sign != quote):
+            quote = "" if quote else sign
+        elif not quote and sign == "#" and script[at - 1] in " \t\n" and opens == "(":
+            at = size if (end := script.find("\n", at)) < 0 else end
+            continue
+        elif not quote or opens == "{":
+            depth += (sign == opens) - (sign == closes)
+            if depth == 0:
+                return at + 1
+        at += 1
+    return size
+
+
+def split(value: Text) -> list[Text]:
+    """A text split at white space."""
+    items: list[Text] = [[]]
+    for text, line in value:
+        for number, part in enumerate(re.split(r"\s+", text)):
+            if number and items[-1]:
+                items.append([])
+            if part:
+                items[-1].append((part, line))
+    return [item for item in items if item]
+
+
+def text_of(value: Text) -> str:
+    """The text of the pieces."""
+    return "".join(text for text, _ in value)
+
+
+def merged(one: dict[str, list[Text]], other: dict[str, list[Text]], line: int) -> dict[str, list[Text]]:
+    """The variables after one of two branches: where they differ, words in one branch only have unknown values."""
+    result = dict(one)
+    for name in {*one, *other}:
+        left, right = one.get(name), other.get(name)
+        if left == right:
+            continue
+        words = [[text_of(word) for item in side or [] for word in split(item)] for side in (left, right)]
+        if max(map(len, words)) <= 1 and not any(
+            "=" in word or word.startswith("-") for side in words for word in side
+        ):
+            result[name] = [[(unresolved(f"${name}"), line)]]
+            continue
+        common = [word for word in words[0] if word in words[1]]
+        doubtful = dict.fromkeys(word for side in words for word in side if word not in common)
+        text = " ".join([*common, *(doubt(word, name) for word in doubtful if "=" in word or word[:1] == "-")])
+        result[name] = [[(word, line)] for word in text.split(" ")]
+    return result
+
+
+def doubt(word: str, name: str) -> str:
+    """A word that may or may not be there, with an unknown value."""
+    mark = unresolved(f"${name}".replace(" ", ""))
+    return f"{word.partition('=')[0]}={mark}" if "=" in word else f"{word} {mark}"
+
+
+OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def arithmetic(text: str, environment: dict[str, list[Text]]) -> str:
+    """The value of `$((...))` over whole numbers."""
+
+    def value(node: ast.AST, depth: int = 0) -> int:
+        if depth > MAX_DEPTH:
+            raise ValueError
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.Name):
+            return value(ast.parse(text_of(environment[node.id][0]), mode="eval").body, depth + 1)
+        if isinstance(node, ast.BinOp):
+            result = OPERATIONS[type(node.op)](value(node.left, depth + 1), value(node.right, depth + 1))
+            if abs(result) < 10**15:
+                return int(result)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -value(node.operand, depth + 1)
+        raise ValueError
+
+    try:
+        return str(value(ast.parse(text.strip()[:1000], mode="eval").body))
+    except (ValueError, LookupError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
+        return unresolved(f"$(({text.replace(MARK, '').strip()[:40]}))")
+
+
+def truth(words: list[str], bare: bool) -> bool | None:
+    """The truth of a simple test, if its words are known."""
+    if len(words) > 2 and words[0] == "!":
+        inner = truth(words[1:], bare)
+        return None if inner is None else not inner
+    if words and words[0] in ("-z", "-n") and len(words) <= 2:
+        text = words[1] if len(words) == 2 else ""
+        if MARK in text and not bare:
+            return None
+        return (not text or bare) == (words[0] == "-z")
+    if len(words) != 3 or any(MARK in word or "*" in word for word in words):
+        return None
+    left, sign, right = words
+    if sign in ("=", "==", "!="):
+        return (left == right) == (sign != "!=")
+    numeric = {"-eq": "eq", "-ne": "ne", "-gt": "gt", "-lt": "lt", "-ge": "ge", "-le": "le"}
+    if sign in numeric and left.lstrip("-").isdigit() and right.lstrip("-").isdigit():
+        return bool(getattr(operator, numeric[sign])(int(left), int(right)))
+    return None

@@ -1,0 +1,391 @@
+"""What configurations of other trainers compute: small ones, written here, whose facts are worked out in comments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gspo_cli.audit.frameworks import FRAMEWORKS
+from gspo_cli.audit.judge import Verdict, judge, names_in
+from gspo_cli.audit.read import read, read_path
+from gspo_cli.errors import GspoError
+
+CORPUS = os.environ.get("GSPO_AUDIT_CORPUS", "")
+
+
+def facts(folder: Path, name: str, text: str, version: str | None = None) -> tuple[dict[str, Any], Verdict]:
+    """The findings on a file with this text, and the verdict."""
+    path = folder / name
+    path.write_text(text)
+    (settings,) = read(text, path, version)
+    framework = FRAMEWORKS[settings.framework]
+    found = framework.read(settings)
+    verdict = judge(found, settings, framework)
+    values = {key: value.value if value.known else "unknown" for key, value in vars(found).items()}
+    return values | {"algorithm": verdict.algorithm.value, "sources": vars(found), "notes": settings.notes}, verdict
+
+
+VERL = """#!/bin/bash
+# adv_estimator=rloo
+loss={loss}
+batch=$((64 * 2)); mini=32
+lows=(actor_rollout_ref.actor.clip_ratio_low=3e-4
+      actor_rollout_ref.actor.clip_ratio_high=4e-4)  # two words
+if [ "$loss" = "gspo" ]; then extra="{extra}"; else extra=""; fi
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo \\
+    data.train_batch_size=$batch \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=${{mini:-64}} \\
+    actor_rollout_ref.actor.policy_loss.loss_mode="$loss" \\
+    actor_rollout_ref.actor.kl_loss_coef=0.1 \\
+    "${{lows[@]}}" $extra $@
+"""
+
+
+def test_verl_gspo_through_variables_arrays_arithmetic_and_a_condition(tmp_path: Path) -> None:
+    found, verdict = facts(tmp_path, "run_gspo.sh", VERL.format(loss="gspo", extra=""))
+    expected = {
+        "algorithm": "gspo",
+        "unit": "sequence",
+        "updates": 4,  # 128 / 32
+        "mean": "per_response_mean",  # whatever loss_agg_mode says
+        "clip_low": 3e-4,
+        "clip_high": 4e-4,
+        "dual_clip": None,  # verl's dual clip is vanilla's alone
+        "kl": "none",  # the coefficient acts only with its switch
+        "std": True,
+        "old_log_probs": "recomputed",
+    }
+    assert {key: found[key] for key in expected} == expected
+    assert found["sources"]["clip_high"].source == f"{tmp_path}/run_gspo.sh:6"
+    assert found["sources"]["std"].source == "default of algorithm.norm_adv_by_std_in_grpo, verl 0.8"
+    assert verdict.name_matches and not verdict.differs
+    assert any("$@" in note for note in found["notes"])
+
+
+def test_verl_vanilla_has_a_dual_clip_and_means_over_tokens_by_default(tmp_path: Path) -> None:
+    found, verdict = facts(tmp_path, "run_gspo.sh", VERL.format(loss="vanilla", extra=""))
+    assert (found["algorithm"], found["mean"], found["dual_clip"]) == ("dapo", "token_mean", 3.0)
+    assert verdict.differs
+    assert "actor_rollout_ref.actor.policy_loss.loss_mode=gspo" in verdict.changes
+
+
+def test_one_update_makes_every_ratio_one(tmp_path: Path) -> None:
+    extra = "data.train_batch_size=32"  # 32 / 32; later words win
+    _, verdict = facts(tmp_path, "run_gspo.sh", VERL.format(loss="gspo", extra=extra))
+    assert verdict.ratio_is_one and verdict.differs and verdict.name_matches
+    assert verdict.sentence.startswith("named GSPO; with 1 update a batch and clip 0.0003/0.0004")
+    assert verdict.sentence.endswith("it computes GRPO with a per-response mean")
+    assert verdict.changes == ("actor_rollout_ref.actor.ppo_mini_batch_size = data.train_batch_size / 4",)
+
+
+def test_what_the_environment_decides_is_unknown(tmp_path: Path) -> None:
+    text = VERL.format(loss="gspo", extra="").replace("loss=gspo", "loss=$LOSS")
+    found, verdict = facts(tmp_path, "run_gspo.sh", text)
+    assert (found["algorithm"], found["unit"], found["updates"]) == (verdict.algorithm.value, "unknown", 4)
+    assert not verdict.algorithm.known and "$LOSS" in verdict.algorithm.source
+    assert verdict.name_matches is None and not verdict.differs
+
+
+def test_an_option_of_an_unknown_branch_is_unknown(tmp_path: Path) -> None:
+    text = (
+        'EXTRA=()\nif [ "$(hostname)" = a ]; then EXTRA=(--use-tis --eps-clip 0.3); fi\n'
+        "python3 train.py --advantage-estimator grpo --rollout-batch-size 8 --num-steps-per-rollout 2 ${EXTRA[@]}\n"
+    )
+    found, _ = facts(tmp_path, "run.sh", text)
+    assert (found["clip_low"], found["correction"], found["updates"]) == ("unknown", "unknown", 2)
+
+
+def test_a_value_that_no_script_assigns_is_no_switch(tmp_path: Path) -> None:
+    text = "python3 train.py --advantage-estimator grpo --rollout-batch-size 8 --eps-clip $EPS --use-tis\n"
+    found, _ = facts(tmp_path, "run.sh", text)
+    assert (found["clip_low"], found["clip_high"]) == ("unknown", "unknown")
+
+
+TRL = """from trl import GRPOConfig
+steps = 8
+config = GRPOConfig(output_dir="x", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4,
+    loss_type="grpo", steps_per_generation=steps, gradient_accumulation_steps=2, beta=0.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "expected"),
+    [
+        (TRL, None, {"algorithm": "gspo", "updates": 4, "mean": "per_response_mean", "kl": "none"}),
+        (TRL.replace(", beta=0.0", ""), None, {"kl": "none"}),  # the level came with 0.20
+        ("class GRPOConfig: 1\nGRPOConfig(epsilon=0.1)\n", None, {"kl": "unknown", "algorithm": "grpo"}),
+        (TRL.replace(", beta=0.0", ""), "0.20", {"algorithm": "gspo", "kl": "none"}),
+        (TRL.replace('loss_type="grpo", ', ""), "1.0", {"algorithm": "gspo", "mean": "token_mean"}),  # dapo's
+        (TRL.replace("steps_per", "generation_batch_size=64, steps_per"), None, {"updates": "unknown"}),
+        (TRL + "config.num_iterations = 3\n", None, {"updates": 12}),
+        (TRL.replace('"grpo"', '"cispo"'), None, {"algorithm": "cispo", "clip_low": None}),
+        ("import unsloth\n" + TRL.replace(", beta=0.0", ""), None, {"kl": "loss"}),  # Unsloth's 0.001
+    ],
+)
+def test_trl(tmp_path: Path, text: str, version: str | None, expected: dict[str, Any]) -> None:
+    found, _ = facts(tmp_path, "train.py", text, version)
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_trl_version_is_read_from_a_pin_above_the_file(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("trl==0.18.0\n")
+    found, _ = facts(tmp_path, "c.yaml", "num_generations: 8\nuse_vllm: true\n")
+    assert (found["kl"], found["correction"], found["algorithm"]) == ("loss", "none", "grpo")
+
+
+def test_trl_settings_in_the_docstring_of_a_parser(tmp_path: Path) -> None:
+    text = (
+        '"""\npython grpo.py \\\n    --loss_type dr_grpo \\\n    --scale_rewards false --beta 0\n"""\n'
+        "from trl import GRPOConfig, TrlParser\nTrlParser((GRPOConfig,)).parse_args_and_config()\n"
+    )
+    found, verdict = facts(tmp_path, "grpo.py", text)
+    assert (found["algorithm"], found["mean"], verdict.name_matches) == ("dr_grpo", "constant", False)
+    assert found["sources"]["mean"].source == f"{tmp_path}/grpo.py:3"
+    bare, _ = facts(tmp_path, "bare.py", text.replace("--", "").replace("loss_type", "x"))
+    assert bare["loss"] == bare["updates"] == "unknown"
+
+
+def test_ms_swift_counts_optimizer_steps_with_megatron_only(tmp_path: Path) -> None:
+    swift = "swift rlhf --rlhf_type grpo --steps_per_generation 8 --gradient_accumulation_steps 4\n"
+    assert facts(tmp_path, "a.sh", swift)[0]["updates"] == 2
+    megatron = "megatron rlhf --rlhf_type grpo --steps_per_generation 8 --global_batch_size 4\n"
+    assert facts(tmp_path, "b.sh", megatron)[0]["updates"] == 8
+    with pytest.raises(GspoError, match="no configuration that is known"):
+        facts(tmp_path, "c.sh", "swift rlhf --rlhf_type dpo --beta 0.1\n")
+
+
+def test_slime_in_python_strings(tmp_path: Path) -> None:
+    text = (
+        "import miles.utils as U\n"
+        "class Args:\n    many: bool = False\n"
+        "def run(args: Args):\n"
+        '    grpo_args = (\n        "--advantage-estimator gspo "\n        # "--use-kl-loss "\n'
+        '        "--eps-clip 4e-4 "\n    )\n'
+        '    if args.many:\n        grpo_args += "--use-tis "\n'
+        '    batch = "--rollout-batch-size 8 --n-samples-per-prompt 8 --global-batch-size 32"\n'
+        '    U.go(train_args=f"{grpo_args} {batch} {args.x}")\n'
+    )
+    found, _ = facts(tmp_path, "run.py", text)
+    assert (found["algorithm"], found["updates"], found["clip_high"], found["correction"], found["kl"]) == (
+        "gspo",
+        2,
+        4e-4,
+        "none",
+        "none",
+    )
+    assert found["sources"]["clip_low"].source == f"{tmp_path}/run.py:8"
+
+
+def test_nemo_rl_inherits(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("grpo:\n  num_prompts_per_step: 64\nloss_fn:\n  ratio_clip_max: 0.28\n")
+    text = (
+        "defaults: base.yaml\nloss_fn: {reference_policy_kl_penalty: 0}\n"
+        "policy:\n  train_global_batch_size: ${mul:${grpo.num_prompts_per_step}, 2}\n"
+    )
+    found, _ = facts(tmp_path, "dapo.yaml", text)
+    # 64 prompts x 16 samples / 128
+    assert (found["algorithm"], found["updates"], found["clip_high"]) == ("dapo", 8, 0.28)
+    assert found["sources"]["clip_high"].source == f"{tmp_path}/base.yaml:4"
+    missing, verdict = facts(tmp_path, "x.yaml", "defaults: gone.yaml\nloss_fn: {ratio_clip_max: 0.3}\n")
+    assert missing["updates"] == "unknown" and "gone.yaml" in verdict.algorithm.source
+    own, _ = facts(tmp_path, "y.yaml", "defaults: ../grpo_math_1B.yaml\nloss_fn: {ratio_clip_max: 0.3}\n")
+    assert (own["updates"], own["kl"]) == (1, "loss")  # 32 x 16 / 512; 0.01 in the loss
+
+
+ROLL = "rollout_batch_size: 64\nnum_return_sequences_in_group: 8\nadv_estimator: {adv}\nimportance_sampling: seq\n"
+ROLL += "pg_clip_low: 3e-4\nactor_train:\n"
+ROLL += "  training_args: {{per_device_train_batch_size: 2, gradient_accumulation_steps: 8}}\n"
+ROLL += "  device_mapping: list(range(0,16))\n  strategy_args: {{strategy_config: {{tensor_model_parallel_size: 2}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("r.yaml", ROLL.format(adv="grpo"), {"algorithm": "gspo", "updates": 4, "clip_low": 0.2}),  # 512 / (2 8 16/2)
+        ("r.yaml", ROLL.format(adv="gae"), {"algorithm": "ppo"}),
+        (
+            "a.yaml",
+            "gconfig: {n_samples: 4}\nactor:\n  eps_clip: 0.3\n  reward_norm: {mean_level: group, std_level: group}\n",
+            {"algorithm": "grpo", "updates": 4, "kl": "reward", "mean": "token_mean", "clip_high": 0.3},
+        ),
+        ("b.yaml", "gconfig: {n_samples: 4}\nactor: {eps_clip: 0.3}\ncritic: {path: x}\n", {"algorithm": "ppo"}),
+        (
+            "p.toml",
+            "[orchestrator]\ngroup_size = 8\n[orchestrator.algo]\ntype = 'grpo'\n",
+            {"algorithm": "other:dppo", "clip_low": None, "old_log_probs": "sampler", "std": False},
+        ),
+        (
+            "s.sh",
+            "uv run -m skyrl.main trainer.algorithm.policy_loss_type=gspo trainer.train_batch_size=256\n",
+            {"algorithm": "gspo", "mean": "token_mean", "updates": 1, "kl": "loss"},
+        ),
+        (
+            "o.sh",
+            "python -m openrlhf.cli.train_ppo_ray --actor.eps_clip_low_high 0.2 0.27 --rollout.batch_size 128 "
+            "--rollout.n_samples_per_prompt 8 --algo.advantage.estimator group_norm --algo.kl.init_coef 0\n",
+            {"algorithm": "dapo", "updates": 8, "clip_low": 0.2, "clip_high": 0.27, "kl": "none"},
+        ),
+        (
+            "i.sh",
+            "python open_instruct/grpo_fast.py --beta 0 --num_mini_batches 2\n",
+            {"algorithm": None, "clip_high": "unknown", "updates": 2, "mean": "token_mean"},
+        ),
+        ("i.sh", "python open_instruct/grpo_fast.py --clip_higher 0.28 --beta 0\n", {"algorithm": "dapo"}),
+        (
+            "j.yaml",
+            "run: |\n  set -e\n  python -m verl.trainer.main_ppo data.train_batch_size=512\n",
+            {"algorithm": "ppo", "updates": 2},
+        ),  # the default estimator is gae; 512 / 256
+    ],
+)
+def test_other_frameworks(tmp_path: Path, name: str, text: str, expected: dict[str, Any]) -> None:
+    found, verdict = facts(tmp_path, name, text)
+    if not verdict.algorithm.known:
+        found["algorithm"] = None
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_a_script_that_calls_another_adds_to_its_options(tmp_path: Path) -> None:
+    base = "uv run -m skyrl.main trainer.train_batch_size=1024 trainer.algorithm.use_kl_loss=false $@\n"
+    (tmp_path / "base.sh").write_text(base)
+    found, _ = facts(tmp_path, "run.sh", 'bash base.sh trainer.algorithm.policy_loss_type="sapo" "$@"\n')
+    assert (found["algorithm"], found["updates"], found["kl"], found["clip_low"]) == ("sapo", 4, "none", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("qwen3-gspo-grpo", ["gspo", "grpo"]),
+        ("dapo-math-17k", []),
+        ("Dr-GRPO_7b", ["dr_grpo"]),
+        ("dapper", []),
+        ("run_dapo_math_7b", ["dapo"]),
+        ("reinforce++_baseline", ["reinforce_pp"]),
+    ],
+)
+def test_names(name: str, expected: list[str]) -> None:
+    assert names_in(name) == expected
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} {{{', '.join(f'k{j}: *{chr(97 + i)}' for j in range(10))}}}\n" for i in range(9)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.yaml", BOMB.encode()),
+        ("b.yaml", b"a: " + b"[" * 5000),
+        ("c.yaml", b"a: {" * 3000),
+        ("d.sh", b"\0\1\2"),
+        ("e.py", b"(" * 9000),
+        ("f.toml", b"[orchestrator\n"),
+        ("g.sh", b"\xff\xfe"),
+        ("h.yaml", b"x: " + b"y" * 500_000),
+        ("i.sh", b"a=(x y z)\n" + b'a+=("${a[@]}" "${a[@]}")\n' * 40),
+        ("j.sh", b"if " * 3000),
+        ("k.sh", b"$((" * 3000),
+        ("l.py", b"x = " + b"-" * 50_000 + b"1"),
+        ("m.txt", b"hello\n"),
+        ("n.yaml", b"- 1\n- 2\n"),
+        ("o.sh", b"x=" + b"${a:-" * 2000),
+    ],
+)
+def test_hostile_files_are_refused_in_three_parts(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(GspoError) as error:
+        list(read_path(str(tmp_path / name), None))
+    assert error.value.why and error.value.hint
+
+
+def test_circles_links_and_pipes(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("defaults: b.yaml\ngrpo: {x: 1}\n")
+    (tmp_path / "b.yaml").write_text("defaults: a.yaml\n")
+    with pytest.raises(GspoError, match="cannot read") as error:
+        list(read_path(str(tmp_path / "a.yaml"), None))
+    assert "circle" in error.value.why
+    os.mkfifo(tmp_path / "pipe.sh")
+    with pytest.raises(GspoError, match="pipe"):
+        list(read_path(str(tmp_path / "pipe.sh"), None))
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir(), outside.mkdir()
+    (outside / "x.sh").write_text(VERL.format(loss="gspo", extra=""))
+    (inside / "y.sh").symlink_to(outside / "x.sh")
+    os.mkfifo(inside / "pipe.sh")
+    assert list(read_path(str(inside), None)) == []
+
+
+def test_the_command(tmp_path: Path, gspo_here: Any) -> None:
+    script = tmp_path / "run_gspo.sh"
+    script.write_text(VERL.format(loss="gspo", extra=""))
+    (tmp_path / "notes.yaml").write_text("a: 1\n")
+    done = gspo_here("audit", script, "--length", "1000")
+    assert done.code == 0 and done.out.startswith(f"{script}: named GSPO; it computes GSPO")
+    # 0.034 nat a token, /sqrt(1000): sd 0.00107; (Q(0.28) + Q(0.37)) / 2 = 37 %
+    assert "37." in next(line for line in done.out.splitlines() if "clip discards" in line)
+    as_json = json.loads(gspo_here("audit", script, "--json").out)
+    assert as_json["facts"]["updates"]["value"] == 4 and as_json["name_matches"] is True
+    script.write_text(VERL.format(loss="vanilla", extra=""))
+    assert gspo_here("audit", tmp_path).code == 3
+    assert gspo_here("audit", tmp_path / "notes.yaml").code == 2
+    (tmp_path / "empty").mkdir()
+    assert gspo_here("audit", tmp_path / "empty").code == 2
+
+
+@pytest.mark.parametrize("loss", ["gspo", "vanilla", "geo_mean", "sapo", "cispo"])
+def test_its_recipe_is_valid(tmp_path: Path, gspo_here: Any, loss: str) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(VERL.format(loss=loss, extra=""))
+    (tmp_path / "equal.toml").write_text(gspo_here("audit", script, "--recipe").out)
+    done = gspo_here("recipes", "validate", tmp_path / "equal.toml")
+    assert done.code == 0, done.out
+
+
+def test_it_starts_without_torch_and_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "grpo.py").write_text(TRL + f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    program = (
+        f"import sys; sys.argv = ['gspo', '-q', 'audit', {str(tmp_path / 'grpo.py')!r}]\n"
+        "from gspo_cli.cli.main import run\n"
+        "try: run()\nexcept SystemExit as end: code = end.code\n"
+        "assert code == 3, code\n"  # named grpo, is gspo
+        "assert not {'torch', 'transformers', 'scipy', 'pandas'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(
+    not Path(CORPUS, "truth.json").is_file(), reason="GSPO_AUDIT_CORPUS names no folder of public files"
+)
+def test_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wrong statement, at most 10 % unknown, at least 95 % right."""
+    monkeypatch.chdir(CORPUS)
+    names = {"reduction": "mean", "updates_per_batch": "updates", "clip_low": "clip_low", "clip_high": "clip_high"}
+    right, wrong, unknown = 0, [], 0
+    for record in json.loads(Path("truth.json").read_text()):
+        ((_, found),) = read_path(record["file"], None)
+        assert not isinstance(found, GspoError)
+        framework = FRAMEWORKS[found[0].framework]
+        facts_ = framework.read(found[0])
+        algorithm = judge(facts_, found[0], framework).algorithm
+        for key, value in [("algorithm", algorithm), *((key, getattr(facts_, name)) for key, name in names.items())]:
+            truths = [record[key], *(record["accept"] if key == "algorithm" else [])]
+            if record["algorithm"] is None:
+                right += not value.known
+            elif not value.known:
+                unknown += 1
+            elif value.value in truths or (isinstance(value.value, float) and value.value == pytest.approx(truths[0])):
+                right += 1
+            else:
+                wrong.append((record["file"], key, value.value, truths))
+    total = right + len(wrong) + unknown
+    assert not wrong
+    assert right / total >= 0.95 and unknown / total <= 0.1
