@@ -134,9 +134,9 @@ class Kl(Table):
 
 
 class Correction(Table):
-    """Detached weights that correct for the mismatch between engine and trainer."""
+    """Detached weights that correct for the mismatch between engine and trainer, or drop what is too far off."""
 
-    kind: Literal["none", "tis", "icepop", "seq_mask"] = "none"
+    kind: Literal["none", "tis", "icepop", "seq_mask", "seq_mask_tis", "seq_tis", "opsm"] = "none"
     low: Annotated[float, Field(ge=0)] | None = None
     high: PositiveFloat | None = None
     """Default bounds: the published ones of the kind."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from gspo_cli.algorithms import ops
 from gspo_cli.algorithms.contract import LossInputs, LossOutput
+from gspo_cli.algorithms.correction import MASKS
 from gspo_cli.errors import GspoError
 
 UNIT = "token"
@@ -42,7 +43,7 @@ def check(recipe: Any, params: Params) -> None:
             "it has no ratio, so every update after the first would use stale data as if it were fresh",
             "algo.minibatches = 1, or algo.allow_stale = true to study just that",
         )
-    if recipe.rollout.max_lag > 0 and recipe.algo.correction.kind == "none":
+    if recipe.rollout.max_lag > 0 and recipe.algo.correction.kind in MASKS:
         raise GspoError(
             f"{recipe.algo.name} with rollout.max_lag = {recipe.rollout.max_lag}",
             "it has no ratio, so responses of older weights would count as if the policy had just drawn them",

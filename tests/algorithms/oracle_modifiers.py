@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from oracle_batch import Grid, ratio, saturated
 
-CORRECTION_BOUNDS = {"tis": (0.0, 2.0), "icepop": (0.5, 5.0), "seq_mask": (0.99, 1.01)}
+CORRECTION_BOUNDS = {
+    "tis": (0.0, 2.0),
+    "icepop": (0.5, 5.0),
+    "seq_mask": (0.99, 1.01),
+    "seq_mask_tis": (0.999, 1.002),
+    "seq_tis": (0.0, 2.0),
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,8 @@ def correction_weight(
     """The weight of each loss token for c = exp(o - m), or for a sequence algorithm c = exp(mean_t (o - m)).
 
     tis: min(c, C). icepop: c inside [a, b], else 0. seq_mask, in any unit: 1 if exp(mean_t (o - m)) lies in [a, b],
-    else 0. Outside the mask the weight is 1.
+    else 0. seq_mask_tis: c where exp(mean_t (o - m)) lies in [a, b], else 0. seq_tis: min(exp(sum_t (o - m)), C).
+    Outside the mask the weight is 1.
     """
     low, high = bounds or CORRECTION_BOUNDS.get(kind, (0.0, math.inf))
     weights = [[1.0] * len(row) for row in mask]
@@ -40,8 +47,11 @@ def correction_weight(
         mean = math.fsum(gaps.values()) / len(positions)
         for t in positions:
             c = ratio(gaps[t] if unit == "token" and kind != "seq_mask" else mean)
-            kept = low <= c <= high
-            weights[i][t] = {"tis": min(c, high), "icepop": c if kept else 0.0, "seq_mask": float(kept)}[kind]
+            kept, whole = low <= c <= high, low <= ratio(mean) <= high
+            weights[i][t] = {
+                "tis": min(c, high), "icepop": c if kept else 0.0, "seq_mask": float(kept),
+                "seq_mask_tis": c if whole else 0.0, "seq_tis": min(ratio(math.fsum(gaps.values())), high),
+            }[kind]  # fmt: skip
     return weights
 
 

@@ -24,7 +24,7 @@ from gspo_cli.algorithms.critic import gae, value_loss, whiten
 from gspo_cli.algorithms.kl import Estimator, kl_terms
 from gspo_cli.types import Mean
 
-KINDS: tuple[Kind, ...] = ("tis", "icepop", "seq_mask")
+KINDS: tuple[Kind, ...] = ("tis", "icepop", "seq_mask", "seq_mask_tis", "seq_tis")
 
 
 def tensor(values: Any) -> Tensor:
@@ -56,11 +56,13 @@ def test_correction_weights(kind: Kind, unit: Any) -> None:
         old, sampler = batch.log_probs, batch.sampler
         bounds = rng.choice((CORRECTION_BOUNDS[kind], (rng.uniform(0.7, 1), rng.uniform(1, 1.5))))
         weights = correction_weight(tensor(old), tensor(sampler), mask_BT, unit, kind, bounds)
-        assert weights.shape == (mask_BT.shape if unit == "token" and kind != "seq_mask" else mask_BT.shape[:1])
+        assert weights.shape == (
+            mask_BT.shape if unit == "token" and kind not in ("seq_mask", "seq_tis") else mask_BT.shape[:1]
+        )
         weights_BT = (weights if weights.dim() == 2 else weights[:, None]).expand_as(mask_BT)
         expected_BT = tensor(oracle_weight(old, sampler, batch.mask, unit, kind, bounds))
         close(weights_BT[mask_BT], expected_BT[mask_BT].tolist(), f"{kind} {unit} {bounds} on {batch}")
-        at_limit = weights_BT[mask_BT] == (bounds[1] if kind == "tis" else 0)
+        at_limit = weights_BT[mask_BT] == (bounds[1] if kind in ("tis", "seq_tis") else 0)
         limited, free = limited + int(at_limit.sum()), free + int((~at_limit).sum())
     assert min(limited, free) > 30
 

@@ -15,7 +15,7 @@ from tensors import SEEDS, drawn, same
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, ppo
-from gspo_cli.algorithms.correction import BOUNDS, Kind, correction_metrics, correction_weight
+from gspo_cli.algorithms.correction import BOUNDS, Kind, correction_metrics, correction_weight, off_policy_mask
 from gspo_cli.algorithms.critic import gae, value_loss, whiten
 from gspo_cli.algorithms.kl import Estimator, kl_metrics, kl_terms
 from gspo_cli.algorithms.ops import group_advantage
@@ -200,6 +200,11 @@ MEAN = 1.35 ** (1 / 3)
         ("token", "icepop", (0.2, 2.0), [0, 1.5, 0.3], 0, 2),
         ("token", "seq_mask", None, [0, 0, 0], 0, 0),
         ("token", "seq_mask", (0.9, 1.2), [1, 1, 1], 0, 3),
+        ("token", "seq_mask_tis", None, [0, 0, 0], 0, 0),
+        ("token", "seq_mask_tis", (0.9, 1.2), [3, 1.5, 0.3], 0, 3),
+        ("token", "seq_tis", None, [1.35] * 3, 0, 3),
+        ("sequence", "seq_tis", (0.0, 1.3), [1.3] * 3, 3, 3),
+        ("sequence", "seq_mask_tis", (0.9, 1.2), [MEAN] * 3, 0, 3),
         ("sequence", "tis", None, [MEAN] * 3, 0, 3),
         ("sequence", "tis", (0.0, 1.1), [1.1] * 3, 3, 3),
         ("sequence", "icepop", None, [MEAN] * 3, 0, 3),
@@ -219,3 +224,15 @@ def test_corrections_by_hand(
     assert value(metrics["correction/capped_frac"]) == capped / 3
     assert value(metrics["correction/kept_token_frac"]) == kept / 3
     assert value(metrics["correction/kept_seq_frac"]) == (kept > 0)
+
+
+def test_opsm_by_hand() -> None:
+    # mean of m - l: -log(1.35) / 3 = -0.100 as OLD_BT is above the sampler's; turned over it is +0.100
+    away = MASK_BT.expand(4, 4), torch.tensor([1.0, -1.0, 0.0, -1.0])
+    sampler_BT, policy_BT = OLD_BT.expand(4, 4), SAMPLER_BT.expand(4, 4).clone()
+    policy_BT[3] = OLD_BT[0]
+    for delta, kept in ((0.09, [1, 0, 1, 1]), (0.11, [1, 1, 1, 1])):
+        assert off_policy_mask(policy_BT, sampler_BT, away[1], away[0], delta).tolist() == kept
+    assert off_policy_mask(sampler_BT, policy_BT, away[1], away[0], 0.0).tolist() == [1, 1, 1, 1]
+    by_token = off_policy_mask(policy_BT[:1], sampler_BT[:1], torch.tensor([[1.0, -1.0, -1.0, 0.0]]), MASK_BT, 0.09)
+    assert by_token.tolist() == [[1, 0, 0, 1]]

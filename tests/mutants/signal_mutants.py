@@ -92,8 +92,8 @@ SIGNAL = (
     ),
     Mutant(
         "correction upside down", "algorithms/correction.py",
-        "saturate(token_log_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT))",
-        "saturate(token_log_ratio(sampler_log_probs_BT, old_log_probs_BT, mask_BT))",
+        "gap_BT = token_log_ratio(old_log_probs_BT, sampler_log_probs_BT, mask_BT)",
+        "gap_BT = token_log_ratio(sampler_log_probs_BT, old_log_probs_BT, mask_BT)",
         f"{SIGNALS}::test_corrections_by_hand",
     ),
     Mutant(
@@ -104,8 +104,30 @@ SIGNAL = (
     ),
     Mutant(
         "icepop cuts instead of dropping", "algorithms/correction.py",
-        "return torch.where(inside, c if", "return torch.where(inside | ~inside, c.clamp(*bounds) if",
+        "if kind == \"seq_mask\" else c, 0.0)", "if kind == \"seq_mask\" else c, c.clamp(*bounds))",
         f"{SIGNALS}::test_corrections_by_hand",
+    ),
+    Mutant(
+        "a long response whitens like a short one", CRITIC,
+        "advantages_B.repeat_interleave(lengths_B)", "advantages_B",
+        "algorithms/test_whole_batch.py::test_reinforce_pp_whitens_over_the_tokens_of_the_batch",
+    ),
+    Mutant(
+        "GDPO adds rewards before it divides", "training/step/batches.py",
+        "reward.weight * group_advantage(part_B, groups_B)",
+        "reward.weight * group_advantage(part_B, groups_B, scale=False)",
+        "algorithms/test_whole_batch.py::test_gdpo_divides_each_reward_by_its_own_deviation",
+    ),
+    Mutant(
+        "OPSM drops good responses too", "algorithms/correction.py",
+        "(per_token(advantages) < 0) & (gap_B1 > delta)", "(gap_B1 > delta)",
+        f"{SIGNALS}::test_opsm_by_hand",
+    ),
+    Mutant(
+        "OPSM measures from the policy", "algorithms/correction.py",
+        "sequence_log_ratio(sampler_log_probs_BT, log_probs_BT.detach(), mask_BT)",
+        "sequence_log_ratio(log_probs_BT.detach(), sampler_log_probs_BT, mask_BT)",
+        f"{SIGNALS}::test_opsm_by_hand",
     ),
     Mutant(
         "low and high clip fractions exchanged", CLIP_METRICS,

@@ -8,11 +8,13 @@ import torch
 from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.config import AlgoConfig
+from gspo_cli.config import AlgoConfig, Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.moe.routers import find_routing
+from gspo_cli.training.loop import batching
 from gspo_cli.training.step.batches import Batching, cut_padded, make_mini_batches, rewards_and_groups, split
 from gspo_cli.training.step.update import Learner, record_old_policy, update
+from gspo_cli.training.study.arms import plan_runs
 from gspo_cli.types import Group, MiniBatch, Problem, Prompt, RolloutBatch, Sample, Score
 
 CPU = torch.device("cpu")
@@ -50,6 +52,12 @@ def learner(model: PreTrainedModel, name: str) -> Learner:
     return Learner(
         copied, optimizer, algorithm, algorithm.Params(), AlgoConfig(name=name), 1.0, 1e9, routing=find_routing(copied)
     )
+
+
+@pytest.mark.parametrize("name", ["grpo", "ipo"])
+def test_a_loss_with_a_term_beside_the_advantage_trains_every_row(tiny_dense: PreTrainedModel, name: str) -> None:
+    (run,) = plan_runs(Recipe.model_validate({"name": "t", "model": {"tiny": {}}}), [name], [0], here=False)
+    assert batching(run, learner(tiny_dense, name), 1).keep_rows_without_advantage == (name == "ipo")
 
 
 def test_split_keeps_groups_whole_and_even() -> None:

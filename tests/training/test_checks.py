@@ -62,6 +62,8 @@ def test_allowed_neighbours_of_the_forbidden() -> None:
     for algo in (
         {"name": "gspo", "reduction": None},  # as earlier versions wrote it
         {"name": "gspo", "correction": {"kind": "tis"}},
+        {"name": "minirl", "correction": {"kind": "opsm"}},
+        {"name": "vespo", "correction": {"kind": "opsm", "high": 0.1}},
         {"name": "reinforce", "minibatches": 4, "allow_stale": True},
         {"name": "grpo", "dual_clip": 3.0},
         {"name": "gspo", "old_log_probs": "sampler"},

@@ -140,3 +140,22 @@ def test_corrections_weigh_by_the_old_policy(tiny_dense: PreTrainedModel) -> Non
     plain = gradient("none")
     for kind in ("tis", "icepop"):
         torch.testing.assert_close(gradient(kind), plain * weight, rtol=1e-3, atol=1e-6)
+
+
+def test_opsm_drops_bad_responses_that_the_policy_has_left(tiny_dense: PreTrainedModel) -> None:
+    # m - l = 1 everywhere: beyond delta 0.9, within 1.1; without its bad responses a batch trains like one in which
+    # they have no advantage
+    def gradient(kind: str, delta: float, keep_bad: bool = True) -> Tensor:
+        who, (mini, micro) = learner(tiny_dense, "grpo"), whole_batch()
+        with torch.no_grad():
+            now_BT = token_scores(who.model, micro.input_ids_BT, micro.mask_BT, 1.0).log_probs_BT
+        micro.old_log_probs_BT, micro.sampler_log_probs_BT = now_BT, now_BT + 1
+        if not keep_bad:
+            micro.advantages = micro.advantages.clamp(min=0)
+        correction = Correction.model_validate({"kind": kind, "high": delta})
+        return moved(replace(who, algo=AlgoConfig(correction=correction)), mini, first=False)
+
+    every, good = gradient("none", 1.0), gradient("none", 1.0, keep_bad=False)
+    torch.testing.assert_close(gradient("opsm", 0.9), good, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(gradient("opsm", 1.1), every, rtol=1e-6, atol=1e-9)
+    assert not torch.allclose(every, good, rtol=1e-2)

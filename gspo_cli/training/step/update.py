@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import AlgorithmSpec, LossInputs, LossOutput
-from gspo_cli.algorithms.correction import BOUNDS, correction_metrics, correction_weight
+from gspo_cli.algorithms.correction import BOUNDS, correction_metrics, correction_weight, off_policy_mask
 from gspo_cli.algorithms.kl import kl_metrics, kl_terms
 from gspo_cli.algorithms.metrics import ratio_metrics
 from gspo_cli.config import AlgoConfig
@@ -189,10 +189,15 @@ def objective(
     if algo.correction.kind != "none":
         low, high = BOUNDS[algo.correction.kind]
         bounds = (low if algo.correction.low is None else algo.correction.low, algo.correction.high or high)
-        weights = correction_weight(
-            micro.old_log_probs_BT, micro.sampler_log_probs_BT, micro.mask_BT,
-            learner.algorithm.UNIT, algo.correction.kind, bounds,
-        )  # fmt: skip
+        if algo.correction.kind == "opsm":
+            weights = off_policy_mask(
+                scores.log_probs_BT, micro.sampler_log_probs_BT, micro.advantages, micro.mask_BT, bounds[1]
+            )
+        else:
+            weights = correction_weight(
+                micro.old_log_probs_BT, micro.sampler_log_probs_BT, micro.mask_BT,
+                learner.algorithm.UNIT, algo.correction.kind, bounds,
+            )  # fmt: skip
         metrics.add(correction_metrics(weights, micro.mask_BT, algo.correction.kind, bounds))
     inputs = LossInputs(
         scores.log_probs_BT, micro.old_log_probs_BT, micro.advantages, micro.mask_BT, micro.groups_B,

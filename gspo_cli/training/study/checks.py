@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from gspo_cli.algorithms import AlgorithmSpec
+from gspo_cli.algorithms.correction import MASKS
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
@@ -27,7 +28,7 @@ def check_combination(recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> 
     """
     algo, tiny, lag = recipe.algo, recipe.model.tiny, recipe.rollout.max_lag
     needs_sampler, dual_clip = algorithm.NEEDS_SAMPLER, getattr(params, "dual_clip", None)
-    corrected, sampler_is_old = algo.correction.kind != "none", algo.old_log_probs == "sampler"
+    corrected, sampler_is_old = algo.correction.kind not in MASKS, algo.old_log_probs == "sampler"
     critic = algorithm.token_advantages is not None
     router_noise = recipe.noise is not None and recipe.noise.experts > 0
     sees_lag = sampler_is_old or needs_sampler or corrected
