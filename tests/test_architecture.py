@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "launch": {"errors", "events", "distributed"},
     "authoring": BASE | {"algorithms", "evals", "plugins", "report", "rollout", "runlog", "tasks", "training"},
     "stats": set(),
-    "report": BASE | {"runlog", "sanitize", "stats"},
+    "report": BASE | {"rows", "runlog", "sanitize", "stats"},
     "instruments": BASE | {"algorithms", "models", "moe", "report", "rollout", "runlog", "stats", "training"},
     "exporters": {"errors", "runlog"},
     "audit": {"errors"},

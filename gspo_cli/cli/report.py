@@ -47,7 +47,11 @@ def compare(
         Requirement | None, typer.Option(help="Exit with 3 unless the runs show this; better: the treatment is better.")
     ] = None,
     scores: Annotated[
-        Path | None, typer.Option(help="Compare the runs of a csv: columns run, seed, task, step, value, collapsed.")
+        list[Path] | None,
+        typer.Option(
+            help="Compare the runs of a csv (columns run, seed, task, step, value, collapsed) or, given several times, "
+            "evaluations as [RUN=]FILE: Inspect's .eval logs, lighteval's details."
+        ),
     ] = None,
     latex: Annotated[bool, typer.Option("--latex", help="The table and the sentence of a paper, in LaTeX.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The same in Markdown.")] = False,
@@ -72,6 +76,7 @@ def compare(
         gspo report compare my-study --baseline grpo_r2 --treatment gspo --require better
         gspo report compare my-study --markdown
         gspo report compare --scores scores.csv --margin 0.02
+        gspo report compare --scores before=base.eval --scores after=tuned.eval
         gspo report compare imported --assume start,data
     """
     from gspo_cli.cli.views.comparison import show_comparison
@@ -89,7 +94,7 @@ def compare(
     )  # fmt: skip
     if latex + markdown + json_ > 1:
         raise GspoError("--latex, --markdown and --json together", "each is a whole output", "use one of them")
-    if scores is not None:
+    if scores:
         for option, used in (("STUDY", study), ("--allow", allow), ("--grader-errors", grader_errors),
                              ("--require", require), ("--latex", latex), ("--markdown", markdown),
                              ("--assume", assume), ("--unpaired", unpaired)):  # fmt: skip
@@ -98,11 +103,17 @@ def compare(
                     f"{option} with --scores", "a file of scores has no runs to check", f"leave out {option}"
                 )
         from gspo_cli.cli.views.comparison import show_scores
+        from gspo_cli.report.compare.eval_log import SUFFIXES, read_evaluations
         from gspo_cli.report.compare.score_file import read_scores
         from gspo_cli.report.compare.score_table import compare_scores
 
-        form = metric or "last"
-        found = compare_scores(read_scores(scores, form), request, form)
+        evaluations, form = scores[0].suffix in SUFFIXES, metric or "last"
+        if len(scores) > 1 and not evaluations:
+            raise GspoError("--scores several times", "a csv holds all runs", "put them into one file")
+        if evaluations:
+            found = compare_scores(read_evaluations(scores, metric), request, "last")
+        else:
+            found = compare_scores(read_scores(scores[0], form), request, form)
         return console.print_json(found.to_json()) if json_ else show_scores(found)
     comparison = compare_arms(find_study(study, out), request)
     if json_:

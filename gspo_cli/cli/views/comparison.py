@@ -72,6 +72,10 @@ def _weights(study: Study) -> str:
     return f"{study.folder}/*/checkpoints/{steps.pop() if len(steps) == 1 else 'step-*'}/model"
 
 
+MOST_TASKS = 40
+"""In a table of every task."""
+
+
 def show_comparison(comparison: StudyComparison) -> None:
     """Print the primary comparison, then every other arm's."""
     for one in (comparison.primary, *comparison.others):
@@ -150,7 +154,9 @@ def _show_scores(one: OfRuns) -> None:
 
     console.out.print(f"{one.treatment} against {one.baseline}: {one.metric}")
     console.out.print(one.sentence)
-    if len(one.per_task) > 1:
+    if len(one.per_task) > MOST_TASKS:
+        console.out.print(f"{len(one.per_task)} of them; --json has the difference on each")
+    elif len(one.per_task) > 1:
         table = console.table("task", "difference")
         for row in one.per_task:
             table.add_row(row.task, estimate(row.difference, row.ci))

@@ -61,7 +61,7 @@ FIX = {
 
 @dataclass(frozen=True, slots=True)
 class ScoreFile:
-    """The scores of a csv: every run has the same tasks in each of its seeds."""
+    """The scores of a csv, or of evaluations: every run has the same tasks in each of its seeds."""
 
     path: Path
     sha256: str
@@ -75,6 +75,10 @@ class ScoreFile:
     """Run -> the seeds in which it collapsed, as the column says; None without the column, and if it is empty."""
     last_steps: dict[str, dict[int, int]]
     """Run -> seed -> its last step; all 0 without the column."""
+    number: str = "value"
+    """What a score is called."""
+    each: str = "task"
+    """What a score is the mean over."""
 
 
 def read_scores(path: Path, form: str = "last") -> ScoreFile:

@@ -27,6 +27,7 @@ from gspo_cli.stats.robust import Summary
 UNKNOWN = "Start, data, budget and tuning are not in the file, so no run is called better."
 NO_COLUMN = "the file does not say which runs collapsed (column collapsed: 0 or 1), and unseen ones could turn the sign"
 """Without it, 45 % of studies whose means over all runs agree would be told apart (5 % of runs collapse, 12 seeds)."""
+NOT_SAID = "evaluations do not say which training runs collapsed"
 PROFILE_POINTS = 11
 
 
@@ -99,8 +100,8 @@ def compare_scores(file: ScoreFile, request: ComparisonRequest, form: str) -> Fi
     baseline = request.baseline or next((run for run in names if run != request.treatment), names[0])
     first = request.treatment or next((run for run in names if run != baseline), baseline)
     others = treatments(names, str(file.path), baseline, first, only=request.treatment is not None)
-    number = "value" if form == "last" else f"value:{form}"
-    number += f", mean of {len(file.tasks)} tasks" if len(file.tasks) > 1 else ""
+    number = file.number if form == "last" else f"{file.number}:{form}"
+    number += f", mean of {len(file.tasks)} {file.each}s" if len(file.tasks) > 1 else ""
     rows = [_compare_runs(file, baseline, name, request, number) for name in others]
     rows = adjust(rows) if len(rows) > 1 else rows
     shown = {
@@ -120,9 +121,9 @@ def _compare_runs(file: ScoreFile, baseline: str, treatment: str, request: Compa
     stats = difference_stats(scores, request.margin, fallen.among(seeds) if fallen else None)
     evidence = stats.evidence(fallen)
     if fallen is None:
-        evidence = replace(evidence, collapses_unknown=True, unequal=NO_COLUMN)
+        evidence = replace(evidence, collapses_unknown=True, unequal=NO_COLUMN if file.each == "task" else NOT_SAID)
     wording = Wording(
-        baseline, treatment, number, "", "", False, "units", "neither", problem="task",
+        baseline, treatment, number, "", "", False, "units", "neither", problem=file.each,
         conditions=_conditions(file, baseline, treatment, seeds),
         why_exploratory=f"seeds {', '.join(map(str, left_out))} left out" if left_out else "",
     )  # fmt: skip
