@@ -152,23 +152,29 @@ def path(
 def samples(
     run: NewestRun = None,
     step: Annotated[str, typer.Option(help="Rollout batch: a stored number, first, newest or all.")] = "newest",
-    reward: Annotated[str | None, typer.Option(help="Only rewards in this range: 0..0.5, 1.. or ..0.")] = None,
-    truncated: Annotated[
-        bool | None, typer.Option("--truncated/--complete", help="Only responses cut off, or only whole ones.")
+    lowest: Annotated[
+        bool | None, typer.Option("--lowest/--highest", help="The lowest rewards first, or the highest.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Only with this text in prompt or response.")] = None,
+    reward: Annotated[str | None, typer.Option(help="Only rewards in this range: 0..0.5, 1.. or ..0.")] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Lowest, highest and range of this part of the reward, by its label.")
+    ] = None,
+    cut_off: Annotated[
+        bool | None, typer.Option("--cut-off/--whole", help="Only responses cut off, or only whole ones.")
+    ] = None,
+    grep: Annotated[str | None, typer.Option(help="Only with this text in prompt or response.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Print at most so many.")] = 8,
     out: Results = Path("results"),
     json_: JsonLines = False,
 ) -> None:
-    """Print sampled responses of a run with their prompts, rewards and how they ended.
+    """Print sampled responses of a run: the prompt as the model saw it, each part of the reward, how it ended.
 
     Every run keeps its first and its newest rollout batch; `rollout.store` keeps more.
 
     Examples:
         gspo runs samples
-        gspo runs samples my-study/gspo-s0 --step first --reward 0..0 --limit 3
-        gspo runs samples my-study/gspo-s0 --truncated --json
+        gspo runs samples my-study/gspo-s0 --lowest --part format --limit 3
+        gspo runs samples my-study/gspo-s0 --step first --reward 0..0 --cut-off --json
     """
     from gspo_cli.cli.views.samples import print_responses
     from gspo_cli.report.runs.folders import find_run
@@ -176,7 +182,7 @@ def samples(
 
     folder = find_run(run, out).folder
     low, high = parse_range(reward)
-    found = list(responses(folder, Filter(step, low, high, truncated, text)))
+    found = responses(folder, Filter(step, low, high, lowest, part, cut_off, grep))
     if json_:
         return console.print_json(row.as_dict() for row in found[:limit])
     print_responses(found[:limit])

@@ -80,7 +80,7 @@ def test_slips_that_the_parser_would_take_in_silence(words: str, told: list[str]
 
 
 @pytest.mark.parametrize(
-    "words", ["train --set a=1 --set b=2", "train --dry-run --dry-run", "runs samples x --text -no"]
+    "words", ["train --set a=1 --set b=2", "train --dry-run --dry-run", "runs samples x --grep -no"]
 )
 def test_what_may_be_repeated_or_begin_with_a_hyphen(words: str) -> None:
     assert slip_in(words.split()) is None

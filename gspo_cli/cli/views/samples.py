@@ -41,15 +41,17 @@ def pick(batch: RolloutBatch) -> list[Row]:
         {
             "step": batch.step, "prompt": group.problem.prompt, "text": group.texts[i],
             "reward": group.scores[i].value, "reason": group.scores[i].reason, "finish": group.samples[i].finish,
-            "tokens": len(group.samples[i].token_ids),
+            "parts": dict(group.scores[i].parts), "tokens": len(group.samples[i].token_ids),
         }
         for i in list(chosen)[:SHOWN]
     ]  # fmt: skip
 
 
 def verdict(row: Row) -> str:
-    """`reward 1, correct, 24 tokens, cut off`."""
+    """`reward 1, correct, 24 tokens, cut off`, with the parts of the reward before their weights."""
     reward = "not scored" if row["reward"] is None else f"reward {row['reward']:g}"
+    if parts := ", ".join(f"{label} {console.number(part, 'g')}" for label, part in row["parts"].items()):
+        reward += f" ({parts})"
     cut = ["cut off"] if row["finish"] == "length" else []
     return ", ".join([reward, str(row["reason"]), console.plural(row["tokens"], "token"), *cut])
 
@@ -98,6 +100,6 @@ def print_responses(rows: list[Response], width: int = 4000) -> None:
         if (row.step, row.problem_id) != before:
             before = row.step, row.problem_id
             console.out.print(f"\nrollout batch {row.step}, problem {row.problem_id}, right answer: {row.answer}")
-            console.out.print(excerpt(row.prompt, width))
+            console.out.print(row.prompt)
         console.out.print(f"--- sample {row.sample}: {verdict(row.as_dict())}")
         console.out.print(excerpt(row.text, width))

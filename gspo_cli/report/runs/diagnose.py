@@ -162,7 +162,7 @@ def diagnose_run(run: StoredRun) -> tuple[list[Finding], dict[str, Any]]:
         raise GspoError(f"{run.folder} has no rollout batch yet", "its log has no such line", "wait for the first")
     newest = frame[frame["step"] > steps[-1] - WINDOW]
     means = {str(name): float(mean) for name, mean in newest.groupby("metric", observed=True)["value"].mean().items()}
-    stored = list(responses(run.folder, Filter("newest"))) if stored_steps(run.folder) else []
+    stored = responses(run.folder, Filter("newest")) if stored_steps(run.folder) else []
     config = read_object(run.folder / "config.json")
     reasons = [row.reason for row in stored]
     # a task whose reasons are others has no share without an answer
