@@ -40,16 +40,11 @@ def show_outcome(folder: Path) -> None:
     if len(study.runs) == 1:
         run = study.runs[0].folder
         console.note(*describe_signal(run, read_facts(study.runs[0]).config["rollout"]["prompts"]), prose=True)
-        following = [
-            f"gspo runs samples {shlex.quote(str(run))} --lowest",
-            f"gspo report html {shlex.quote(str(folder))}",
-        ]
     else:
         console.note(*_sentences(study), prose=True)
-        following = [f"gspo report html {shlex.quote(str(folder))}"]
     if weights := _weights(study):
         console.note(f"weights: {weights}")
-    console.note(*(f"next: {command}" for command in following))
+    console.note(f"next: gspo report html {shlex.quote(str(folder))}")
 
 
 def _sentences(study: Study) -> list[str]:

@@ -122,7 +122,8 @@ def responses(run: Path, wanted: Filter) -> list[Response]:
 
 def read_rows(path: Path, run: Path) -> list[dict[str, Any]]:
     """The responses of a stored batch, as the fields of `Response`. Errors: as `read_columns`."""
-    seen, rows = prompt_reader(run), read_columns(path, COLUMNS).to_pylist()
+    seen = prompt_reader(run)
+    rows: list[dict[str, Any]] = read_columns(path, COLUMNS).to_pylist()
     for row, own in zip(rows, read_columns(path, [PARTS], absent=True).to_pylist(), strict=True):
         row["prompt"] = seen(tuple(row.pop("prompt_ids"))) or row["prompt"]
         row["tokens"], row["parts"] = len(row.pop("token_ids")), dict(own.get(PARTS) or ())
