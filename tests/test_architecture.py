@@ -79,6 +79,7 @@ THIRD_PARTY = {
     "instruments": {"numpy", "pandas", "pydantic", "transformers", "pyarrow", "torch", "matplotlib"},
     "report": {
         "numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic",
+        "tokenizers",
         "pydantic_core",
     },
     "exporters": {"tensorboard", "trackio", "wandb"},
