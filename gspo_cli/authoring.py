@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from string import Template
@@ -12,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gspo_cli.config import ENGINES, Recipe
+from gspo_cli.config import ENGINES, Recipe, TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import is_plugin
 from gspo_cli.recipe import RecipeErrors, find, is_shipped, names, read_layers, validate
@@ -82,7 +85,7 @@ def _checks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Any]]]:
     for arm in recipe.arms or [recipe.algo.name]:
         yield f"arms.{arm}" if recipe.arms else "algo", partial(resolve_arm, recipe, arm, here=False)
     yield "task", read_task
-    yield "eval", partial(check_benchmarks, recipe.eval)
+    yield "eval", partial(check_benchmarks, recipe)
     yield "report.metric", partial(parse_metric, recipe.report.metric)
     if recipe.cold_start and recipe.cold_start.path:
         yield "cold_start.path", partial(demonstration_rows, recipe.cold_start, recipe.cold_start.path)
@@ -137,6 +140,85 @@ def new_recipe(folder: Path) -> tuple[Path, Path]:
 
     Errors: GspoError if the folder exists, or its name cannot be the name of a study and a module.
     """
+    module = _checked_module(folder)
+    recipe, code = folder / "recipe.toml", folder / f"{module}.py"
+    for path, template in ((code, "module.py.in"), (recipe, "recipe.toml.in")):
+        _write(path, template, {"name": folder.name, "module": module})
+    return recipe, code
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """A recipe that was written for one's own data."""
+
+    files: list[str]
+    columns: list[str]
+    rows: int
+    shown: list[dict[str, str]]
+    """The first three rows, each value cut to what a line holds."""
+    guessed: dict[str, str | None]
+    held_out: int
+    """Rows that are not trained on."""
+
+
+def new_data_recipe(folder: Path, data: str) -> DataRecipe:
+    """Write a `recipe.toml` for the rows of `data`, with what a look at the first of them suggests, and if no built-in
+    reward fits, a module with an empty one.
+
+    Errors: GspoError as `new_recipe`, for data that cannot be read, or if nothing in them can be a prompt.
+    """
+    from gspo_cli.tasks import make_task
+    from gspo_cli.tasks.data import is_local, read_source
+    from gspo_cli.tasks.guess import ASK, guess_columns
+
+    module = _checked_module(folder)
+    source, located = read_source(data, ("", None, None), "train")
+    rows = [row for _, row in located]
+    found = guess_columns(source, rows[:LOOKED_AT])
+    path = os.path.relpath(data, folder) if is_local(data) else data
+    roles = {"prompt": found.prompt} | ({"answer": found.answer} if found.answer else {})
+    keys = {"name": "data", "path": data, "columns": roles, "reward": "json"}
+    share = 0.1 if len(rows) >= 100 else 0.2
+    try:
+        num_held = len(make_task(TaskConfig.model_validate(keys | {"held_out": share})).problems("held_out"))
+    except GspoError:  # none, of so few rows
+        num_held = 0
+    reward = found.reward or f"{module}:reward"
+    ask = ASK.get(reward)
+    template = f"template = {quoted('{question}' + chr(10) + ask)} # asks for what the reward reads" if ask else ""
+    columns = list(dict.fromkeys(name for row in rows[:LOOKED_AT] for name in row))
+    values = {
+        "name": folder.name, "folder": folder.as_posix(), "source": Path(source).name, "rows": len(rows),
+        "columns": ", ".join(columns), "path": quoted(path),
+        "roles": ", ".join(f"{role} = {quoted(name)}" for role, name in roles.items()),
+        "template": f"# {template} (here: at the end of your messages)" if found.chat and template else
+                    template or '# template = "{question}" # text with any {COLUMN} in it',
+        "held_out": f"held_out = {share} # {num_held} of the rows are not trained on but evaluated" if num_held else
+                    "# held_out = 0.2 # rows that are not trained on but evaluated; or a file",
+        "reward": f"reward = {quoted(reward)}", "first": reward, "prompts": min(8, len(rows) - num_held),
+        "tokens": 64 if reward in ("exact", "choice") else 256, "bench": '["held_out"]' if num_held else "[]",
+    }  # fmt: skip
+    files = [folder / "recipe.toml"]
+    _write(files[0], "data.toml.in", values)
+    if found.reward is None:
+        files.append(folder / f"{module}.py")
+        _write(files[1], "reward.py.in", values)
+    shown = [{name: quoted(value)[:60] for name, value in row.items()} for row in rows[:3]]
+    guessed = {"prompt": found.prompt, "answer": found.answer, "reward": reward}
+    return DataRecipe([str(path) for path in files], columns, len(rows), shown, guessed, num_held)
+
+
+LOOKED_AT = 1000
+"""Rows whose columns are looked at."""
+
+
+def quoted(value: Any) -> str:
+    """A text for TOML, which takes JSON's strings; anything else as JSON."""
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+
+
+def _checked_module(folder: Path) -> str:
+    """The name of the module of a new recipe's folder. Errors: see `new_recipe`."""
     name, module = folder.name, re.sub(r"\W", "_", folder.name)
     if not NAME.fullmatch(name) or not module.isidentifier():
         raise GspoError(
@@ -152,12 +234,12 @@ def new_recipe(folder: Path) -> tuple[Path, Path]:
             "a module of that name is already installed",
             f"choose another name, such as my-{name}",
         )
-    folder.mkdir(parents=True)
-    recipe, code = folder / "recipe.toml", folder / f"{module}.py"
-    for path, template in ((code, "module.py.in"), (recipe, "recipe.toml.in")):
-        text = (TEMPLATES / template).read_text(encoding="utf-8")
-        write_text(path, Template(text).substitute(name=name, module=module))
-    return recipe, code
+    return module
+
+
+def _write(path: Path, template: str, values: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, Template((TEMPLATES / template).read_text(encoding="utf-8")).substitute(values))
 
 
 Schema = dict[str, Any]

@@ -202,6 +202,7 @@ class EvalConfig(Table):
     every: Annotated[int, Field(ge=0)] = 0
     """Rollout batches between evaluations, starting before the first update; 0 = only at the end."""
     bench: tuple[str, ...] = ("arithmetic",)
+    """Default with task `data`: `held_out`, if it holds out rows."""
     samples: PositiveInt | None = None
     """Answers per problem; default: the benchmark's."""
     limit: PositiveInt | None = None
@@ -370,6 +371,15 @@ class Recipe(Table):
     def records_routes(self) -> bool:
         """Whether the engine must record its expert choices."""
         return self.rollout.routes or self.algo.replay == "r3"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _evaluates_held_out(cls, table: Any) -> Any:
+        """Without `eval.bench`, one's own data are evaluated on the rows that they hold out."""
+        task, evaluation = (table.get(key, {}) for key in ("task", "eval")) if isinstance(table, dict) else ({}, None)
+        if not (isinstance(task, dict) and isinstance(evaluation, dict)) or task.get("name") != "data":
+            return table
+        return table | {"eval": {"bench": [] if task.get("held_out") is None else ["held_out"]} | evaluation}
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

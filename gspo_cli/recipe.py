@@ -211,7 +211,7 @@ def beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A recipe's table with the paths that name something in its folder; others are relative to the working folder."""
 
     def resolved(value: Any) -> Any:
-        there = os.path.join(folder, value) if isinstance(value, str) and value else ""
+        there = os.path.normpath(folder / value) if isinstance(value, str) and value else ""
         return there if os.path.exists(there) and os.path.realpath(there) != os.path.realpath(value) else value
 
     for *parents, last in PATHS:

@@ -82,12 +82,15 @@ def benchmarks(
         gspo eval benchmarks my-model --engine vllm-server --set rollout.vllm.url=http://127.0.0.1:8000
     """
     from gspo_cli.evals.benchmarks import find_benchmark
+    from gspo_cli.evals.benchmarks.held_out import NAME
     from gspo_cli.evals.benchmarks.shared_code import grader_choice
     from gspo_cli.evals.settings import checked_overrides
-    from gspo_cli.evals.targets import parse_data, problem_loader
+    from gspo_cli.evals.targets import parse_data, problem_loader, trained_recipe
     from gspo_cli.sandbox.choose import SandboxChoice
 
-    chosen = [find_benchmark(name) for name in dict.fromkeys(options.listed(bench)) if name]
+    names = [name for name in dict.fromkeys(options.listed(bench)) if name]
+    recipe = trained_recipe(model, out) if NAME in names else None
+    chosen = [find_benchmark(name, recipe) for name in names]
     if not chosen:
         raise GspoError("--bench names no benchmark", "it is empty", "`gspo eval list` lists them")
     if resume and overwrite:

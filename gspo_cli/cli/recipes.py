@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
@@ -145,17 +146,36 @@ def schema(json_: Annotated[bool, typer.Option("--json", help="Print it on one l
 @app.command()
 def new(
     folder: Annotated[Path, typer.Argument(help="Folder to create; its name is the recipe's.", metavar="NAME")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Your data (json, jsonl, parquet, csv, a folder, a hub name): look at them first."),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Create a recipe and a Python module with a task, a reward and room for an algorithm, ready to train.
 
+    With --data, a recipe for these rows: which column is the prompt, which the answer, and which reward fits is
+    guessed, shown and written with comments.
+
     Examples:
         gspo recipes new my-task
         gspo recipes new work/my-task --json
+        gspo recipes new my-data --data train.jsonl
     """
-    from gspo_cli.authoring import new_recipe
+    from gspo_cli.authoring import new_data_recipe, new_recipe
 
-    recipe, module = new_recipe(folder)
-    console.print_result({"recipe": str(recipe), "module": str(module)}, json_, f"{recipe}\n{module}")
-    if not json_:
-        console.note(f"try it: gspo train {recipe} --steps 2")
+    if data is None:
+        recipe, module = new_recipe(folder)
+        return console.print_result({"recipe": str(recipe), "module": str(module)}, json_, f"{recipe}\n{module}")
+    made = new_data_recipe(folder, data)
+    lines = [f"{data}: {made.rows} rows; the columns are {', '.join(made.columns)}"]
+    for number, row in enumerate(made.shown, start=1):
+        lines += [f"row {number}:", *(f"    {name} = {value}" for name, value in row.items())]
+    lines += [
+        f"guessed: the prompt is {made.guessed['prompt']}, the answer {made.guessed['answer'] or 'in no column'}, "
+        f"the reward {made.guessed['reward']}" + ("" if len(made.files) == 1 else " (write it)"),
+        f"held out: {made.held_out} of {made.rows} rows",
+        *made.files,
+        f"next: gspo rollout {made.files[0]} --show-prompt --model FOLDER; gspo train {made.files[0]} --model FOLDER",
+    ]
+    console.print_result(asdict(made), json_, "\n".join(lines))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.sandbox.choose import ANY_SANDBOX, SandboxChoice
 from gspo_cli.types import Problem, Sampling
@@ -95,6 +96,8 @@ class Grade:
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further columns of the answers' table: `verdict_official`, `verdict_script`, `tests_run`, `tests_total`,
     `seconds`."""
+    value: float | None = None
+    """The reward, where it is not simply 1 for `correct` and 0 for the rest."""
 
 
 class Grader(ABC):
@@ -139,5 +142,7 @@ class Benchmark:
     """The data set that it downloads, `local` if it takes only files, None for embedded problems."""
     runs_programs: bool = False
     """Whether answers are programs, which need a sandbox."""
+    recipe: Recipe | None = None
+    """Of the rows that a recipe holds out: prompts, stop strings and rewards are those of its training."""
     takes: tuple[str, ...] = ()
     """The options it accepts of `release`, `window`, `contests`, `ratings`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.config import EvalConfig
+from gspo_cli.config import EvalConfig, Recipe
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet
@@ -29,9 +29,10 @@ from gspo_cli.types import StepMetrics
 BenchmarkSet = list[tuple[Benchmark, ProblemSet]]
 
 
-def check_benchmarks(config: EvalConfig) -> list[Benchmark]:
+def check_benchmarks(recipe: Recipe) -> list[Benchmark]:
     """The benchmarks that a recipe names. Errors: GspoError for an unknown one, or settings that it does not take."""
-    benchmarks = [find_benchmark(name) for name in config.bench]
+    config = recipe.eval
+    benchmarks = [find_benchmark(name, recipe) for name in config.bench]
     if unknown := [name for name in config.data if name not in config.bench]:
         raise GspoError(f"eval.data names {unknown[0]!r}", f"eval.bench is {', '.join(config.bench)}", "correct it")
     for benchmark in benchmarks:
@@ -39,14 +40,14 @@ def check_benchmarks(config: EvalConfig) -> list[Benchmark]:
     return benchmarks
 
 
-def load_benchmarks(config: EvalConfig) -> BenchmarkSet:
+def load_benchmarks(recipe: Recipe) -> BenchmarkSet:
     """The benchmarks that a recipe names, with their problems.
 
     Errors: GspoError as `check_benchmarks`, for data that cannot be loaded, and for programs without a sandbox.
     """
-    benchmarks = check_benchmarks(config)
+    benchmarks = check_benchmarks(recipe)
     check_sandbox(benchmarks, GraderChoice())
-    paths = {name: (Path(path),) for name, path in config.data.items()}
+    paths = {name: (Path(path),) for name, path in recipe.eval.data.items()}
     return [(b, b.load(DataChoice(paths.get(b.name, ())))) for b in benchmarks]
 
 

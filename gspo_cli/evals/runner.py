@@ -20,9 +20,9 @@ from gspo_cli.evals.settings import Overrides, Settings, Subject, fit_context, g
 from gspo_cli.evals.store import Answer, Mode, Store, open_store
 from gspo_cli.evals.summary import score, summarise
 from gspo_cli.rollout.engine import SampleKey, generate_checked
-from gspo_cli.rollout.prompts import decode, encode
+from gspo_cli.rollout.prompts import cut_at_stop, decode, encode
 from gspo_cli.seeds import derive_seed
-from gspo_cli.types import Prompt
+from gspo_cli.types import Problem, Prompt, Response
 
 THINK = "<think>"
 PORTION = 256
@@ -49,6 +49,8 @@ class EvalPlan:
     @property
     def response_prefix(self) -> str:
         """`<think>` if the chat template opens the thinking part itself; the grader must see it open."""
+        if self.benchmark.recipe is not None:  # training does not show it to rewards
+            return ""
         last = next(reversed(self.prompts.values()))
         return THINK if str(self.subject.tokenizer.decode(list(last.token_ids))).rstrip().endswith(THINK) else ""
 
@@ -72,7 +74,8 @@ def make_plan(
     """
     settings = resolve_settings(benchmark, overrides, seed)
     problems = problems.limited(settings.limit)
-    prompts = {p.id: encode(subject.tokenizer, p, subject.prompting) for p in problems.problems}
+    prompting = benchmark.recipe.task if benchmark.recipe else subject.prompting
+    prompts = {p.id: encode(subject.tokenizer, p, prompting) for p in problems.problems}
     settings = fit_context(settings, overrides, list(prompts.values()), subject.context)
     keys = portions(prompts, settings.samples, settings.sampling.max_new_tokens, subject.engine.info.name)
     return EvalPlan(benchmark, problems, prompts, settings, subject, keys, grader_choice)
@@ -172,6 +175,7 @@ def generate(plan: EvalPlan, portions: Iterable[list[SampleKey]]) -> Iterator[li
     Errors: GspoError (exit code 5) when the engine fails, or drew with another seed than it was given.
     """
     engine, settings = plan.subject.engine, plan.settings
+    stops = plan.benchmark.recipe.rollout.stop if plan.benchmark.recipe else ()
     for keys in portions:
         seeds = {key: derive_seed(settings.seed, f"eval-{plan.benchmark.name}", 0, *key) for key in keys}
         batch = [plan.prompts[problem_id] for problem_id in dict.fromkeys(problem_id for problem_id, _ in keys)]
@@ -186,6 +190,8 @@ def generate(plan: EvalPlan, portions: Iterable[list[SampleKey]]) -> Iterator[li
                     "report this",
                     ExitCode.ENGINE,
                 )
+            if stops:
+                sample = cut_at_stop(plan.subject.tokenizer, sample, stops, len(plan.prompts[key[0]].token_ids))
             token_ids = json.dumps(plan.prompts[key[0]].token_ids)
             answers.append(
                 Answer(
@@ -217,8 +223,13 @@ class GradingQueue:
 
     def submit(self, index: int, answers: list[Answer]) -> None:
         """Grade a portion when its turn comes."""
-        pairs = [(self.problems[a.problem_id], self.response_prefix + a.text) for a in answers]
+        pairs: list[tuple[Problem, str]] = [(self.problems[a.problem_id], self._text(a)) for a in answers]
         self.pending[index] = self.pool.submit(self.grader.grade, pairs)
+
+    def _text(self, answer: Answer) -> str:
+        """The answer with what a reward may ask of it, unless it was sampled elsewhere."""
+        text = self.response_prefix + answer.text
+        return text if answer.n_tokens is None else Response(text, answer.n_tokens, answer.finish_reason or "stop")
 
     def result(self) -> list[Grade]:
         """The grades of all portions, in the order of their indices. Errors: whatever the grader raised."""

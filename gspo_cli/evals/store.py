@@ -19,6 +19,7 @@ from gspo_cli.rollout.engine import SampleKey
 from gspo_cli.runlog.folder import make_writable
 from gspo_cli.runlog.fs import append_lines, refuse_link, require_regular, write_atomic, write_text
 from gspo_cli.runlog.log import canonical, now
+from gspo_cli.types import FinishReason
 
 Mode = Literal["new", "resume", "overwrite"]
 OURS = {"parts", "answers.parquet", "summary.json", "events.jsonl", ".lock"}
@@ -40,7 +41,7 @@ class Answer:
     text_repaired: bool
     """Whether the text held invalid Unicode, replaced by U+FFFD in the file; the grader saw the original."""
     n_tokens: int | None
-    finish_reason: str | None
+    finish_reason: FinishReason | None
 
     @property
     def key(self) -> SampleKey:
@@ -186,7 +187,7 @@ ANSWER_COLUMNS = {
 GRADE_COLUMNS = {
     "extracted": "large_string", "extracted_by": "string", "verdict": "string", "reason": "string",
     "verdict_official": "string", "verdict_script": "string", "tests_run": "int32", "tests_total": "int32",
-    "seconds": "float64", "grader_error": "bool_",
+    "seconds": "float64", "grader_error": "bool_", "reward": "float64",
 }  # fmt: skip
 """Name -> type in pyarrow; a value that a row lacks is null."""
 
@@ -209,6 +210,7 @@ def _write_answers(path: Path, answers: list[Answer], grades: list[Grade] | None
                 "verdict": grade.verdict,
                 "reason": grade.reason,
                 "grader_error": grade.verdict == "grader_error",
+                "reward": grade.value,
             }
     types = [(name, getattr(pa, kind)()) for name, kind in columns.items()]
     schema = pa.schema(types, metadata={IDENTITY: json.dumps(identity, sort_keys=True).encode()})

@@ -20,6 +20,7 @@ from gspo_cli.stats.problems import (
     mean_pass_at_k,
     pass_at_k_interval,
     powers_up_to,
+    t_interval,
 )
 
 GRADER_PACKAGES = ("math-verify", "sympy")
@@ -28,29 +29,33 @@ MAX_ERRORS = 0.01
 
 
 def score(answers: Sequence[Answer], grades: Sequence[Grade]) -> dict[str, Any]:
-    """avg@k over gradable answers with its error, pass@k, and statistics of the answers.
+    """avg@k over gradable answers with its error, pass@k, and statistics of the answers. Of rewards that are not only 0
+    and 1 it is the mean, with a t interval and without pass@k.
 
     An answer on which the grader failed is left out, and so is a problem without gradable answers; both are counted.
     """
     counts: dict[str, list[int]] = {a.problem_id: [0, 0, 0] for a in answers}  # right, gradable, right and boxed
+    sums = dict.fromkeys(counts, 0.0)
     for answer, grade in zip(answers, grades, strict=True):
         if grade.verdict != "grader_error":
             right = grade.verdict == "correct"
             for index, add in enumerate((right, 1, right and grade.extracted_by == "box")):
                 counts[answer.problem_id][index] += add
+            sums[answer.problem_id] += right if grade.value is None else grade.value
     graded = [c for c in counts.values() if c[1]]
     pairs = [(num, right) for right, num, _ in graded]
-    shares = [right / num for num, right in pairs]
+    shares = [sums[problem] / num for problem, (_, num, _) in counts.items() if num]
+    shared = all(grade.value in (None, 0.0, 1.0) for grade in grades)
     average = fmean(shares) if shares else None
     error = clustered_error(shares) if shares else None
     verdicts, reasons = Counter(g.verdict for g in grades), Counter(g.reason for g in grades)
     most_samples = max(Counter(a.problem_id for a in answers).values(), default=0)
-    pass_at_k = {k: mean_pass_at_k(pairs, k) for k in powers_up_to(most_samples) if pairs}
+    pass_at_k = {k: mean_pass_at_k(pairs, k) for k in powers_up_to(most_samples) if pairs and shared}
     known_k = [k for k, value in pass_at_k.items() if value is not None]
     return {
         "average": average,
         "standard_error": error,
-        "interval_95": interval(average, error, len(shares)) if average is not None else None,
+        "interval_95": None if average is None else (interval if shared else t_interval)(average, error, len(shares)),
         "detectable_difference": detectable(error),
         "pass_at_k": {str(k): pass_at_k[k] for k in known_k},
         "pass_at_k_interval_95": {str(k): pass_at_k_interval(pairs, k) for k in known_k},

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from gspo_cli.config import ModelConfig, Recipe, RolloutConfig, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
+from gspo_cli.plugins import add_search_folder
 from gspo_cli.recipe import Layer, parse_set, user_error, validate
 from gspo_cli.runlog.folder import find_folder, newest_run
 from gspo_cli.runlog.strict_json import read_object
@@ -147,13 +148,26 @@ def named_folder(name: str | None, out: Path) -> Path | None:
     return folder if folder and any(next(folder.glob(runs), None) for runs in ("run.json", "*/run.json")) else None
 
 
+def trained_recipe(name: str | None, out: Path) -> Recipe | None:
+    """The recipe of the named run, or of a study's first; None for a bare model."""
+    folder = named_folder(name, out)
+    runs = [] if folder is None else [folder, *sorted(file.parent for file in folder.glob("*/run.json"))]
+    run = next((run for run in runs if (run / "run.json").is_file()), None)
+    return None if run is None else run_recipe(run, ())
+
+
 def run_recipe(run: Path, sets: Iterable[str]) -> Recipe:
-    """The recipe of a run with its newest checkpoint as the model, changed by `--set`.
+    """The recipe of a run with its newest checkpoint as the model, changed by `--set`. The modules that its study names
+    can be imported from now on.
 
     Errors: GspoError for a run without a checkpoint, or keys that do not fit.
     """
     config = _read_object(run / "config.json")
     model = {key: value for key, value in config.get("model", {}).items() if key in ARITHMETIC}
+    plans = run.parent / "study.json"
+    study = _read_object(plans) if plans.is_file() else {}
+    for folder in (folder for plan in study.get("plans", ()) for folder in plan.get("modules", ())):
+        add_search_folder(Path(folder))
     own = {"model": model | {"path": str(model_folders(run)[-1])}, "cold_start": None}
     return validate(
         [Layer(str(run / "config.json"), config | own), Layer("gspo rollout", UNDIVIDED), *map(parse_set, sets)]

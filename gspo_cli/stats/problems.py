@@ -50,6 +50,12 @@ def interval(mean: float, error: float | None, num_problems: int) -> tuple[float
     return max(0.0, (middle - half) / (1 + z**2 / n)), min(1.0, (middle + half) / (1 + z**2 / n))
 
 
+def t_interval(mean: float, error: float | None, num_problems: int) -> tuple[float, float] | None:
+    """The 95 % interval of a mean of any values with a clustered error, by Student's t (J - 1 degrees of freedom)."""
+    half = None if error is None else t_quantile(num_problems - 1) * error
+    return None if half is None else (mean - half, mean + half)
+
+
 def detectable(error: float | None) -> float | None:
     """The smallest detectable difference to a second, independent run with the same error.
 

@@ -44,15 +44,15 @@ class OwnData:
             why, hint = "task.held_out is not set", "--set task.held_out=0.1, or a file of such rows"
             raise GspoError("no rows are held out", why, hint)
         if isinstance(share, str) and wanted:
-            return self._read(*self._held_out_place(share), "held_out")
+            return [problem for _, problem in self._read(*self._held_out_place(share), "held_out")]
         rows = self._read(self.config.path, self.config.split if wanted else split, "row")
         if isinstance(share, str):
-            held = {problem.prompt for problem in self._read(*self._held_out_place(share), "held_out")}
-            found = [problem for problem in rows if problem.prompt not in held]
+            held = {question for question, _ in self._read(*self._held_out_place(share), "held_out")}
+            found = [problem for question, problem in rows if question not in held]
             if both := len(rows) - len(found):
                 self.notes.append(f"{both} rows are held out in {share} too, and are not trained on")
         else:
-            found = [problem for problem in rows if (place_of(problem.prompt) < (share or 0.0)) == wanted]
+            found = [problem for question, problem in rows if (place_of(question) < (share or 0.0)) == wanted]
         if not found:
             raise GspoError(
                 f"task.held_out = {share} leaves none of {len(rows)} rows to {'evaluate' if wanted else 'train on'}",
@@ -77,23 +77,24 @@ class OwnData:
         """Errors: always, since `task.reward` takes its place."""
         raise NotImplementedError
 
-    def _read(self, path: str | None, split: str, name: str) -> list[Problem]:
-        """All rows as problems, with ids that say where they stand."""
+    def _read(self, path: str | None, split: str, name: str) -> list[tuple[str, Problem]]:
+        """All rows as problems, with ids that say where they stand, each with what decides whether it is held out: the
+        value of its prompt's column, so that another template moves no row, or without one the whole prompt."""
         if path is None:
             raise GspoError("task.name = data without data", "task.path is not set", "--set task.path=train.jsonl")
         source, rows = read_source(path, ("", None, self.config.revision), split)
         columns: dict[str, str] = {str(ours): theirs for ours, theirs in self.config.columns.items()}
         if "answer" in columns:
             require_column(source, rows, "answer", columns["answer"])
-        if self.config.template is None or "{question}" in self.config.template:
-            names = (
-                [columns["prompt"]] if "prompt" in columns else [n for n in PROMPTS if n in rows[0][1]] or PROMPTS[:1]
-            )
-            require_column(source, rows, "prompt", names[0])
-            columns["prompt"] = names[0]
+        known = [name for name in PROMPTS if any(name in row for _, row in rows)]
+        if self.config.template is None or "{question}" in self.config.template or "prompt" in columns or known:
+            columns.setdefault("prompt", (known or PROMPTS)[0])
+            require_column(source, rows, "prompt", columns["prompt"])
         if self.config.template is not None:
             columns |= self._fields(self.config.template, source, rows, columns.get("prompt"))
-        return [self._problem(f"{name}-{number}", located, columns) for number, located in enumerate(rows, start=1)]
+        found = [self._problem(f"{name}-{number}", located, columns) for number, located in enumerate(rows, start=1)]
+        key = columns.get("prompt", "")
+        return [(as_text(problem.columns.get(key)) or problem.prompt, problem) for problem in found]
 
     def _fields(self, template: str, source: str, rows: list[Located], prompt: str | None) -> dict[str, str]:
         """Field of the template -> column. Errors: GspoError if none is a column."""

@@ -69,7 +69,7 @@ def load_setup(
     problems, limit = read_problems(task, recipe.task), position_limit(model.config)
     fit = fitting(problems, tokenizer, limit, recipe.rollout.max_new_tokens, recipe.task)
     stream = PromptStream(fit, recipe.rollout.prompts, recipe.seed)
-    benchmarks = load_benchmarks(recipe.eval)
+    benchmarks = load_benchmarks(recipe)
     rollout, routes = recipe.rollout, recipe.records_routes
     engine: Engine
     if ranks.size == 1:

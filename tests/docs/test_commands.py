@@ -20,7 +20,7 @@ from gspo_cli.errors import GspoError
 
 PLACEHOLDERS = re.compile(r"\.\.\.|\[[-A-Z]")
 """What makes an inline command a sketch."""
-RECIPE_NAMES = {"RECIPE", "NAME", "my-task/recipe.toml"}
+RECIPE_NAMES = {"RECIPE", "NAME", "my-task/recipe.toml", "my-data/recipe.toml"}
 """Stand for any recipe, or one that the page makes."""
 
 

@@ -99,6 +99,8 @@ def test_a_share_is_held_out_by_prompt_and_appended_rows_move_nothing(tmp_path: 
     train, held = problems(path, held_out=0.2), problems(path, "held_out", held_out=0.2)
     assert len(train) + len(held) == 60 and 4 <= len(held) <= 20  # 12 expected, 3.1 the standard deviation
     assert not {p.id for p in train} & {p.id for p in held}
+    worded = problems(path, "held_out", held_out=0.2, template="{Stufe}: {question}")
+    assert [p.id for p in worded] == [p.id for p in held] and worded[0].prompt.endswith(held[0].prompt)
     twice = [row | {"Lösung": 0} for row in ROWS] + [{"Frage": f"Neu {n}", "Lösung": n} for n in range(40)]
     longer = write(tmp_path, [*ROWS, *twice], "longer.jsonl")
     later = {split: problems(longer, split, held_out=0.2) for split in ("train", "held_out")}

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError, nearest
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
 from gspo_cli.evals.benchmarks.codeforces import CODEFORCES
 from gspo_cli.evals.benchmarks.embedded import ARITHMETIC, COMPARISONS, STORIES, SUMS
+from gspo_cli.evals.benchmarks.held_out import NAME, held_out
 from gspo_cli.evals.benchmarks.livecodebench import LIVECODEBENCH, MINICODE
 from gspo_cli.evals.benchmarks.math import AIME24, AIME25, GSM8K, MATH500
 from gspo_cli.plugins import is_plugin, load_plugin, plugin_source
@@ -25,18 +27,21 @@ BENCHMARKS: dict[str, Benchmark] = {  # written out: completion reads the names 
 }
 
 
-def find_benchmark(name: str) -> Benchmark:
-    """The benchmark of that name, or the user's own as `module:attribute`.
+def find_benchmark(name: str, recipe: Recipe | None = None) -> Benchmark:
+    """The benchmark of that name, the rows that the recipe holds out (`held_out`), or the user's own as
+    `module:attribute`.
 
     Errors: GspoError for an unknown name, with the nearest, and for an attribute that is not a new `Benchmark`.
     """
     if is_plugin(name):
         return _plugin(name)
+    if name == NAME:
+        return held_out(recipe)
     if name not in BENCHMARKS:
         raise GspoError(
             f"no benchmark {name!r}",
-            f"the benchmarks are {', '.join(BENCHMARKS)}, or module:attribute for your own",
-            nearest(name, BENCHMARKS, "`gspo eval list` describes them"),
+            f"the benchmarks are {', '.join(BENCHMARKS)}, {NAME} (of own data), or module:attribute for your own",
+            nearest(name, [*BENCHMARKS, NAME], "`gspo eval list` describes them"),
         )
     return BENCHMARKS[name]
 

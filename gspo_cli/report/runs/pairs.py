@@ -87,6 +87,11 @@ class Answers:
             return f"{' or '.join(map(str, counts))} samples a problem, not {spec.k}"
         if spec.kind == "pass" and counts[0] < spec.k:
             return f"a problem has {counts[0]} samples, fewer than {spec.k}"
+        if spec.kind == "pass" and not set(np.concatenate(self.scores)[~np.isnan(np.concatenate(self.scores))]) <= {
+            0,
+            1,
+        }:
+            return "its answers have rewards that are not 0 or 1"
         return f"{self.num_ungraded} answers without a verdict (grader errors)" if self.num_ungraded else None
 
 
@@ -101,8 +106,12 @@ def load_answers(run: Path, bench: str) -> Answers | None:
     path = paths[-1]
     try:
         require_regular(path)
-        frame = pq.read_table(path, columns=["problem_id", "sample", "verdict"]).to_pandas()
-        frame = frame.assign(problem_id=frame["problem_id"].astype(str), score=frame["verdict"].map(SCORE_OF))
+        rewards = [name for name in pq.read_schema(path).names if name == "reward"]
+        frame = pq.read_table(path, columns=["problem_id", "sample", "verdict", *rewards]).to_pandas()
+        score = frame["verdict"].map(SCORE_OF)
+        if rewards:  # of held-out rows: it need not be 0 or 1
+            score = frame["reward"].astype(float).fillna(score)
+        frame = frame.assign(problem_id=frame["problem_id"].astype(str), score=score)
     except (pa.ArrowInvalid, pa.ArrowKeyError, ValueError, TypeError, OSError) as error:
         raise corrupt(str(path), error) from error
     repeated = frame[frame.duplicated(["problem_id", "sample"])]

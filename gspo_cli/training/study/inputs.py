@@ -49,9 +49,9 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
         PromptStream(inputs.problems, recipe.rollout.prompts, seed=0)  # refuses too few problems
         inputs.notes += try_rewards(task, inputs.problems, recipe.task)
     inputs.notes += task.notes if isinstance(task, Noting) else []
-    check_benchmarks(recipe.eval)
+    check_benchmarks(recipe)
     with _noted(inputs, planning and not recipe.eval.data):
-        load_benchmarks(recipe.eval)
+        load_benchmarks(recipe)
     if recipe.cold_start is not None and recipe.cold_start.path is not None:
         demonstration_rows(recipe.cold_start, recipe.cold_start.path)
     with _noted(inputs, planning and source is not None and not Path(source).is_dir() and not looks_local(source)):
