@@ -5,6 +5,7 @@ M_it = 0 where KL(Bernoulli(q) || Bernoulli(p)) > delta, and p > q for A_i > 0 o
                                                                                                 arXiv 2602.04879, Eq. 14
 
 p = the token's probability now, q = under the policy that sampled.
+
 B = responses, T = token positions
 """
 

@@ -4,6 +4,7 @@ J = 1/T sum_i sum_t M_it sg[min(w_it, cap)] A_i l_it
 M_it = 0 where A_i > 0 and p - q > delta_high, or A_i < 0 and q - p > delta_low             arXiv 2602.04879, Eq. 13
 
 p = the token's probability now, q = under the policy that sampled.
+
 B = responses, T = token positions
 """
 

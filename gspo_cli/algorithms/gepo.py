@@ -4,6 +4,7 @@ J = 1/N sum_i min(x_i A_i, clip(x_i) A_i),  x_i = p_i / E,  E = sum_j q_j^2 / su
                                                                                                  arXiv 2508.17850, §3
 
 p_i, q_i = geometric mean of the token probabilities of response i, now and under the old policy.
+
 B = responses, T = token positions
 """
 

@@ -3,6 +3,7 @@
 J = 1/T sum_i sum_t (1[|p - q| <= eps] w_it A_i - kl_tau (log w_it)^2)                  prime-rl, ipo_loss_fn (loss.py)
 
 p = the token's probability now, q = under the policy that sampled.
+
 B = responses, T = token positions
 """
 

@@ -9,8 +9,8 @@ from gspo_cli.algorithms.contract import AlgorithmSpec
 UNITS = {"token": "token w", "sequence": "sequence s"}
 COLUMNS = {
     "ratio": "ratio",
-    "positive": "bound for A > 0",
-    "negative": "bound for A < 0",
+    "positive": "A > 0",
+    "negative": "A < 0",
     "advantage": "advantage",
     "mean": "mean",
     "default_of": "default of",
