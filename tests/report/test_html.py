@@ -54,8 +54,9 @@ def store(study: Path, texts: list[str]) -> None:
     """A stored batch of every run, whose responses are these texts."""
     for run in (p for p in study.glob("*-s*") if (p / "run.json").exists()):
         rows = [
-            {"problem_id": f"p{i // 2}", "prompt": text, "answer": text[:50], "sample": i % 2, "text": text,
-             "reward": None if i == 1 else 0.5, "finish": "length" if i == 0 else "stop"}
+            {"step": 1, "problem_id": f"p{i // 2}", "prompt": text, "answer": text[:50], "sample": i % 2, "text": text,
+             "reward": None if i == 1 else 0.5, "finish": "length" if i == 0 else "stop", "reason": "wrong",
+             "prompt_ids": [1], "token_ids": [1, 2]}
             for i, text in enumerate(texts)
         ]  # fmt: skip
         for row in rows:
@@ -63,7 +64,10 @@ def store(study: Path, texts: list[str]) -> None:
                 row[key] = str(row[key]).encode("utf-8", "replace").decode()
         (run / "rollouts").mkdir()
         for step in (1, 10, 20):
-            pq.write_table(pa.Table.from_pylist(rows), run / "rollouts" / f"step_{step:06d}.parquet")
+            parts = pa.array([[("format", 0.25)]] * len(rows), pa.map_(pa.string(), pa.float64()))
+            pq.write_table(
+                pa.Table.from_pylist(rows).append_column("parts", parts), run / "rollouts" / f"step_{step:06d}.parquet"
+            )
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +103,11 @@ def test_the_page_holds_what_the_commands_say(study: Path, page: str, gspo_here:
     for row in json.loads((study / "claims.json").read_text())["rows"]:
         assert row["claim"] in text
     assert page.count("<svg") == page.count("</svg>") >= 1
-    assert "<h3>Mean reward</h3>" in page and page.count('class="sideways"') == page.count('class="picture"') > 0
+    assert "<h3>Mean reward</h3>" in page and page.count('class="picture broad"') == page.count("<figure>") > 0
+    assert page.count('class="picture narrow"') == page.count("<figure>")
+    assert text.index(compared["sentence"]) < text.index("Mean reward") < text.index("Responses to the same prompts")
+    assert text.index("Responses to the same prompts") < text.index("p, exact") < text.index("More figures")
+    assert "reward 0.5, format 0.25" in text and "0.525 to " in text
     for run in compared["runs"]:
         assert run["run_id"] in text and run["log_sha256"] in text
     assert "algo.name" in text and "Rollout batch 10, seed 0" in text
@@ -134,7 +142,7 @@ def test_what_is_shown_of_a_text() -> None:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of a page's time."""
-    monkeypatch.setattr("gspo_cli.report.page.html.plot", lambda _: PlotResult())
+    monkeypatch.setattr("gspo_cli.report.page.html.plot", lambda *_: PlotResult())
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -143,7 +151,7 @@ def test_a_study_of_one_arm_and_one_without_stored_batches(tmp_path: Path, gspo_
     done = gspo_here("report", "html", str(study), "--json")
     assert done.code == 0, done.err
     text = Path(json.loads(done.out)["page"]).read_text()
-    assert "Nothing is compared" in text and "rollout.store" in text
+    assert "ompar" not in text and "claim" not in text and "grpo" not in text and "rollout.store" in text
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -190,7 +198,7 @@ def test_in_a_real_browser(study: Path, page: str, tmp_path: Path, width: int, d
     assert title, done.stderr[-500:]
     found = json.loads(title[1].replace("&quot;", '"'))
     assert (found["title"], found["scripts"], found["images"], found["h1"]) == ("demo - gspo", 1, 0, 1)
-    assert found["headings"] == 6 and found["shown"] == "block"
+    assert found["headings"] == 3 and found["shown"] == "block"
     assert found["width"] <= found["view"] <= width
     assert (found["paper"] == "rgb(255, 255, 255)") != dark
     shot = subprocess.run(

@@ -12,26 +12,31 @@ from markupsafe import Markup, escape
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
 from gspo_cli.report.claims.evaluate import claims, found_text
+from gspo_cli.report.compare.outcome import MEANING, outcomes
 from gspo_cli.report.compare.result import Found
 from gspo_cli.report.compare.study import ComparisonRequest, compare
 from gspo_cli.report.compare.texts import costs, remarks, statistics, value
 from gspo_cli.report.figures.plots import plot
+from gspo_cli.report.figures.style import PAPERS, Image
 from gspo_cli.report.runs.facts import differences, row_of
 from gspo_cli.report.runs.folders import StoredRun, Study
 from gspo_cli.report.runs.pairs import all_of, load_records, write_sources
-from gspo_cli.report.runs.samples import read_columns, stored_steps
+from gspo_cli.report.runs.samples import Filter, Response, responses, stored_steps
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.sanitize import excerpt, sanitize
 
 PROMPTS, RESPONSES = 3, 2
 """Shown at each step: the first prompts of the batch, and responses to each."""
-COLUMNS = ["problem_id", "prompt", "answer", "sample", "text", "reward", "finish"]
+FIRST = ("score", "reward")
+"""How the names of the figures begin that stand first, in this order: held-out scores, rewards with their parts."""
+PICTURES: dict[str, Image] = {"broad": (PAPERS["page"], "svg"), "narrow": (PAPERS["column"], "svg")}
+"""Of each figure, without title and notes, which the page prints as text: for a screen and for a telephone."""
 
 
 def side_by_side(study: Study) -> tuple[list[dict[str, Any]], str]:
     """(steps with prompts with every arm's responses, why there are none).
 
-    The first, middle and last step that all arms have stored, of the smallest seed that they share.
+    The last, middle and first step that all arms have stored, of the smallest seed that they share.
     Errors: GspoError (exit code STORAGE) naming a stored batch that cannot be read.
     """
     arms = sorted({run.arm for run in study.runs})
@@ -40,18 +45,17 @@ def side_by_side(study: Study) -> tuple[list[dict[str, Any]], str]:
         runs = {run.arm: run for run in study.runs if run.seed == seed}
         steps = sorted(set.intersection(*(set(stored.get((arm, seed), ())) for arm in arms)))
         if steps:
-            chosen = dict.fromkeys([steps[0], steps[len(steps) // 2], steps[-1]])
+            chosen = dict.fromkeys([steps[-1], steps[len(steps) // 2], steps[0]])
             return [{"step": step, "seed": seed, "arms": arms, "prompts": _prompts(runs, step)} for step in chosen], ""
     return [], "no rollout batch of all arms is stored; train with --set rollout.store=20 to keep every 20th"
 
 
-def _prompts(runs: dict[str, StoredRun], step: int) -> list[dict[str, list[dict[str, Any]]]]:
+def _prompts(runs: dict[str, StoredRun], step: int) -> list[dict[str, list[Response]]]:
     """Arm -> responses, of the first prompts that all arms have."""
-    prompts: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    prompts: dict[str, dict[str, list[Response]]] = {}
     for arm, run in runs.items():
-        rows = read_columns(run.folder / "rollouts" / f"step_{step:06d}.parquet", COLUMNS).to_pylist()
-        for row in sorted(rows, key=lambda row: row["sample"]):
-            prompts.setdefault(row["problem_id"], {}).setdefault(arm, []).append(row)
+        for row in sorted(responses(run.folder, Filter(str(step))), key=lambda row: row.sample):
+            prompts.setdefault(row.problem_id, {}).setdefault(arm, []).append(row)
     return [by_arm for by_arm in prompts.values() if len(by_arm) == len(runs)][:PROMPTS]
 
 
@@ -70,16 +74,19 @@ def report_html(study: Study) -> Path:
     samples, no_samples = side_by_side(study)
     figures, notes = _figures(study)
     compared, no_comparison = _compared(study)
+    arms = outcomes(study)
+    metrics = list(dict.fromkeys(metric for arm in arms for metric in arm.changes))
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, finalize=shown,
     )  # fmt: skip
-    environment.filters.update(short=short_hashes, excerpt=lambda value: excerpt(str(value)))
+    environment.filters.update(short=short_hashes, excerpt=excerpt)
     environment.globals.update(costs=costs, remarks=remarks, row_of=row_of, statistics=statistics, value=value)
     text = environment.get_template("page.html.j2").render(
         study=study.folder.name, version=__version__, comparisons=compared, no_comparison=no_comparison,
         claims=_claims(study), figures=figures, notes=notes, samples=samples, no_samples=no_samples,
-        num_responses=RESPONSES, differences=_differences(study), runs=everyone,
+        num_responses=RESPONSES, outcomes=arms, meaning=MEANING, metrics=metrics, runs=everyone,
+        differences=_differences(study),
     )  # fmt: skip
     path = study.folder / FILE
     write_text(path, text)
@@ -113,7 +120,9 @@ def _claims(study: Study) -> list[dict[str, Any]]:
 
 
 def _compared(study: Study) -> tuple[list[Found], str]:
-    """Every pair of arms; or why nothing is compared."""
+    """Every pair of arms; or why nothing is compared, unless there is one arm."""
+    if len({run.arm for run in study.runs}) == 1:
+        return [], ""
     try:
         found = compare(study, ComparisonRequest())
     except GspoError as error:
@@ -121,15 +130,18 @@ def _compared(study: Study) -> tuple[list[Found], str]:
     return [found.primary, *found.others], ""
 
 
-def _figures(study: Study) -> tuple[list[tuple[str, str, Markup]], list[str]]:
-    """(name, title, picture) of each figure, and what a reader should know. The pictures are our own drawing; text in
-    them is drawn as outlines."""
-    report = plot(study)
-    pictures = []
-    for name, paths in report.files.items():
-        svg = next(path for path in paths if path.name == f"{name}.svg").read_text(encoding="utf-8")
-        pictures.append((name, report.titles[name], Markup(NO_PICTURE_DATA.sub("", svg).strip())))
-    return pictures, [*report.notes, *(f"No figure {name}: {why}" for name, why in report.left_out.items())]
+def _figures(study: Study) -> tuple[list[dict[str, Any]], list[str]]:
+    """(the figures, scores and rewards first; what a reader should know). The pictures are our own drawing; their text
+    is drawn as outlines."""
+    report, figures = plot(study, list(PICTURES.values())), list[dict[str, Any]]()
+    for name in sorted(report.files, key=lambda name: [not name.startswith(first) for first in FIRST]):
+        pictures = {}
+        for size, (paper, _) in PICTURES.items():
+            text = (study.folder / "figures" / f"{name}{paper.ending}.svg").read_text(encoding="utf-8")
+            pictures[size] = Markup(NO_PICTURE_DATA.sub("", text).strip())
+        about = {"name": name, "title": report.titles[name], "caption": report.captions[name]}
+        figures.append(about | {"first": name.startswith(FIRST), "pictures": pictures})
+    return figures, [*report.notes, *(f"No figure {name}: {why}" for name, why in report.left_out.items())]
 
 
 def _differences(study: Study) -> list[dict[str, Any]]:
