@@ -119,7 +119,12 @@ def _make_importable(name: str, top: str) -> None:
         _loaded_folders.append(folder)
 
 
+def plugin_path(name: str) -> Path:
+    """The file of a plugin's module."""
+    return Path(inspect.getfile(importlib.import_module(name.partition(":")[0]))).resolve()
+
+
 def plugin_source(name: str) -> dict[str, str]:
     """The file name and sha256 of a plugin's source, for `run.json`."""
-    path = Path(inspect.getfile(importlib.import_module(name.partition(":")[0])))
+    path = plugin_path(name)
     return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

@@ -111,6 +111,7 @@ def _run(run: Path) -> Iterator[Finding]:
         yield _fault(odd[0], "it is no ordinary file")  # reading a pipe would wait for ever
         return
     yield from _checked(run / "run.json", _config(run))
+    yield from _checked(run / "run.json", _modules(run))
     yield from _chain(run)
     rollouts = list(_checked(run / "events.jsonl", _rollouts(run)))
     yield from rollouts
@@ -139,6 +140,21 @@ def _config(run: Path) -> Iterator[Finding]:
 
     if "config_sha256" in run_json:
         yield from _checked(path, differs())
+
+
+def _modules(run: Path) -> Iterator[Finding]:
+    """The user's modules against the hashes of the files that the run used; that one has changed since is no fault."""
+    plugins = read_object(run / "run.json").get("plugins") or {}
+    known = {name: source["sha256"] for name, source in plugins.items()}
+    for event in read_events(run) if known else []:
+        if event.get("event") == "plugins_changed":
+            known |= {name: change["is"] for name, change in event["plugins"].items()}
+            names = ", ".join(event["plugins"])
+            yield f"{run.name}: {names} changed while it was trained, after rollout batch {event['step']}"
+    for name, source in plugins.items():
+        path = Path(source.get("path", ""))
+        if path.is_file() and sha256_of(path) != known[name]:
+            yield f"{run.name}: {path} is no longer the file that it was trained with (sha256)"
 
 
 def _chain(run: Path) -> Iterator[Finding]:

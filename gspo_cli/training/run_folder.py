@@ -20,7 +20,7 @@ from gspo_cli.models.admission import paths_of, position_limit
 from gspo_cli.models.device import determinism
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.remote_code import allowed_code
-from gspo_cli.plugins import is_plugin, plugin_source
+from gspo_cli.plugins import is_plugin, plugin_path, plugin_source
 from gspo_cli.rollout.collect import PromptStream, collect
 from gspo_cli.rollout.engine import Progress
 from gspo_cli.rollout.engines import open_engine
@@ -66,7 +66,9 @@ def create_folder(
         "threads": torch.get_num_threads(), "determinism": determinism(),
         "num_parameters": sum(p.numel() for p in model.parameters()), "planned_steps": recipe.train.steps,
         "num_trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "plugins": {name: plugin_source(name) for name in named if name and is_plugin(name)},
+        "plugins": {
+            name: plugin_source(name) | {"path": str(plugin_path(name))} for name in named if name and is_plugin(name)
+        },
         "trust_remote_code": allowed_code(),
     }  # fmt: skip
     fs.write_text(folder / "run.json", json.dumps(record, indent=1))
@@ -101,6 +103,13 @@ def reopen_folder(point: ResumePoint, argv: list[str], emit: Emit, hashes: dict[
         "start", pid=os.getpid(), host=socket.gethostname(), resumed_from=point.state.step,
         manifest_sha256=sha256_of(point.checkpoint / MANIFEST), changes=point.state.changes,
     )  # fmt: skip
+    if point.plugins:
+        log.event("plugins_changed", step=point.state.step, plugins=point.plugins)
+        emit(
+            Noted(
+                f"warning: {', '.join(point.plugins)} changed after rollout batch {point.state.step}: the log says so"
+            )
+        )
     now = provenance(argv) | {"threads": torch.get_num_threads()}
     differ = {key: {"was": record.get(key), "is": now.get(key)} for key in EXACT if record.get(key) != now.get(key)}
     if differ:

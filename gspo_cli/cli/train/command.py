@@ -121,7 +121,10 @@ def train(
         bool, typer.Option("--overwrite", help="Delete runs of the same name first.", rich_help_panel=OTHERS)
     ] = False,
     allow_change: Annotated[
-        list[str] | None, typer.Option(help="With --resume: a key that --set may change.", rich_help_panel=OTHERS)
+        list[str] | None,
+        typer.Option(
+            help="With --resume: a key that --set may change, or `plugins`: your modules.", rich_help_panel=OTHERS
+        ),
     ] = None,
     show_samples: ShowSamples = None,
     report_to: ReportTo = None,

@@ -94,7 +94,10 @@ def _code(record: RunRecord, _: MetricSpec) -> Table:
     code = run_json["code"] if isinstance(run_json.get("code"), dict) else {"commit": ABSENT}
     rewards = config.get("task.rewards") or ()
     task = {config.get("task.name"), config.get("task.reward"), *(reward.get("name") for reward in rewards)}
-    plugins = {name: sha for name, sha in (run_json.get("plugins") or {}).items() if name in task}
+    sources = {name: source for name, source in (run_json.get("plugins") or {}).items() if name in task}
+    plugins = {
+        name: {key: source[key] for key in ("file", "sha256") if key in source} for name, source in sources.items()
+    }
     return _recorded(record, "gspo") | {k: str(v) for k, v in code.items()} | flat(plugins)
 
 
@@ -334,9 +337,17 @@ def _one_setting(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
             yield Failure("config", f"{key}, within one arm", *sides, do)
 
 
+def _changed_modules(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
+    """A reward, task or algorithm of the user's that changed while a run was trained."""
+    for record in pair.records:
+        for change in record.facts.changed_modules:
+            do = "train anew with one version of it, or --allow code"
+            yield Failure("code", f"changed in {record.name}", *_sides(pair, record, change), do)
+
+
 CHECKS: tuple[Check, ...] = (
     _pairs, "start", "data", "budget", _queries, _meaning, "eval", "config", _one_setting, _status, _cells, _copies,
-    "code", "hardware", "versions",
+    "code", _changed_modules, "hardware", "versions",
 )  # fmt: skip
 """Names are those of `FACTS`. To add a check, write a function that yields its failures and add it here."""
 OF_IMPORTED: tuple[Check, ...] = (

@@ -80,6 +80,12 @@ class Facts:
         return dict(self.run_json.get("imported") or {})
 
     @property
+    def changed_modules(self) -> list[str]:
+        """The user's modules that changed while the run was trained, and after which rollout batch."""
+        changes = [e for e in read_events(self.run.folder) if e.get("event") == "plugins_changed"]
+        return [f"{name} after rollout batch {change['step']}" for change in changes for name in change["plugins"]]
+
+    @property
     def algorithm_keys(self) -> Json:
         """What the configuration says about the algorithm, by dotted key: `[algo]`, or a trainer's keys."""
         return {
@@ -242,7 +248,8 @@ def _last_rollout(path: Path) -> Json:
 def describe_run(run: StoredRun) -> Json:
     """A run in full: its row, provenance, and configuration by dotted key."""
     facts = read_facts(run)
-    return row_of(facts) | {"about": facts.run_json, "config": facts.config_flat}
+    changed = {"changed modules": facts.changed_modules} if facts.changed_modules else {}
+    return row_of(facts) | changed | {"about": facts.run_json, "config": facts.config_flat}
 
 
 def differences(one: StoredRun, other: StoredRun) -> list[Json]:

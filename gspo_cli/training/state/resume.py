@@ -11,12 +11,13 @@ from typing import Any
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import Emit, Noted
+from gspo_cli.plugins import plugin_source
 from gspo_cli.recipe import check_params
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.checksums import read_checksums, sha256_of, write_run_checksums
 from gspo_cli.runlog.lock import locked, remove_heartbeat
 from gspo_cli.runlog.log import RunLog, remove_unfinished_files, repair_tails
-from gspo_cli.runlog.strict_json import read_object
+from gspo_cli.runlog.strict_json import parse_object, read_object
 from gspo_cli.training.state.checkpoint_folder import Damaged, list_checkpoints, newest, sweep, verify
 from gspo_cli.training.state.contents import STATE, RunState, read_state
 from gspo_cli.training.state.run_config import apply_overrides
@@ -61,6 +62,8 @@ class ResumePoint:
     """Torn ends that were cut off the logs."""
     rejected: Sequence[dict[str, str]]
     """Newer checkpoints that do not verify."""
+    plugins: dict[str, dict[str, str]]
+    """The user's modules that have changed, with the sha256 that was and is."""
 
 
 @contextmanager
@@ -117,11 +120,29 @@ def read_resume_point(
     folder: Path, checkpoint: Path, overrides: dict[str, Any], allowed: list[str], attempt: int,
     mended: Sequence[dict[str, Any]] = (), rejected: Sequence[dict[str, str]] = (),
 ) -> ResumePoint:  # fmt: skip
-    """The run and its state, from its files. Errors: GspoError for a recipe that may not change so."""
+    """The run and its state, from its files. Errors: GspoError for a recipe or a module that may not change so."""
     record, config = (read_object(folder / name) for name in ("run.json", "config.json"))
     state = read_state(checkpoint)
     recipe, changes = apply_overrides(config, state.changes, overrides, allowed, str(record["config_sha256"]))
+    plugins = changed_plugins(folder, record)
+    if plugins and "plugins" not in allowed:
+        raise GspoError(
+            f"{', '.join(plugins)} changed since {folder} began",
+            "a reward, task or algorithm that changes midway makes two experiments in one log",
+            "restore the file, or start another run; --allow-change plugins goes on, and reports say so",
+        )
     algorithm = find_algorithm(recipe.algo.name)
     run = Run(str(record["arm"]), recipe, algorithm, check_params(algorithm.Params, recipe.algo.params))
     state = state.model_copy(update={"changes": changes})
-    return ResumePoint(folder, run, record, checkpoint, state, attempt, mended, rejected)
+    return ResumePoint(folder, run, record, checkpoint, state, attempt, mended, rejected, plugins)
+
+
+def changed_plugins(folder: Path, record: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """The user's modules whose files are not those that the run last used: as it began, or as a resume allowed."""
+    known = {str(name): str(source["sha256"]) for name, source in record.get("plugins", {}).items()}
+    events = folder / "events.jsonl"
+    for line in events.read_text(encoding="utf-8").splitlines() if known and events.is_file() else []:
+        if '"event":"plugins_changed"' in line:
+            known |= {name: change["is"] for name, change in parse_object(line)["plugins"].items()}
+    found = {name: {"was": was, "is": plugin_source(name)["sha256"]} for name, was in known.items()}
+    return {name: change for name, change in found.items() if change["was"] != change["is"]}
