@@ -45,6 +45,9 @@ long as the limit, finished or not), actor/pg_clipfrac and actor/entropy (means 
 SECONDS = {"timing_s/gen": "rollout_s", "timing_s/old_log_prob": "old_policy_s", "timing_s/update_actor": "update_s"}
 """verl's times -> ours, for `area@seconds`."""
 
+CALLBACK = ("clip/", "ratio/", "kl/old_", "entropy/mean", "weight/", "update/skipped_rows_frac")
+"""What the callback of docs/other-trainers.md logs under our names, with our meaning."""
+
 REWARD = "gspo: the reward"
 """Stands for the name that the caller gave."""
 STEP_IS = {"trl": "optimizer step", "verl": "rollout batch"}
@@ -201,7 +204,8 @@ def translate_metrics(trainer: str, values: Values) -> dict[str, dict[str, float
     lines: dict[str, dict[str, float]] = {"rollout": {}, "step": {}}
     for name, value in values.items():
         if _is_number(value) and name not in ("step", "global_step", "epoch", *SECONDS) and not name.startswith("_"):
-            line, ours = names.get(name, ("rollout", f"{trainer}/{name}"))
+            same = ("step", name) if name.startswith(CALLBACK) else ("rollout", f"{trainer}/{name}")
+            line, ours = names.get(name, same)
             lines[line][ours] = float(value)
     return {line: metrics for line, metrics in lines.items() if metrics}
 

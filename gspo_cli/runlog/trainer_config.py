@@ -71,7 +71,9 @@ def read_config(path: Path) -> Config:
         is_json = path.suffix == ".json"
         found = json.loads(text, object_pairs_hook=unique_keys) if is_json else yaml.load(text, Loader=_Loader)
         return _plain(found)
-    except (OSError, ValueError, TypeError, RecursionError, ArithmeticError, yaml.YAMLError) as error:
+    except (
+        OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, ArithmeticError, yaml.YAMLError
+    ) as error:  # fmt: skip
         raise GspoError(
             f"cannot read the configuration {path}",
             " ".join(str(error).split()) or type(error).__name__,

@@ -21,6 +21,8 @@ from pages import ROOT, blocks, modules
 from torch import Tensor
 
 from gspo_cli.algorithms import gspo, loss_from_tensors
+from gspo_cli.runlog.import_logs import CALLBACK, translate_metrics
+from gspo_cli.runlog.schema import METRICS
 
 EXAMPLES = modules(ROOT / "docs" / "other-trainers.md")
 
@@ -36,22 +38,50 @@ def test_the_audited_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gsp
     assert shown.split() == done.out.split()[: len(shown.split())]
 
 
-@pytest.mark.slow
-def test_in_trl(tmp_path: Path) -> None:
+def run_with_trl(script: str, example: str, folder: Path) -> dict[str, Any]:
+    """What a script beside this file prints, run where TRL is installed, on an example of the page."""
     python = os.environ.get("GSPO_TRL_PYTHON") or (sys.executable if importlib.util.find_spec("trl") else None)
     if python is None:
         pytest.skip("TRL is not installed; GSPO_TRL_PYTHON names an interpreter that has it")
-    (tmp_path / "gspo_in_trl.py").write_text(EXAMPLES["gspo_in_trl.py"])
-    script = Path(__file__).with_name("trl_example.py")
+    (folder / example).write_text(EXAMPLES[example])
     environment = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([python, script, tmp_path], env=environment, capture_output=True, text=True, timeout=300)
+    command = [python, Path(__file__).with_name(script), folder]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_the_callback_in_trl(tmp_path: Path) -> None:
+    found = run_with_trl("trl_callback.py", "gspo_callback.py", tmp_path)
+    for name in ("grpo", "gspo"):
+        one = found[name]
+        assert {key: one["added"][key] for key in one["expected"]} == pytest.approx(one["expected"], rel=1e-4), name
+        assert one["loss"][0] == one["loss"][1]
+        assert 0.2 < one["expected"]["update/skipped_rows_frac"] < 0.5
+        share = one["expected"]["clip/seq_frac" if name == "gspo" else "clip/token_frac"]
+        assert 0.05 < share < 0.95
+    # without a reward nothing has an advantage, and nothing is clipped
+    assert found["log"]["update/skipped_rows_frac"] == 1 and found["log"]["clip/seq_frac"] == 0
+    lines = translate_metrics("trl", found["log"])
+    assert lines["step"]["clip/seq_frac"] == 0 and lines["rollout"]["reward/mean"] == 0
+
+
+@pytest.mark.slow
+def test_in_trl(tmp_path: Path) -> None:
+    found = run_with_trl("trl_example.py", "gspo_in_trl.py", tmp_path)
     assert set(found) == {"grpo", "gspo"}
     for name, one in found.items():
         assert one["loss"][0] == pytest.approx(one["loss"][1], abs=1e-6), name
         assert one["gradient"] < 1e-5, name
         assert 0.05 < one["clipped"] < 0.95, name
+
+
+def test_the_names_of_the_callback_are_those_of_a_step() -> None:
+    for prefix in CALLBACK:
+        assert any(name.startswith(prefix) and "step" in entry.lines for name, entry in METRICS.items()), prefix
+    found = translate_metrics("trl", {"clip/seq_frac": 0.1, "clip_ratio/region_mean": 0.2, "entropy": 1.0})
+    assert found == {"step": {"clip/seq_frac": 0.1}, "rollout": {"trl/clip_ratio/region_mean": 0.2, "trl/entropy": 1.0}}
 
 
 @pytest.fixture

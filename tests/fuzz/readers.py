@@ -25,10 +25,17 @@ from gspo_cli.models.load import load_policy
 from gspo_cli.models.lora import adapter_base
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.plan.architecture import architecture_of
+from gspo_cli.report.compare.eval_log import read_evaluation
 from gspo_cli.rewards.graders import GRADERS, read_rows
 from gspo_cli.runlog.import_logs import import_run
+from gspo_cli.runlog.trainer_config import read_config
 from gspo_cli.tasks.data import load_rows
 
+INSPECT = Path(__file__).parents[1] / "report" / "inspect" / "base.eval"
+TRAINER_YAML = b"epsilon: 0.2\nmodel: {path: x, layers: [1, 2]}\nshared: &a [x]\nagain: *a\nseed: 3\n"
+DETAILS = pa.Table.from_pylist(
+    [{"doc": {"id": str(n), "query": "?"}, "metric": {"em": n % 2, "f1": 0.5}} for n in range(3)]
+)
 SMOKE = Path(__file__).parents[1] / "recipes_for_tests" / "smoke.toml"
 
 
@@ -119,6 +126,10 @@ def small_readers() -> dict[str, Reader]:
         "programs.jsonl": Reader("a.jsonl", _lines(PROGRAMS), lambda f: read_rows(f / "a.jsonl", GRADERS["script"])),
         "TRL log": Reader("trl.json", json.dumps(TRL).encode(), lambda f: _import_log(f, "trl.json")),
         "verl log": Reader("verl.jsonl", _lines(VERL), lambda f: _import_log(f, "verl.jsonl")),
+        "trainer's YAML": Reader("c.yaml", TRAINER_YAML, lambda f: read_config(f / "c.yaml")),
+        "trainer's JSON": Reader("c.json", b'{"epsilon": 0.2, "m": {"x": 1}}', lambda f: read_config(f / "c.json")),
+        "Inspect's log": Reader("l.eval", INSPECT.read_bytes(), lambda f: read_evaluation(f / "l.eval")),
+        "lighteval's details": Reader("d.parquet", _parquet(DETAILS), lambda f: read_evaluation(f / "d.parquet")),
         "contests": Reader("c.json", json.dumps(CONTESTS).encode(), lambda f: read_contests(f / "c.json")),
         "submissions": Reader("submissions.json", json.dumps(SUBMISSIONS).encode(), _submissions),
         "ratings": Reader("r.json", b'{"ratings": {"1200": 3, "1500": 1}}', lambda f: read_ratings(f / "r.json")),

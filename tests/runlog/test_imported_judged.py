@@ -198,7 +198,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     "text",
     ["", "[1]", "a", "a: 1\na: 2", "a: !!python/object/apply:os.system [id]", "a: .nan", "a: &x {b: *x}", BOMB,
      "d: &d {x: 1}\ne: {<<: *d}", "a: [", "? [1, 2]\n: 3", f"a: {'x' * MAX_BYTES}", "a: 1e400\nb: " + "9" * 30,
-     "{" * 3000, "a: \ud800"],
+     "{" * 3000, "a: \ud800", "a: !!timestamp x", "a: !!bool x", "a: !!int ''"],
 )  # fmt: skip
 def test_what_is_no_configuration(tmp_path: Path, text: str) -> None:
     for name in ("c.yaml", "c.json"):
