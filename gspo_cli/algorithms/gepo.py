@@ -55,6 +55,8 @@ def group_expectation(old_B: Tensor, groups_B: Tensor, mask_BT: Tensor) -> Tenso
 
     Responses without loss tokens count only for themselves, where the result is not used.
     """
-    counts_BB = (groups_B[:, None] == groups_B) & (mask_BT.any(-1) | torch.eye(len(groups_B), dtype=torch.bool))
+    counts_BB = (groups_B[:, None] == groups_B) & (
+        mask_BT.any(-1) | torch.eye(len(groups_B), dtype=torch.bool, device=groups_B.device)
+    )
     grouped_BB = torch.where(counts_BB, old_B, -torch.inf)
     return (2 * grouped_BB).logsumexp(-1) - grouped_BB.logsumexp(-1)

@@ -49,9 +49,12 @@ def correction_weight(
             c = ratio(gaps[t] if unit == "token" and kind != "seq_mask" else mean)
             kept, whole = low <= c <= high, low <= ratio(mean) <= high
             weights[i][t] = {
-                "tis": min(c, high), "icepop": c if kept else 0.0, "seq_mask": float(kept),
-                "seq_mask_tis": c if whole else 0.0, "seq_tis": min(ratio(math.fsum(gaps.values())), high),
-            }[kind]  # fmt: skip
+                "tis": min(c, high),
+                "icepop": c if kept else 0.0,
+                "seq_mask": float(kept),
+                "seq_mask_tis": c if whole else 0.0,
+                "seq_tis": min(ratio(math.fsum(gaps.values())), high),
+            }[kind]
     return weights
 
 

@@ -168,9 +168,12 @@ def test_dppo_is_verls(name: str) -> None:
     verl = pytest.importorskip("verl.trainer.ppo.core_algos")
     params = ALGORITHMS[name].Params()
     config = SimpleNamespace(
-        clip_ratio=params.delta_low, clip_ratio_low=params.delta_low, clip_ratio_high=params.delta_high,
-        get=lambda key, default: {"clip_ratio_c": params.cap}.get(key, default), global_batch_info={},
-    )  # fmt: skip
+        clip_ratio=params.delta_low,
+        clip_ratio_low=params.delta_low,
+        clip_ratio_high=params.delta_high,
+        get=lambda key, default: {"clip_ratio_c": params.cap}.get(key, default),
+        global_batch_info={},
+    )
     theirs = verl.get_policy_loss_fn(name)
     for seed in SEEDS:
         one = single(seed)

@@ -152,7 +152,8 @@ def waits_of_update(model: PreTrainedModel, groups: int, budget: int, algo: dict
         batch = stored_batch(groups)
         advantages_B = algorithm.advantage(*rewards_and_groups(batch), learner.params)
         with device.counting() as crossed:
-            batching = Batching(2, budget, keep_rows_without_advantage=True, packed=True)
+            whole_groups = algorithm.WHOLE_GROUPS
+            batching = Batching(2, budget, keep_rows_without_advantage=True, whole_groups=whole_groups, packed=True)
             minis = make_mini_batches(batch, advantages_B, batching, DEVICE)
             record_old_policy(learner, minis)
             for i, mini in enumerate(minis):
@@ -160,7 +161,11 @@ def waits_of_update(model: PreTrainedModel, groups: int, budget: int, algo: dict
     return waits(crossed)
 
 
-@pytest.mark.parametrize("algo", [{"name": "gspo"}, {"name": "grpo", "correction": {"kind": "seq_mask"}}])
+CORRECTED = ({"name": "grpo", "correction": {"kind": "seq_mask"}}, {"name": "ipo", "correction": {"kind": "opsm"}})
+PLAIN = ({"name": name} for name in ("gspo", "dppo_kl", "vespo", "aspo", "gepo"))
+
+
+@pytest.mark.parametrize("algo", [*CORRECTED, *PLAIN])
 def test_an_update_waits_twice_whatever_the_size_of_the_batch(model: PreTrainedModel, algo: dict[str, Any]) -> None:
     for groups, budget in ((2, 1000), (6, 20)):
         places = [t.place.split()[-1] for t in waits_of_update(model, groups, budget, algo)]

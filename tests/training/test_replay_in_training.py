@@ -70,9 +70,10 @@ def random_routes(num_tokens: int) -> Any:
 def one_mini(who: Learner, batch: RolloutBatch | None = None, budget: int = 60) -> MiniBatch:
     batch = batch or rollout_batch()
     advantages_B = ALGORITHMS["grpo"].advantage(*rewards_and_groups(batch), ALGORITHMS["grpo"].Params())
-    (mini,) = make_mini_batches(
-        batch, advantages_B, Batching(1, budget, routing=who.routing, packed=paths_of(who.model).packed), CPU
+    plan = Batching(
+        1, budget, routing=who.routing, packed=paths_of(who.model).packed, whole_groups=who.algorithm.WHOLE_GROUPS
     )
+    (mini,) = make_mini_batches(batch, advantages_B, plan, CPU)
     return mini
 
 
