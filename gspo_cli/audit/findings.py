@@ -124,6 +124,8 @@ class Settings:
     """(where, name) of what the file calls itself."""
     notes: list[str] = field(default_factory=list)
     file: str = ""
+    floor: str = "0"
+    """The oldest version that the file admits."""
 
     def __call__(self, key: str, default: Any = None, *aliases: str) -> Value:
         """The value of a key (or of one of its older names)."""
@@ -148,7 +150,7 @@ class Settings:
         """A key whose default changed: (first version, default), oldest first. `floor` = the oldest version."""
         if key in self.given or self.absent:
             return self(key)
-        low, high = self.version or floor, self.version or self.newest
+        low, high = self.version or max(floor, self.floor, key=number), self.version or self.newest
         starts = [number(start) for start, _ in history]
         possible = [
             (start, value)

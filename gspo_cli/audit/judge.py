@@ -18,7 +18,7 @@ NAMES = {
     "gmpo": r"gmpo|geo_?mean",
     "luspo": "luspo",
     "rloo": "rloo",
-    "reinforce_pp": r"reinforce[_-]?(pp|\+\+|plus[_-]?plus|baseline)([_-]?baseline)?|rf(?=[_-]baseline)|prorl(v\d)?",
+    "reinforce_pp": r"reinforce[_-]?(pp|\+\+|plus[_-]?plus|baseline)([_-]?baseline)?|rf|prorl(v\d)?",
     "reinforce": "reinforce",
     "other:kl_cov": r"kl[_-]?cov",
     "other:clip_cov": r"clip[_-]?cov",

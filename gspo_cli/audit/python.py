@@ -56,7 +56,7 @@ class Reader:
     calls: list[Call] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
-    """Defaults of the fields of all classes, for `args.NAME`."""
+    """Defaults of the fields of all classes and of all options, for `args.NAME`."""
     docstring: str = ""
     assigned: dict[str, dict[str, Value]] = field(default_factory=dict)
     """Later assignments `name.attribute = value`."""
@@ -166,6 +166,9 @@ class Reader:
             if isinstance(value, str) and len(value) > 20:
                 texts.append((value, 1, argument.end_lineno or argument.lineno))
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        option = self.value(node.args[0]) if name == "add_argument" and node.args else None
+        if isinstance(option, str) and "default" in keywords:
+            self.fields[option.lstrip("-").replace("-", "_")] = keywords["default"].value
         return Call(name, keywords, open_, texts)
 
     def value(self, node: ast.expr | None, depth: int = 0) -> Any:

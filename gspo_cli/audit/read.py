@@ -17,7 +17,7 @@ from gspo_cli.errors import GspoError
 
 MAX_BYTES, MAX_FILES = 2_000_000, 2_000
 SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".py", ".yaml", ".yml", ".toml")
-CONFIG = re.compile(r"(GRPO|RLOO)Config$")
+CONFIG = re.compile(r"(Unsloth)?(GRPO|RLOO)Config")
 OWN_MAIN = (
     r"verl\.(trainer|experimental)\.|main_ppo|recipe[./](dapo|entropy|fully_async_policy|one_step_off_policy)[./]"
 )
@@ -86,7 +86,8 @@ def read(text: str, path: Path | None, version: str | None) -> list[Settings]:
             for key, value in settings.given.items()
             if OTHER_TERM.search(key) and value.value not in (None, False, 0, 0.0)
         ]
-        settings.version = version or pinned(settings.framework, text, path)
+        settings.version = version or pinned(settings.framework, "==", text, path)
+        settings.floor = pinned(settings.framework, ">=", text, path) or "0"
         keys = FRAMEWORKS[settings.framework].table.get("names", [])
         named = [(key, str(settings(key).value)) for key in keys if settings.has(key)]
         settings.names = ([("file name", where.stem)] if path else []) + named
@@ -102,10 +103,9 @@ def guess(text: str) -> str:
     return ".yaml" if re.search(r"^\w+:(\s|$)", text, re.MULTILINE) and not text.startswith("#!") else ".sh"
 
 
-def pinned(framework: str, text: str, path: Path | None) -> str | None:
-    """The version that the file, or a project file above it, pins."""
-    names = re.escape(framework.lower())
-    pin = re.compile(rf"\b{names}(?:\[[\w,-]+\])?==\s*(\d+(?:\.\d+)*)")
+def pinned(framework: str, sign: str, text: str, path: Path | None) -> str | None:
+    """The version after `sign` (== or >=) in the file, or in a project file above it."""
+    pin = re.compile(rf"\b{re.escape(framework.lower())}(?:\[[\w,-]+\])?\s*{sign}\s*(\d+(?:\.\d+)*)")
     if found := pin.search(text):
         return found[1]
     for folder in list(path.absolute().parents)[:5] if path else []:
@@ -244,6 +244,9 @@ def _training(
             settings.absent = f"it builds on {base.value}, which cannot be read"
     elif framework.name == "verl" and not re.search(OWN_MAIN, text) and "actor_rollout_ref" in text:
         settings.absent = "the program has a base configuration of its own, which is not read"
+    for at, word in enumerate(words[1:]):
+        if framework.name == "prime-rl" and words[at].text == "@" and (target := find_script(path, word.text)):
+            settings.given = over(settings.given, read_toml(read_text(target), str(target)))
     for argument in dict.fromkeys(command.outside):
         if argument == "$@" or not unread or MODEL_ONLY.search(argument.upper()):
             settings.notes.append(f"further arguments may come from outside the file: {argument}")
@@ -266,7 +269,7 @@ def _python(text: str, name: str, _: Path) -> Iterator[Settings]:
     unsloth = bool(re.search(r"^\s*(from|import) unsloth", text, re.MULTILINE))
     framework = FRAMEWORKS["Unsloth" if unsloth else "TRL"]
     lines = text.splitlines()
-    built = [call for call in reader.calls if CONFIG.search(call.name)]
+    built = [call for call in reader.calls if CONFIG.fullmatch(call.name)]
     for call in built:
         given = call.keywords | reader.assigned.get(call.target, {}) | {"_class": Value(None, call.name)}
         yield settings_of(framework, given, "keywords that are not known are passed" if call.open else None)
@@ -278,6 +281,7 @@ def _python(text: str, name: str, _: Path) -> Iterator[Settings]:
             if any(key in options for key in DECISIVE):
                 for key, value in options.items():
                     options[key] = Value(value.value, f"{name}:{python.line_of(lines, '--' + key, 1, len(lines))}")
+                options["_class"] = Value(None, "GRPOConfig" if "GRPOConfig" in text else "RLOOConfig")
                 yield settings_of(framework, options)
                 return
         yield settings_of(framework, {}, "the command line sets it, and the file shows no command")

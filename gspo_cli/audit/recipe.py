@@ -46,7 +46,7 @@ def recipe(f: Findings, verdict: Verdict, settings: Settings) -> str:
     low, high = f.clip_low.value, f.clip_high.value
     if name == "cispo" and f.clip_high.known and high is not None:
         algo += f"cap = {1 + high:g}\n"
-    elif name == "gmpo" and f.clip_low.known:
+    elif name == "gmpo" and f.clip_low.known and f.clip_high.known:
         algo += f"log_clip_low = {low:g}\nlog_clip_high = {high:g}\n"
     elif f.clip_low.known and f.clip_high.known and low is not None and 0 < low < 1 and high:
         algo += f"clip = {{ low = {low:g}, high = {high:g} }}\n"

@@ -148,6 +148,8 @@ def test_trl_settings_in_the_docstring_of_a_parser(tmp_path: Path) -> None:
     found, verdict = facts(tmp_path, "grpo.py", text)
     assert (found["algorithm"], found["mean"], verdict.name_matches) == ("dr_grpo", "constant", False)
     assert found["sources"]["mean"].source == f"{tmp_path}/grpo.py:3"
+    rloo, _ = facts(tmp_path, "rloo.py", text.replace("GRPOConfig", "RLOOConfig").replace("dr_grpo", "x"))
+    assert (rloo["algorithm"], rloo["kl"], rloo["unit"]) == ("rloo", "none", "sequence")
     bare, _ = facts(tmp_path, "bare.py", text.replace("--", "").replace("loss_type", "x"))
     assert bare["loss"] == bare["updates"] == "unknown"
 
@@ -223,7 +225,8 @@ ROLL += "  device_mapping: list(range(0,16))\n  strategy_args: {{strategy_config
         ),
         (
             "s.sh",
-            "uv run -m skyrl.main trainer.algorithm.policy_loss_type=gspo trainer.train_batch_size=256\n",
+            "uv run -m skyrl.train.entrypoints.main_base trainer.algorithm.policy_loss_type=gspo "
+            "trainer.train_batch_size=256\n",
             {"algorithm": "gspo", "mean": "token_mean", "updates": 1, "kl": "loss"},
         ),
         (
@@ -253,7 +256,9 @@ def test_other_frameworks(tmp_path: Path, name: str, text: str, expected: dict[s
 
 
 def test_a_script_that_calls_another_adds_to_its_options(tmp_path: Path) -> None:
-    base = "uv run -m skyrl.main trainer.train_batch_size=1024 trainer.algorithm.use_kl_loss=false $@\n"
+    base = (
+        "uv run -m skyrl.train.entrypoints.main trainer.train_batch_size=1024 trainer.algorithm.use_kl_loss=false $@\n"
+    )
     (tmp_path / "base.sh").write_text(base)
     found, _ = facts(tmp_path, "run.sh", 'bash base.sh trainer.algorithm.policy_loss_type="sapo" "$@"\n')
     assert (found["algorithm"], found["updates"], found["kl"], found["clip_low"]) == ("sapo", 4, "none", None)

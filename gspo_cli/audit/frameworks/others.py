@@ -47,6 +47,8 @@ def read_nemo_rl(c: Settings, t: Framework) -> Findings:
 def read_skyrl(c: Settings, t: Framework) -> Findings:
     """What SkyRL computes. Its KL loss is on by default, its dual clip only with the loss of that name."""
     algo = "trainer.algorithm."
+    c.version = c.version or ("0.4" if "skyrl_train" in c("_main").source else None)
+    new = "0.5" if "skyrl.train" in c("_main").source else "0"
     kind = c(algo + "policy_loss_type", "regular")
     loss, unit = t.loss(kind)
     advantage = t.advantage(c(algo + "advantage_estimator", "grpo"))
@@ -54,8 +56,8 @@ def read_skyrl(c: Settings, t: Framework) -> Findings:
     std = derive(lambda a, on: on or a in ("gae", "reinforce_pp"), advantage, whitened)
     low, high = c(algo + "eps_clip_low", 0.2), c(algo + "eps_clip_high", 0.2)
     if loss.value == "cispo":
-        low = c.since(algo + "cispo.cispo_eps_clip_low", (("0", 0.0), ("0.5", 1.0)))
-        high = c.since(algo + "cispo.cispo_eps_clip_high", (("0", 5.0), ("0.5", 4.0)))
+        low = c.since(algo + "cispo.cispo_eps_clip_low", (("0", 0.0), ("0.5", 1.0)), new)
+        high = c.since(algo + "cispo.cispo_eps_clip_high", (("0", 5.0), ("0.5", 4.0)), new)
     elif loss.value != "clip":
         low = high = implied(None, loss)
     coef, weights = c(algo + "kl_loss_coef", 0.001), c(algo + "off_policy_correction.tis_ratio_type", None)

@@ -18,7 +18,7 @@ SINCE = {
 
 def read(c: Settings, t: Framework) -> Findings:
     """What TRL computes with GRPOConfig or RLOOConfig."""
-    if "RLOOConfig" in c("_class").source:
+    if "RLOOConfig" in c("_class").source or "rloo" in c("_main").source or c.has("normalize_advantages"):
         return read_rloo(c, t)
     unsloth = c.framework == "Unsloth"
     floor = next((version for key, version in SINCE.items() if c.has(key)), "0.18" if unsloth else "0.16")
