@@ -319,6 +319,8 @@ def read_path(path: str, version: str | None) -> Iterator[tuple[str, list[Settin
             yield str(file), read(read_text(file), file, version)
         except GspoError as error:
             yield str(file), error
+        except OSError as error:
+            yield str(file), GspoError(f"cannot read {file}", str(error.strerror), "check who may read it")
 
 
 __all__ = ["parsed", "read", "read_path", "read_text"]

@@ -210,7 +210,11 @@ ROLL += "  device_mapping: list(range(0,16))\n  strategy_args: {{strategy_config
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("r.yaml", ROLL.format(adv="grpo"), {"algorithm": "gspo", "updates": 4, "clip_low": 0.2}),  # 512 / (2 8 16/2)
+        (
+            "r.yaml",
+            ROLL.format(adv="grpo"),
+            {"algorithm": "gspo", "updates": 4, "clip_low": 0.2, "old_log_probs": "recomputed"},
+        ),  # 512 / (2 8 16/2)
         ("r.yaml", ROLL.format(adv="gae"), {"algorithm": "ppo"}),
         (
             "a.yaml",

@@ -1,6 +1,7 @@
 """NeMo-RL, SkyRL, ROLL, AReaL, prime-rl, OpenRLHF and open-instruct."""
 
 import re
+from math import prod
 
 from gspo_cli.audit.findings import Findings, Settings, Value, derive, implied, kl_term, pick, steps
 from gspo_cli.audit.frameworks.framework import Framework
@@ -106,7 +107,7 @@ def read_roll(c: Settings, t: Framework) -> Findings:
     sizes = [c(train + "per_device_train_batch_size", 8), c(train + "gradient_accumulation_steps", 1)]
     mini = derive(lambda size, accumulated, ranks: size * accumulated * ranks, *sizes, _ranks(c))
     updates = steps(c("ppo_epochs", 1), facts["prompts"], facts["samples"], mini)
-    in_reward, reward_coef = c("add_token_level_kl", False), c("init_kl_coef", 0.0)
+    in_reward, reward_coef = c("add_token_level_kl", False), c("init_kl_coef", 0.2)
     return Findings(
         **facts,
         loss=loss,
@@ -117,7 +118,7 @@ def read_roll(c: Settings, t: Framework) -> Findings:
         clip_low=low,
         clip_high=high,
         dual_clip=dual,
-        kl=kl_term(c("use_kl_loss", False), facts["kl_coef"], in_reward, c("init_kl_coef", 0.2)),
+        kl=kl_term(c("use_kl_loss", False), facts["kl_coef"], in_reward, reward_coef),
         updates=updates,
         old_log_probs=derive(lambda n, kl: "current" if n == 1 and not kl else "recomputed", updates, reward_coef),
         correction=derive(
@@ -128,16 +129,17 @@ def read_roll(c: Settings, t: Framework) -> Findings:
 
 
 def _ranks(c: Settings) -> Value:
-    """ROLL's data-parallel processes: devices / (tensor x pipeline x context)."""
+    """ROLL's data-parallel processes: devices / (tensor x pipeline x context or Ulysses)."""
     prefix = "actor_train.strategy_args.strategy_config."
     parallel = [c(f"{prefix}{kind}_parallel_size", 1) for kind in ("tensor_model", "pipeline_model", "context")]
+    parallel.append(c(prefix + "ulysses_size", 1))
 
-    def count(devices: object, tensor: int, pipeline: int, context: int) -> int:
+    def count(devices: object, *sizes: int) -> int:
         span = re.fullmatch(r"list\(range\((\d+),\s*(\d+)\)\)", str(devices))
         if not span and not isinstance(devices, list):
             raise ValueError
         number = int(span[2]) - int(span[1]) if span else len(devices)  # type: ignore[arg-type]
-        return number // (tensor * pipeline * context)
+        return number // prod(sizes)
 
     return derive(count, c("actor_train.device_mapping"), *parallel)
 
