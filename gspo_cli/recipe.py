@@ -118,7 +118,11 @@ def parse_set(assignment: str) -> Layer:
 
 def load(name: str, options: dict[str, Any] | None = None, sets: Iterable[str] = ()) -> Recipe:
     """The valid recipe `name` with named options and `--set` keys on top. Errors: GspoError for the first problem."""
-    return validate([*read_layers(find(name)), Layer("the command line", options or {}), *map(parse_set, sets)])
+    layers = list(map(parse_set, sets))
+    tiny = next((layer for layer in layers if contains(layer.table, ("model", "tiny"))), None)
+    if tiny and (options or {}).get("model", {}).get("path"):
+        raise GspoError(f"--model and {tiny.source}", "both decide the model", "leave one of them out")
+    return validate([*read_layers(find(name)), Layer("the command line", options or {}), *layers])
 
 
 def validate(layers: list[Layer]) -> Recipe:

@@ -22,8 +22,16 @@ if TYPE_CHECKING:
 app = console.Commands(help="Evaluate models on benchmarks.", no_args_is_help=True)
 
 
+OF_GRADING = {
+    "answers", "bench", "data", "revision", "release", "window", "contests", "ratings", "grader", "workers",
+    "unsafe_local", "grader_python", "overwrite", "out", "json_",
+}  # fmt: skip
+"""Options of `benchmarks` that have a part in grading stored answers."""
+
+
 @app.command()
 def benchmarks(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(
@@ -106,8 +114,12 @@ def benchmarks(
         max_new_tokens=max_tokens,
         limit=limit,
     )
-    if answers is not None and (model is not None or len(chosen) != 1):
-        raise GspoError("--answers takes one --bench and no model", "the answers already exist", "leave out the rest")
+    if answers is not None:
+        if model is not None or len(chosen) != 1:
+            raise GspoError(
+                "--answers takes one --bench and no model", "the answers already exist", "leave out the rest"
+            )
+        options.refuse_beside(context, "--answers", OF_GRADING)
     named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests}
     problems = problem_loader(parse_data(named | {"ratings": ratings}, chosen), console.note)
     grading = grader_choice(grader, workers, SandboxChoice(unsafe_local, grader_python))

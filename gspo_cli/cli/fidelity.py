@@ -21,6 +21,7 @@ Arms = Annotated[
 
 
 def fidelity(
+    context: typer.Context,
     recipe: RecipeArgument = "quickstart",
     algo: Arms = "grpo,gspo,reinforce,gmpo,sapo",
     clip: Annotated[str | None, typer.Option(help="Further clip ranges of gspo: 0.0067,0.2.")] = None,
@@ -55,6 +56,7 @@ def fidelity(
     from gspo_cli.report.figures.style import requested_images
 
     if pool:
+        options.refuse_beside(context, "--pool", ("pool", "out", "format_", "paper", "json_"))
         from gspo_cli.instruments.fidelity.report import merge_fidelity
 
         return _show(merge_fidelity(pool, out, requested_images(format_, paper)), json_)
@@ -71,6 +73,10 @@ def fidelity(
     from gspo_cli.training.study.arms import arm_notes
 
     refuse_twice(loaded, ["seed"], "--seeds")
+    refuse_twice(loaded, ["noise"], "--noise")
+    cold_start = loaded.cold_start
+    if cold_start and (cold_start.per_seed or cold_start.starts):
+        console.note(f"one start model for all seeds, that of cold_start.seed = {cold_start.seed}")
     images = requested_images(format_, paper)
     request = Request(
         arms=tuple(dict.fromkeys(options.listed(algo))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +47,15 @@ def complete_key(incomplete: str) -> list[str]:
     from gspo_cli.recipe import known_keys
 
     return _matching(incomplete, [f"{key}=" for key in known_keys()])
+
+
+def refuse_beside(context: typer.Context, option: str, usable: Collection[str]) -> None:
+    """Errors: GspoError for anything typed on the command line that has no effect beside this option."""
+    for parameter in context.command.params:
+        source, name = context.get_parameter_source(str(parameter.name)), parameter.opts[-1]
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in usable:
+            name = name if name.startswith("-") else name.upper()
+            raise GspoError(f"{option} with {name}", f"{name} has no effect then", f"leave out {name}")
 
 
 def registered(part: str, registry: str) -> list[str]:

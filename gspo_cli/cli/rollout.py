@@ -109,6 +109,8 @@ def rollout(
     if seed is not None:
         refuse_twice(loaded, ["seed"], "--seed")
     if show_prompt:
+        if seed is not None:
+            raise GspoError("--show-prompt with --seed", "it shows the first problem of the data", "leave out --seed")
         return print_prompt(loaded, trust_remote_code, json_)
     target = out / "step_000001.parquet"
     if target.exists():

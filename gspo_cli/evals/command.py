@@ -100,7 +100,7 @@ class LazyModel:
             model, tokenizer = load_policy(source.model, str(source.model.path))
             # looked up on each call: every benchmark shows its own progress
             engine = open_engine(source.rollout, model, tokenizer, progress=lambda counts: self.drawing(counts))
-            self.opened = Subject(engine, model, tokenizer, self.target.name)
+            self.opened = Subject(engine, model, tokenizer, self.target.name, self.target.prompting)
         return self.opened
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Evaluation:
         subject = self.model.subject()
         seed = self.model.target.seed if request.seed is None else request.seed
         plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grader_choice)
-        for line in prompt_notes(subject.tokenizer, next(iter(plan.prompts.values()))):
+        for line in prompt_notes(subject.tokenizer, next(iter(plan.prompts.values())), subject.prompting):
             note(f"warning: {line}")
         try:
             summary = evaluate(plan, self.folder, request.mode, progress, note)

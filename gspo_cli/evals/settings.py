@@ -148,6 +148,8 @@ def generation_identity(
         "seed": settings.seed,
         "portions": num_portions,
     }
+    prompting = subject.prompting.model_dump(exclude_defaults=True, include={"system", "chat", "chat_template_kwargs"})
+    identity |= {"prompting": prompting} if prompting else {}
     plain: dict[str, Any] = json.loads(json.dumps(identity | subject.identity))
     return plain
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gspo_cli.config import ModelConfig, Recipe, RolloutConfig, merge
+from gspo_cli.config import ModelConfig, Recipe, RolloutConfig, TaskConfig, flat, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
 from gspo_cli.plugins import add_search_folder
 from gspo_cli.recipe import Layer, parse_set, user_error, validate
+from gspo_cli.rollout.prompts import PLAIN
 from gspo_cli.runlog.folder import find_folder, newest_run
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.tables import Table
@@ -92,6 +94,8 @@ class Target:
     step: str | None
     """`step-000060` of a run's checkpoint; None for a bare model."""
     source: ModelSource
+    prompting: TaskConfig
+    """How the run wrote its prompts: system prompt and chat template."""
     seed: int
     """The run's seed, so that an evaluation repeats the one that ended its training; 0 for a bare model."""
 
@@ -105,11 +109,35 @@ def find_targets(
     Errors: GspoError for a run without checkpoints, or `--set` keys that do not fit.
     """
     layers = [Layer("--engine", {"rollout": {"engine": engine}} if engine else {}), *map(parse_set, sets)]
+    refuse_unused(layers)
     folder = named_folder(name, out)
     if folder is None:
         return [_bare_model(str(name), out, all_checkpoints, layers)]
     runs = [folder] if (folder / "run.json").is_file() else sorted(file.parent for file in folder.glob("*/run.json"))
     return [target for run in runs for target in _targets_of(run, all_checkpoints, layers)]
+
+
+UNUSED = {
+    "rollout.samples": "--samples",
+    "rollout.temperature": "--temperature",
+    "rollout.max_new_tokens": "--max-tokens",
+    "rollout.prompts": "--limit",
+    "model.path": "the argument MODEL",
+    "model.tiny": "the argument MODEL",
+} | dict.fromkeys([f"rollout.{key}" for key in ("routes", "max_lag", "store", "keep_newest", "stop")], "")
+"""Keys of training that an evaluation does not use, and what decides them here, if anything does."""
+
+
+def refuse_unused(layers: Iterable[Layer]) -> None:
+    """Errors: GspoError for a key that would change nothing."""
+    for layer in layers:
+        for given, (key, instead) in itertools.product(flat(layer.table), UNUSED.items()):
+            if f"{given}.".startswith(f"{key}."):
+                raise GspoError(
+                    f"{layer.source} has no part in an evaluation",
+                    f"{instead} decides that" if instead else f"{key} is a key of training",
+                    f"use {instead}" if instead else "leave it out",
+                )
 
 
 def _targets_of(run: Path, all_checkpoints: bool, layers: list[Layer]) -> list[Target]:
@@ -121,13 +149,14 @@ def _targets_of(run: Path, all_checkpoints: bool, layers: list[Layer]) -> list[T
     base = Layer(
         str(run / "config.json"), {"model": model, "rollout": config.get("rollout", {}) | {"deadline_s": DEADLINE_S}}
     )
-    folders = model_folders(run)
+    folders, prompting = model_folders(run), _prompting(config.get("task", {}))
     return [
         Target(
             name=str(folder),
             folder=run / "eval",
             step=folder.parent.name,
             source=_model_source([base, *layers], folder),
+            prompting=prompting,
             seed=record.get("seed", 0),
         )
         for folder in (folders if all_checkpoints else folders[-1:])
@@ -192,7 +221,13 @@ def _bare_model(name: str, out: Path, all_checkpoints: bool, layers: list[Layer]
         )
     safe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
     base = Layer("the defaults", {"rollout": {"deadline_s": DEADLINE_S}})
-    return Target(name, out / f"eval-{safe_name}", None, _model_source([base, *layers], Path(name)), 0)
+    return Target(name, out / f"eval-{safe_name}", None, _model_source([base, *layers], Path(name)), PLAIN, 0)
+
+
+def _prompting(task: Any) -> TaskConfig:
+    """The keys of a run's `[task]` that say how any prompt is written."""
+    keys = ("system", "chat", "chat_template_kwargs")
+    return TaskConfig.model_validate({key: task[key] for key in keys if key in task} if isinstance(task, dict) else {})
 
 
 def _model_source(layers: list[Layer], model: Path) -> ModelSource:

@@ -20,7 +20,8 @@ MUTABLE = (CHECKSUMS, "log.txt", "invalidated.json", "run.lock", "heartbeat.json
 ORIGIN = "archive.json"
 """In the folder of a study that came as an archive: the archive's hash. Archives hold no seals, and may leave out log
 lines."""
-LINK = re.compile(rb'"prev":"([0-9a-f]{32})","seq":(\d+),"step":\d+}\n')
+LINK = re.compile(rb'"prev":"([0-9a-f]{32})","seq":(\d+),"step":(\d+)}\n')
+KIND = re.compile(rb'"kind":"([a-z]+)"')
 """How a log line ends."""
 
 Entries = dict[str, dict[str, Any]]
@@ -109,13 +110,13 @@ def _damage(log: Path, sha256: str | None) -> str | None:
             same = log.stat().st_size == entry["bytes"] and (sha256 or sha256_of(log)) == entry["sha256"]
             return None if same else "its bytes are not those that its run sealed (sha256)"
     has_ended = marks and marks[-1] == b"end"
-    heads = re.findall(rb'"event":"end"[^\n]*"head":"([0-9a-f]{32})"', written)
+    heads = re.findall(rb'"event":"end"[^\n]*"head":"([^"]*)"', written)
     return _broken_link(log, heads[-1:]) if has_ended and log.name == "metrics.jsonl" else None
 
 
 def _broken_link(log: Path, heads: list[bytes]) -> str | None:
     """The first line that does not carry the hash of the line before it, or a last one that is not the run's."""
-    may_have_gaps, head, seq = (log.parents[1] / ORIGIN).is_file(), b"", -1
+    is_archive, head, seq, place = (log.parents[1] / ORIGIN).is_file(), b"", -1, (b"", b"")
     with log.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
@@ -126,7 +127,10 @@ def _broken_link(log: Path, heads: list[bytes]) -> str | None:
             before, seq = seq, int(link[2])
             if seq > 0 and number == 1:
                 return f"it begins with line {seq + 1}"
-            is_gap = may_have_gaps and seq > before + 1
+            kind = KIND.search(line)
+            last, place = place, (kind[1] if kind else b"", link[3])
+            # an archive may leave out a batch's updates, which stand between its `rollout` and its `step`
+            is_gap = is_archive and seq > before + 1 and place[0] == b"step" and last == (b"rollout", link[3])
             if head and not is_gap and (seq != before + 1 or link[1] != head):
                 return f"line {number} does not carry the hash of the line before it"
             head = hashlib.sha256(line[:-1]).hexdigest()[:32].encode()

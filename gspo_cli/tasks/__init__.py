@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, runtime_checkable
+from types import SimpleNamespace
+from typing import Protocol, cast, runtime_checkable
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError, nearest
@@ -106,9 +107,6 @@ def make_task(config: TaskConfig) -> Task:
                 f"task.{key} is no key of the task {config.name!r}", f"it is one of {', '.join(names)}",
                 f"remove it, or choose such a task: --set task.name={names[0]}",
             )  # fmt: skip
-    if config.template is not None and not isinstance(task, Templated):
-        template, problems = config.template, task.problems
-        task.problems = lambda split: [replace(p, prompt=fill(template, p.prompt)) for p in problems(split)]  # type: ignore[method-assign]
     if isinstance(task, OwnData) and "task" in ([part.name for part in config.rewards] or [config.reward or "task"]):
         raise GspoError(
             "task data without a reward",
@@ -116,6 +114,8 @@ def make_task(config: TaskConfig) -> Task:
             f"give task.reward: {', '.join(BUILT_IN_REWARDS[:5])}, ..., or module:function (docs/extending.md)",
         )
     own = _own_rewards(task)
+    if config.template is not None and not isinstance(task, Templated):
+        task = _in_template(task, config.template)
     if config.rewards:
         score_all: ScoreAll = partial(weighted, [(part, score_part(part, own)) for part in config.rewards])
     elif config.reward is not None:
@@ -125,6 +125,29 @@ def make_task(config: TaskConfig) -> Task:
     task.rewards = score_all  # type: ignore[attr-defined]
     task.reward = lambda problem, text: score_all([(problem, text)])[0]  # type: ignore[method-assign]
     return task
+
+
+def _in_template(task: Task, template: str) -> Task:
+    """The task with its questions in a template, in problems and in demonstrations alike.
+
+    The task itself stays as it is, so that it makes its demonstrations from the bare questions.
+    """
+    optional = ("rewards", "token_credits", "notes")
+    outer = SimpleNamespace(
+        reward=task.reward, **{name: getattr(task, name) for name in optional if hasattr(task, name)}
+    )
+
+    def problems(split: str) -> list[Problem]:
+        found = [replace(p, prompt=fill(template, p.prompt)) for p in task.problems(split)]
+        if isinstance(task, Noting):
+            outer.notes = task.notes
+        return found
+
+    outer.problems = problems
+    if isinstance(task, Demonstrated):
+        shown = task.demonstrations
+        outer.demonstrations = lambda seed, size: [(fill(template, prompt), text) for prompt, text in shown(seed, size)]
+    return cast(Task, outer)
 
 
 def _own_rewards(task: Task) -> ScoreAll:

@@ -102,6 +102,19 @@ def test_a_log_without_its_first_line_is_refused(tmp_path: Path) -> None:
     assert "begins with line 2" in refused(packed(tmp_path / "cut" / "x.tar.xz", content)).why
 
 
+@pytest.mark.parametrize("kind", ["rollout", "step"])
+def test_only_lines_of_updates_may_be_missing_in_an_archive(tmp_path: Path, kind: str) -> None:
+    study = cube(tmp_path / "a" / "demo", seeds=1)
+    log = study / "gspo-s0" / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    cut = next(i for i, line in enumerate(lines) if i > 5 and b'"kind":"%b"' % kind.encode() in line)
+    log.write_bytes(b"".join(lines[:cut] + lines[cut + 1 :]))
+    files = [path for path in study.glob("*-s0/*") if path.name in RUN_FILES]
+    content = [(str(path.relative_to(study.parent)), path.read_bytes()) for path in files]
+    (tmp_path / "cut").mkdir()
+    assert "does not carry the hash" in refused(packed(tmp_path / "cut" / "x.tar.xz", content)).why
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [("run.json", b"[]"), ("config.json", b"{}"), ("events.jsonl", b"\xff{{{\n"), ("metrics.jsonl", b'{"a": NaN}\n'),

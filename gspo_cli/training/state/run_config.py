@@ -81,7 +81,7 @@ def apply_overrides(
         raise GspoError(
             f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "the changed recipe is not valid", "correct --set"
         ) from error
-    changed = {k: v for k, v in flat(wanted.model_dump(mode="json")).items() if v != current.get(k) and k != "name"}
+    changed = {k: v for k, v in flat(wanted.model_dump(mode="json")).items() if v != current.get(k)}
     refused = [key for key in changed if key not in allowed or not key.startswith(MAY_CHANGE)]
     if refused:
         never = [key for key in refused if not key.startswith(MAY_CHANGE)]

@@ -63,8 +63,9 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, parameters: Named, tenso
     for name, state in states.items():
         if name not in known or set(state) != set(MOMENTS):
             raise ValueError(f"the optimizer's state of {name} does not belong to this model")
-        if state["exp_avg"].shape != known[name].shape:
-            raise ValueError(f"the optimizer's state of {name} has another shape")
+        moments = [state[moment] for moment in MOMENTS if moment != "step"]
+        if any(moment.shape != known[name].shape or moment.dtype != known[name].dtype for moment in moments):
+            raise ValueError(f"the optimizer's state of {name} has another shape or type")
         # a fused step reads its count on the parameter's device
         on_device = {m: v.to(known[name].device).clone() for m, v in state.items()}
         optimizer.state[known[name]] = {

@@ -182,6 +182,12 @@ def check_command_line(recipe: Recipe, arms: dict[str, tuple[str, AlgorithmSpec]
                   if (name == value if key == "name" else has_key(algorithm, key, value))]  # fmt: skip
         if not takers and key != "name":
             raise unknown_key(recipe, key, arms)
+        if takers and all(contains(given.get("arms", {}).get(arm), tuple(key.split("."))) for arm in takers):
+            raise GspoError(
+                f"{source_of(recipe, 'algo', *key.split('.'))}: no arm takes it",
+                f"the command line also sets it in {' and '.join(takers)}",
+                "leave one of them out",
+            )
         notes += only(recipe, f"algo.{key}", takers, arms)
     for key in OVERRIDDEN:
         if key in given.get("train", {}):
