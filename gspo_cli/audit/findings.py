@@ -140,7 +140,7 @@ class Settings:
 
     def under(self, prefix: str) -> bool:
         """Whether the file sets a key below this one."""
-        return any(key == prefix or key.startswith(prefix + ".") for key in self.given)
+        return any(key.startswith(prefix + ".") for key in self.given)
 
     def fixed(self, value: Any, what: str = "the loss of") -> Value:
         """A fact of the framework itself."""

@@ -221,6 +221,11 @@ ROLL += "  device_mapping: list(range(0,16))\n  strategy_args: {{strategy_config
             "gconfig: {n_samples: 4}\nactor:\n  eps_clip: 0.3\n  reward_norm: {mean_level: group, std_level: group}\n",
             {"algorithm": "grpo", "updates": 4, "kl": "reward", "mean": "token_mean", "clip_high": 0.3},
         ),
+        (
+            "c.yaml",
+            "gconfig: {n_samples: 4}\nactor: {eps_clip: 0.3, kl_ctl: 0, reward_norm: {std_level: null}}\n",
+            {"algorithm": "reinforce_pp", "std": False, "kl": "none"},
+        ),  # a table's mean_level is batch
         ("b.yaml", "gconfig: {n_samples: 4}\nactor: {eps_clip: 0.3}\ncritic: {path: x}\n", {"algorithm": "ppo"}),
         (
             "p.toml",

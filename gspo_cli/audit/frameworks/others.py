@@ -151,11 +151,12 @@ def read_areal(c: Settings, t: Framework) -> Findings:
     high = low if high.known and high.value is None else high
     if loss.value != "clip":
         low = high = dual = implied(None, loss)
-    stds = [c(f"actor.{norm}.std_level", None) for norm in ("reward_norm", "adv_norm")]
-    group, left_out = c("actor.reward_norm.mean_level", None), c("actor.reward_norm.mean_leave1out", False)
+    norms = {norm: "batch" if c.under(norm) else None for norm in ("actor.reward_norm", "actor.adv_norm")}
+    means, stds = ([c(f"{norm}.{what}_level", level) for norm, level in norms.items()] for what in ("mean", "std"))
+    left_out = c("actor.reward_norm.mean_leave1out", False)
 
-    def kind(mean: object, std: object, leave: object) -> str:
-        if mean != "group":
+    def kind(of_rewards: object, of_advantages: object, std: object, leave: object) -> str:
+        if "group" not in (of_rewards, of_advantages):
             return "reinforce_pp"
         return "rloo" if leave else "lite" if std == "batch" else "grpo"
 
@@ -167,7 +168,7 @@ def read_areal(c: Settings, t: Framework) -> Findings:
         loss=loss,
         unit=pick(c("actor.importance_sampling_level", "token"), {"token": "token", "sequence": "sequence"}),
         mean=c.fixed("token_mean"),
-        advantage=c.fixed("gae", "the critic of") if c.under("critic") else derive(kind, group, stds[0], left_out),
+        advantage=c.fixed("gae", "the critic of") if c.under("critic") else derive(kind, *means, stds[0], left_out),
         std=derive(lambda *levels: any(levels), *stds),
         clip_low=low,
         clip_high=high,
