@@ -310,7 +310,14 @@ def _algorithm_entry(name: str) -> dict[str, Any]:
 
 @app.command()
 def plots(
-    study: Study = None,
+    studies: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A study or run, or several to draw over each other.",
+            show_default="the newest",
+            autocompletion=options.complete_study,
+        ),
+    ] = None,
     out: Results = Path("results"),
     format_: Format = None,
     paper: FigureWidth = None,
@@ -318,17 +325,21 @@ def plots(
 ) -> None:
     """Plot a study's rewards, clip fractions, expert volatility and Routing Replay, as images with their data.
 
+    Several studies are drawn over each other, into a folder of their own under --out.
+
     Examples:
         gspo report plots
         gspo report plots results/quickstart-20260101-120000 --json
         gspo report plots my-study --paper column --format pdf
+        gspo report plots my-study my-other-study
     """
     from gspo_cli.report.figures.plots import plot
     from gspo_cli.report.figures.style import requested_images
-    from gspo_cli.report.runs.folders import find_study
+    from gspo_cli.report.runs.folders import find_study, overlaid
 
     images = requested_images(format_, paper)
-    found = find_study(study, out)
+    some = [find_study(name, out) for name in studies or [None]]
+    found = some[0] if len(some) == 1 else overlaid(some, out)
     report = plot(found, images)
     if json_:
         files = {name: [str(path) for path in paths] for name, paths in report.files.items()}

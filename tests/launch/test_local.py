@@ -99,8 +99,8 @@ def test_the_table_shows_every_run_and_the_time_left(monkeypatch: pytest.MonkeyP
     cells = list(zip(*(column.cells for column in table.columns), strict=True))
     assert [row[:4] for row in cells] == [
         ("a", "training", "5/10", "0.250"),
-        ("b", "stopped: not finite", "0/10", "n/a"),
-        ("c", "waiting", "0/10", "n/a"),
+        ("b", "stopped: not finite", "0/10", ""),
+        ("c", "waiting", "0/10", ""),
     ]
     assert str(table.title) == "0 of 3 runs done, 1 stopped, 2:30 left"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from report_runs import write_run, write_study
 from typer.testing import CliRunner, Result
@@ -31,6 +32,27 @@ def test_plots_prints_its_folder_and_how_many_it_drew(tmp_path: Path) -> None:
     assert all((figures / f"{name}.{suffix}").stat().st_size for name in names for suffix in SUFFIXES)
     assert "Left out: sapo" in result.stderr
     assert "no figure replay: no algorithm has arms that differ in Routing Replay" in result.stderr
+
+
+def test_several_studies_are_drawn_over_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "FIGURES", {"reward": FIGURES["reward"]})
+    for name, arms in (("one", ("gspo",)), ("two", ("grpo", "gspo"))):
+        write_study(tmp_path / name, arms=arms, seeds=2, steps=3)
+    result = run("plots", "one", str(tmp_path / "two"), "--out", str(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    figures = tmp_path / "one+two" / "figures"
+    assert result.stdout == f"{figures}: 1 figure (reward)\n"
+    table, alone = (pd.read_csv(folder / "reward.csv") for folder in (figures, drawn(tmp_path / "one")))
+    assert set(table["arm"]) == {"one/gspo", "two/grpo", "two/gspo"} and set(table["panel"]) == {"steps", "tokens"}
+    assert table.loc[table["arm"] == "one/gspo", "y"].tolist() == alone["y"].tolist()
+    twice = run("plots", str(tmp_path / "one"), str(tmp_path / "one"))
+    assert twice.exit_code == 2
+
+
+def drawn(study: Path) -> Path:
+    """The figures of a study alone."""
+    assert run("plots", str(study)).exit_code == 0
+    return study / "figures"
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ class TrainView(Shown):
             case events.Warned(text):
                 console.note(f"warning: {text}", prose=True)
             case events.Noted(text):
-                console.note(text)
+                console.note(text, prose="/" not in text)  # a path stays on one line
             case events.SignalReceived():
                 self.activity.stopping = STOPPING_TEXT
                 if self.plain:
@@ -331,7 +331,7 @@ class StudyView(Shown):
             case events.WorkerIs(state):
                 if state == STOPPING and not any(other == STOPPING for other, _ in self.state.values()):
                     console.note("stopping: the running runs save and end; Ctrl-C again kills them")
-                self.state[name] = (state, "saving" if state == STOPPING else "")
+                self.state[name] = (state, {TRAINING: PHASES["start"], STOPPING: "saving"}.get(state, ""))
             case events.PhaseBegun(phase):
                 self.activities[name].enter(phase)
                 self._show_activity(name)
@@ -378,7 +378,6 @@ class StudyView(Shown):
         table = console.table("run", "state", "step", *STUDY_COLUMNS, title=title)
         for name, (state, reason) in self.state.items():
             what = f"{state}: {reason}" if reason else state
-            table.add_row(
-                name, what, f"{self.at[name]}/{self.steps}", *cells_of(self.values[name], STUDY_COLUMNS).values()
-            )
+            cells = cells_of(self.values[name], STUDY_COLUMNS).values() if self.values[name] else ()
+            table.add_row(name, what, f"{self.at[name]}/{self.steps}", *cells)
         return table

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,21 @@ def read_study(folder: Path) -> Study:
                 ExitCode.CHECK_FAILED,
             )
     return Study(folder, tuple(runs))
+
+
+def overlaid(studies: Sequence[Study], root: Path) -> Study:
+    """The runs of several studies as one under `root`, to be drawn: an arm is called `<study>/<arm>`, and none is the
+    baseline of another. Errors: GspoError for two studies of one name."""
+    names = [study.folder.resolve().name for study in studies]
+    if len(set(names)) < len(names):
+        raise GspoError(
+            f"two studies are called {max(names, key=names.count)}",
+            "their arms would have the same names",
+            "rename the folder of one",
+        )
+    named = zip(names, studies, strict=True)
+    runs = [replace(run, arm=f"{name}/{run.arm}", baseline="") for name, study in named for run in study.runs]
+    return Study(root / "+".join(names), tuple(runs))
 
 
 def _read_run(folder: Path) -> StoredRun:
