@@ -338,7 +338,7 @@ def plots(
     from gspo_cli.report.runs.folders import find_study, overlaid
 
     images = requested_images(format_, paper)
-    some = [find_study(name, out) for name in studies or [None]]
+    some = [find_study(name, out) for name in studies] if studies else [find_study(None, out)]
     found = some[0] if len(some) == 1 else overlaid(some, out)
     report = plot(found, images)
     if json_:
