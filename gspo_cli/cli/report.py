@@ -90,7 +90,7 @@ def compare(
     request = ComparisonRequest(
         metric=metric, baseline=baseline, treatment=treatment, margin=margin, allow=frozenset(allow or ()),
         seeds=None if seeds is None else parse_seeds(None, seeds, 0), grader_errors_wrong=grader_errors == "wrong",
-        assume=frozenset(filter(None, (assume or "").split(","))), unpaired=unpaired,
+        assume=frozenset(filter(None, (assume or "").replace(" ", "").split(","))), unpaired=unpaired,
     )  # fmt: skip
     if latex + markdown + json_ > 1:
         raise GspoError("--latex, --markdown and --json together", "each is a whole output", "use one of them")

@@ -317,7 +317,7 @@ def import_(
     theirs = recorded_config(log) if config is None else read_config(config)
     recorded = (theirs or {}).get("seed")
     if seed is None:
-        seed = recorded if isinstance(recorded, int) and recorded >= 0 else 0
+        seed = recorded if type(recorded) is int and recorded >= 0 else 0
     run = import_run(log, study_folder(out, name, name), algo, label, seed, reward, theirs)
     about = {"run": str(run), "arm": label, "seed": seed, "configuration": theirs is not None}
     console.print_result(about, json_)

@@ -34,8 +34,8 @@ learning rate or the updates a batch: whoever changes them with the algorithm co
 ALONE = re.compile("epsilon|delta|beta")
 """TRL's, which mean the algorithm only where they are the whole key: an optimizer has an epsilon too."""
 OF_ONE_RUN = re.compile(
-    "seed|data_seed|(run|exp|experiment|project)_name|output_dir|log(ging)?_dir|default_local_dir|checkpoint_dir|"
-    "save_path|hub_model_id|resume_from_checkpoint"
+    "seed|data_seed|(run|exp|experiment|project)_name|output_dir|log(ging)?_dir|default_local_dir|"
+    "checkpoint_dir|(rollout|validation)_data_dir|save_path|hub_model_id|resume_from_checkpoint"
 )
 """Last parts: what numbers a run, names it or says where it lies."""
 

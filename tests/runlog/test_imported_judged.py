@@ -88,6 +88,7 @@ def test_trl_s_grpo_and_gspo(tmp_path: Path, gspo_here: Gspo) -> None:
     assert whole["effect"] == found["effect"] and whole["ci"] == found["ci"]
     assert gspo_here("report", "claims", str(tmp_path / "t")).out.count("supported") == 0
     assert gspo_here("runs", "verify", str(tmp_path / "t")).code == 0
+    assert gspo_here("runs", "doctor", "t/gspo-s0", "--out", str(tmp_path)).code == 0
 
 
 def made(gspo: Gspo, folder: Path, algo: str, seed: int, last: float = 0.6, steps: int = 40, **changes: Any) -> None:

@@ -129,9 +129,9 @@ def diagnose(
     """
     algo, advantage = config["algo"], means.get("adv/abs_mean")
     coef, kl = algo.get("kl", {}).get("coef", 0), means.get("kl/ref_k3")
-    # unless an update follows another one on the same batch, every ratio is 1
-    minibatches = algo.get("minibatches") or config["train"]["minibatches"]
-    off_policy = minibatches > 1 or config["rollout"].get("max_lag")
+    # unless an update follows another one on the same batch, every ratio is 1; of an imported run it is not known
+    minibatches = algo.get("minibatches") or config["train"].get("minibatches", 1)
+    off_policy = minibatches > 1 or config.get("rollout", {}).get("max_lag")
     clips = algo.get("clip") is not None or "log_clip_low" in algo
     values = {
         **means,
