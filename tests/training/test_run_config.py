@@ -26,3 +26,13 @@ def test_an_edited_configuration_is_refused() -> None:
     table["train"]["lr"] = 1.0
     with pytest.raises(GspoError, match="not the recipe that the run was started with"):
         apply_overrides(table, {}, {}, [], config_hash(loaded))
+
+
+def test_a_change_that_no_recipe_has_is_not_allowed() -> None:
+    loaded = recipe.load("quickstart")
+    table = loaded.model_dump(mode="json")
+    with pytest.raises(GspoError, match=r"--allow-change train\.stepz") as refused:
+        apply_overrides(table, {}, {}, ["train.stepz"], config_hash(loaded))
+    assert "train.steps" in refused.value.hint
+    with pytest.raises(GspoError, match="name = 'quickstart' -> 'other'"):
+        apply_overrides(table, {}, {"name": "other"}, [], config_hash(loaded))

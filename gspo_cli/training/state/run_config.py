@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gspo_cli.config import Recipe, flat, merge, nested
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, nearest
 from gspo_cli.recipe import parse_set
 from gspo_cli.runlog.log import config_text
 from gspo_cli.runlog.strict_json import read_object
@@ -81,6 +81,10 @@ def apply_overrides(
         raise GspoError(
             f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "the changed recipe is not valid", "correct --set"
         ) from error
+    if unknown := [key for key in allowed if key != "plugins" and key not in current]:
+        raise GspoError(
+            f"--allow-change {unknown[0]}", "no recipe has that key", nearest(unknown[0], current, "leave it out")
+        )
     changed = {k: v for k, v in flat(wanted.model_dump(mode="json")).items() if v != current.get(k)}
     refused = [key for key in changed if key not in allowed or not key.startswith(MAY_CHANGE)]
     if refused:
