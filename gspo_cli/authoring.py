@@ -65,13 +65,12 @@ def _checks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Independent checks, each with the key or table that it is about."""
     from gspo_cli.evals.benchmark import DataChoice  # torch and all else only once the tables are valid
     from gspo_cli.evals.benchmarks import BENCHMARKS
-    from gspo_cli.evals.command import check_benchmarks
+    from gspo_cli.evals.settings import check_benchmarks
     from gspo_cli.report.runs.metric_spec import parse_metric
     from gspo_cli.rollout.collect import PromptStream
     from gspo_cli.tasks import make_task, read_problems
     from gspo_cli.tasks.data import is_local
     from gspo_cli.tasks.trial import try_rewards
-    from gspo_cli.training.cold_start import demonstration_rows
     from gspo_cli.training.study.arms import resolve_arm
 
     def read_task() -> None:
@@ -88,6 +87,8 @@ def _checks(recipe: Recipe) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "eval", partial(check_benchmarks, recipe)
     yield "report.metric", partial(parse_metric, recipe.report.metric)
     if recipe.cold_start and recipe.cold_start.path:
+        from gspo_cli.training.cold_start import demonstration_rows  # loads torch
+
         yield "cold_start.path", partial(demonstration_rows, recipe.cold_start, recipe.cold_start.path)
     for name, file in recipe.eval.data.items():
         embedded = name == "arithmetic"  # its data are lengths of rows

@@ -4,30 +4,33 @@ To add one, write a module with the names and signatures of `contract.py` (`grpo
 Nothing in this package knows about models, files or devices.
 """
 
-from gspo_cli.algorithms import (
-    aspo,
-    cispo,
-    dapo,
-    dppo_kl,
-    dppo_tv,
-    dr_grpo,
-    gepo,
-    gmpo,
-    grpo,
-    gspo,
-    gspo_token,
-    ipo,
-    luspo,
-    maxrl,
-    minirl,
-    ppo,
-    reinforce,
-    reinforce_pp,
-    rloo,
-    sapo,
-    vespo,
-)
-from gspo_cli.algorithms.contract import NEEDED, AlgorithmSpec, LossInputs, LossOutput, loss_from_tensors
+from gspo_cli.algorithms.lazy_torch import torch_when_used
+
+with torch_when_used():
+    from gspo_cli.algorithms import (
+        aspo,
+        cispo,
+        dapo,
+        dppo_kl,
+        dppo_tv,
+        dr_grpo,
+        gepo,
+        gmpo,
+        grpo,
+        gspo,
+        gspo_token,
+        ipo,
+        luspo,
+        maxrl,
+        minirl,
+        ppo,
+        reinforce,
+        reinforce_pp,
+        rloo,
+        sapo,
+        vespo,
+    )
+    from gspo_cli.algorithms.contract import NEEDED, AlgorithmSpec, LossInputs, LossOutput, loss_from_tensors
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     "grpo": AlgorithmSpec.of(grpo),

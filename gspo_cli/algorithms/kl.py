@@ -26,10 +26,9 @@ def kl_terms(log_probs_BT: Tensor, ref_log_probs_BT: Tensor, mask_BT: Tensor, es
     return gap_BT.detach() * (1 + gap_BT - gap_BT.detach())
 
 
-@torch.no_grad()
 def kl_metrics(log_probs_BT: Tensor, ref_log_probs_BT: Tensor, mask_BT: Tensor) -> dict[str, Reduced]:
     """The kl/ref_* metrics: both estimates, whichever the loss uses."""
-    tokens = mask_BT.sum()
+    tokens, log_probs_BT = mask_BT.sum(), log_probs_BT.detach()
     return {
         "kl/ref_k1": Mean(kl_terms(log_probs_BT, ref_log_probs_BT, mask_BT, "k1").sum(), tokens),
         "kl/ref_k3": Mean(kl_terms(log_probs_BT, ref_log_probs_BT, mask_BT, "k3").sum(), tokens),

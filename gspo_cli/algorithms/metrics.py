@@ -11,7 +11,6 @@ from gspo_cli.algorithms.ops import SATURATION, saturate, sequence_log_ratio, to
 from gspo_cli.types import Extreme, Kish, Mean, Reduced, Spread
 
 
-@torch.no_grad()
 def ratio_metrics(
     log_probs_BT: Tensor, old_log_probs_BT: Tensor, entropy_BT: Tensor, mask_BT: Tensor, output: LossOutput,
     loss_M: Tensor | None = None,
@@ -20,6 +19,7 @@ def ratio_metrics(
 
     `loss_M`: where the flattened mask is True, if the caller knows (to find out, the host waits for a GPU).
     """
+    log_probs_BT, entropy_BT = log_probs_BT.detach(), entropy_BT.detach()
     log_w_BT = token_log_ratio(log_probs_BT, old_log_probs_BT, mask_BT)
     log_w_N, tokens = log_w_BT[mask_BT] if loss_M is None else log_w_BT.flatten()[loss_M], mask_BT.sum()
     has_tokens_B = mask_BT.any(-1)

@@ -36,7 +36,7 @@ def doctor(
     """
     from gspo_cli.doctor import check_hub, check_machine, check_packages, check_sandbox, check_vllm, probe_environment
     from gspo_cli.rollout.engine import find_python
-    from gspo_cli.training.cold_start import cache_root
+    from gspo_cli.runlog.folder import cache_root
 
     interpreter = None if vllm_python is None else find_python(vllm_python)
     checks = [

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.config import EvalConfig, Recipe
+from gspo_cli.config import EvalConfig
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet
-from gspo_cli.evals.benchmarks import find_benchmark
+from gspo_cli.evals.benchmark import Benchmark, GraderChoice, ProblemSet
 from gspo_cli.evals.benchmarks.shared_code import check_sandbox
 from gspo_cli.evals.runner import Progress, evaluate, make_plan, measure
-from gspo_cli.evals.settings import Overrides, Subject, resolve_settings
+from gspo_cli.evals.settings import BenchmarkSet, Overrides, Subject, overrides_of, resolve_settings
 from gspo_cli.evals.store import Mode
 from gspo_cli.evals.targets import Target
 from gspo_cli.models.device import prepare_torch
@@ -26,30 +25,6 @@ from gspo_cli.rollout.prompts import prompt_notes
 from gspo_cli.runlog.checksums import add_checksums
 from gspo_cli.types import StepMetrics
 
-BenchmarkSet = list[tuple[Benchmark, ProblemSet]]
-
-
-def check_benchmarks(recipe: Recipe) -> list[Benchmark]:
-    """The benchmarks that a recipe names. Errors: GspoError for an unknown one, or settings that it does not take."""
-    config = recipe.eval
-    benchmarks = [find_benchmark(name, recipe) for name in config.bench]
-    if unknown := [name for name in config.data if name not in config.bench]:
-        raise GspoError(f"eval.data names {unknown[0]!r}", f"eval.bench is {', '.join(config.bench)}", "correct it")
-    for benchmark in benchmarks:
-        resolve_settings(benchmark, _overrides(config), seed=0)
-    return benchmarks
-
-
-def load_benchmarks(recipe: Recipe) -> BenchmarkSet:
-    """The benchmarks that a recipe names, with their problems.
-
-    Errors: GspoError as `check_benchmarks`, for data that cannot be loaded, and for programs without a sandbox.
-    """
-    benchmarks = check_benchmarks(recipe)
-    check_sandbox(benchmarks, GraderChoice())
-    paths = {name: (Path(path),) for name, path in recipe.eval.data.items()}
-    return [(b, b.load(DataChoice(paths.get(b.name, ())))) for b in benchmarks]
-
 
 def measure_all(
     benchmarks: BenchmarkSet, config: EvalConfig, subject: Subject, seed: int, ranks: Ranks = SINGLE_PROCESS
@@ -57,16 +32,12 @@ def measure_all(
     """avg@k of each benchmark, with the number of graded answers; the same on all ranks."""
     metrics = StepMetrics()
     for benchmark, problems in benchmarks:
-        plan = make_plan(benchmark, problems, subject, _overrides(config), seed, GraderChoice())
+        plan = make_plan(benchmark, problems, subject, overrides_of(config), seed, GraderChoice())
         figures = measure(plan, ranks)
         name = f"{benchmark.name}/avg@{plan.settings.samples}"
         metrics.values[name] = figures["average"]
         metrics.counts[name] = figures["num_answers"] - figures["grader_errors"]
     return metrics
-
-
-def _overrides(config: EvalConfig) -> Overrides:
-    return Overrides(samples=config.samples, limit=config.limit, max_new_tokens=config.max_new_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,19 +7,22 @@ import json
 import sys
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gspo_cli.config import TaskConfig
+from gspo_cli.config import EvalConfig, Recipe, TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark, ProblemSet
-from gspo_cli.models.admission import position_limit
-from gspo_cli.models.load import tokenizer_hash, weights_hash
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet
+from gspo_cli.evals.benchmarks import find_benchmark
+from gspo_cli.evals.benchmarks.shared_code import check_sandbox
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.prompts import PLAIN
 from gspo_cli.types import Prompt, Sampling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,15 @@ class Subject:
     @property
     def context(self) -> int:
         """Maximum tokens of prompt and response together."""
+        from gspo_cli.models.admission import position_limit  # loads torch, which the check of a recipe does without
+
         return position_limit(self.model.config) or sys.maxsize
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What two evaluations must share for their answers to come from the same model."""
+        from gspo_cli.models.load import tokenizer_hash, weights_hash
+
         template = self.tokenizer.chat_template
         return {
             "model_sha256": weights_hash(self.model),
@@ -182,3 +189,33 @@ def _short(value: Any) -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def check_benchmarks(recipe: Recipe) -> list[Benchmark]:
+    """The benchmarks that a recipe names. Errors: GspoError for an unknown one, or settings that it does not take."""
+    config = recipe.eval
+    benchmarks = [find_benchmark(name, recipe) for name in config.bench]
+    if unknown := [name for name in config.data if name not in config.bench]:
+        raise GspoError(f"eval.data names {unknown[0]!r}", f"eval.bench is {', '.join(config.bench)}", "correct it")
+    for benchmark in benchmarks:
+        resolve_settings(benchmark, overrides_of(config), seed=0)
+    return benchmarks
+
+
+BenchmarkSet = list[tuple[Benchmark, ProblemSet]]
+
+
+def load_benchmarks(recipe: Recipe) -> BenchmarkSet:
+    """The benchmarks that a recipe names, with their problems.
+
+    Errors: GspoError as `check_benchmarks`, for data that cannot be loaded, and for programs without a sandbox.
+    """
+    benchmarks = check_benchmarks(recipe)
+    check_sandbox(benchmarks, GraderChoice())
+    paths = {name: (Path(path),) for name, path in recipe.eval.data.items()}
+    return [(b, b.load(DataChoice(paths.get(b.name, ())))) for b in benchmarks]
+
+
+def overrides_of(config: EvalConfig) -> Overrides:
+    """What a recipe's `[eval]` changes in a benchmark's settings."""
+    return Overrides(samples=config.samples, limit=config.limit, max_new_tokens=config.max_new_tokens)

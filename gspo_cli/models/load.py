@@ -18,10 +18,11 @@ from gspo_cli.config import ModelConfig, Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
 from gspo_cli.hub import prepare_hub
+from gspo_cli.models.adapters import is_adapter
 from gspo_cli.models.admission import Paths, admit, paths_of, use_paths
 from gspo_cli.models.device import pick_device
 from gspo_cli.models.files import MAX_TOKEN_ID, check_model_folder, check_source, check_tokenizer, loading, not_floating
-from gspo_cli.models.lora import adapt, adapter_base, attach, is_adapter
+from gspo_cli.models.lora import adapt, adapter_base, attach
 from gspo_cli.models.precision import compute_dtype, compute_in
 from gspo_cli.models.remote_code import code_arguments
 from gspo_cli.models.sharding import Model, copy_full, full_tensor, shard

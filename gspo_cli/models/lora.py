@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -14,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from gspo_cli.config import Lora, Recipe
 from gspo_cli.errors import GspoError
+from gspo_cli.models.adapters import require_peft
 from gspo_cli.models.trunk import MODEL_ERRORS, one_line
 from gspo_cli.seeds import derive_seed
 
@@ -22,12 +22,6 @@ EXPERT_NAMES = frozenset({"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2
 MAMBA_KINDS = frozenset({"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"})
 MAMBA_NAMES = frozenset({"dt_proj", "out_proj"})
 """Layers of these architectures that are never called: kernels take their weights. peft refuses the second."""
-
-
-def require_peft(what: str) -> None:
-    """Errors: GspoError when peft, which `what` needs, is not installed."""
-    if find_spec("peft") is None:
-        raise GspoError(f"{what} needs the package peft", "it is optional and not installed", "pip install peft")
 
 
 def adapt(model: PreTrainedModel, recipe: Recipe, start: str | Path) -> None:
@@ -132,21 +126,6 @@ def adapters_off(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.enable_adapters()
-
-
-def is_adapter(path: str | Path) -> bool:
-    """Whether a folder holds adapters instead of a full model."""
-    return (Path(path) / "adapter_config.json").is_file()
-
-
-def refuse_adapter(path: str | Path, what: str) -> None:
-    """Errors: GspoError when `path`, from which `what` would start, holds adapters."""
-    if is_adapter(path):
-        raise GspoError(
-            f"{what} cannot start from the adapters in {path}",
-            "a start model must be a full one: the KL penalty and new adapters refer to it",
-            "merge them with peft's merge_and_unload() (docs/real-models.md), and start from that folder",
-        )
 
 
 def adapter_base(path: Path) -> tuple[str, str | None]:

@@ -24,6 +24,11 @@ DEVICES = {"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt")
 """Names that are devices on some systems."""
 
 
+def cache_root() -> Path:
+    """Where start models are cached between studies."""
+    return Path(os.environ.get("GSPO_CACHE") or Path.home() / ".cache" / "gspo")
+
+
 def study_folder(out: Path, name: str | None, recipe: str) -> Path:
     """The folder of a study called `name`, by default the recipe's name and the time.
 

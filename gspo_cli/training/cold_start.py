@@ -13,7 +13,6 @@ import hashlib
 import inspect
 import json
 import math
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -30,12 +29,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gspo_cli.config import ColdStart, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.models import tiny
+from gspo_cli.models.adapters import refuse_adapter
 from gspo_cli.models.device import pick_device
 from gspo_cli.models.load import load_policy
-from gspo_cli.models.lora import refuse_adapter
 from gspo_cli.models.remote_code import allowed_code
 from gspo_cli.models.trunk import head_logits, last_hidden, trunk_of
 from gspo_cli.rollout.prompts import encode, encode_response
+from gspo_cli.runlog.folder import cache_root
 from gspo_cli.seeds import derive_seed
 from gspo_cli.tasks import Demonstrated, make_task
 from gspo_cli.tasks.data import fill, load_rows
@@ -72,11 +72,6 @@ def start_model(recipe: Recipe, progress: Progress) -> Path:
             f"cannot write the cold start to {cache}", str(error), "set GSPO_CACHE to a folder with space"
         ) from error
     return target
-
-
-def cache_root() -> Path:
-    """Where start models are cached between studies."""
-    return Path(os.environ.get("GSPO_CACHE") or Path.home() / ".cache" / "gspo")
 
 
 def build(recipe: Recipe, folder: Path, progress: Progress) -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode
-from gspo_cli.evals.command import BenchmarkSet
+from gspo_cli.evals.settings import BenchmarkSet
 from gspo_cli.events import Emit, PhaseBegun, SignalReceived, ignore
 from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.rollout.engine import Engine

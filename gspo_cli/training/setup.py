@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.command import BenchmarkSet, load_benchmarks
+from gspo_cli.evals.settings import BenchmarkSet, load_benchmarks
 from gspo_cli.models.admission import paths_of, position_limit
 from gspo_cli.models.load import load_policy, replica, sharded_load, sharded_load_value, skeleton, weights_hash
 from gspo_cli.models.lora import adapt

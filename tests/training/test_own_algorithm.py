@@ -13,7 +13,8 @@ from program import Gspo
 
 from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, grpo
 from gspo_cli.errors import GspoError
-from gspo_cli.training.study.arms import checked_names, try_algorithm
+from gspo_cli.training.study.arms import checked_names
+from gspo_cli.training.study.trial import try_algorithm
 
 
 def own(**changes: Any) -> Any:

@@ -96,21 +96,17 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     folder = Path(ranks.broadcast(lambda: str(study_folder(request.out, request.name, recipe.name))))
     recipe = recipe.model_copy(update={"name": folder.name})
 
-    # torch only once the options are valid
     from gspo_cli.launch.local import threads_per_run
     from gspo_cli.launch.ray_cluster import connect
     from gspo_cli.launch.report_to import reporting
-    from gspo_cli.models.device import prepare_torch
     from gspo_cli.plugins import loaded_folders
     from gspo_cli.recipe import find
     from gspo_cli.report.compare.scores import choose
     from gspo_cli.report.runs.folders import read_study
     from gspo_cli.tasks.scoring import show_slow_rewards
-    from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.study.arms import arm_notes, plan_runs
     from gspo_cli.training.study.checks import check_ranks, check_routers
     from gspo_cli.training.study.inputs import read_inputs
-    from gspo_cli.training.study.plans import StudyPlan, record_plan
     from gspo_cli.training.study.tuning import expand, parse_grid, record_tuning, with_tuning
 
     trials: dict[str, Any] = {}
@@ -136,6 +132,10 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
             size = f"the first prompt has {console.plural(len(inputs.first.token_ids), 'token')}"
             console.note(f"checked: {console.plural(len(inputs.problems), 'problem')}; tokenizer; {size}")
         return show_plan(runs, folder, request.as_json)
+    from gspo_cli.models.device import prepare_torch  # torch, only once all that can be checked without it is valid
+    from gspo_cli.training.cold_start import start_model
+    from gspo_cli.training.study.plans import StudyPlan, record_plan
+
     check_ranks([run.recipe for run in runs], ranks)
     cluster = connect(request.gpus_per_run, recipe.model.threads or 1) if request.on_ray else None
 

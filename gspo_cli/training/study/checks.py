@@ -5,19 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-
 from gspo_cli.algorithms import AlgorithmSpec
 from gspo_cli.algorithms.correction import MASKS
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
-from gspo_cli.models.device import pick_device
-from gspo_cli.models.files import loading
-from gspo_cli.models.lora import refuse_adapter, require_peft
+from gspo_cli.models.adapters import refuse_adapter, require_peft
 from gspo_cli.models.remote_code import code_arguments
-from gspo_cli.moe.routers import needed_routing, replayable
 from gspo_cli.rollout.engine import check_engine, check_spread
 
 
@@ -97,6 +91,8 @@ def check_combination(recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> 
 
 def check_recipe_engine(recipe: Recipe, trains: bool) -> None:
     """Errors: GspoError when the engine cannot do what the recipe asks, as far as the recipe shows."""
+    from gspo_cli.models.device import pick_device  # loads torch
+
     tiny = recipe.model.tiny
     head_dim = None if tiny is None else tiny.head_dim or tiny.hidden // 4
     check_engine(recipe.rollout, pick_device(recipe.model.device).type, recipe.records_routes, trains, head_dim)
@@ -113,6 +109,12 @@ def check_routers(recipes: list[Recipe], start: Path) -> None:
     settings = [setting for recipe in recipes if (setting := routing_setting(recipe))]
     if not settings or not (start / "config.json").is_file():  # a hub name is checked when the model is loaded
         return
+    import torch  # with a model to look into, not for a check of keys
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from gspo_cli.models.files import loading
+    from gspo_cli.moe.routers import needed_routing, replayable
+
     with loading(f"the model {start}", str(start)), torch.device("meta"):
         code = code_arguments(start)
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(start, **code), **code)

@@ -6,23 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.command import check_benchmarks, load_benchmarks
-from gspo_cli.models import tiny
-from gspo_cli.models.admission import position_limit
-from gspo_cli.models.files import check_source, looks_local, read_config
-from gspo_cli.models.load import load_tokenizer
+from gspo_cli.evals.settings import check_benchmarks, load_benchmarks
 from gspo_cli.plugins import is_plugin
 from gspo_cli.rollout.collect import PromptStream
 from gspo_cli.rollout.prompts import encode, fitting, prompt_notes
 from gspo_cli.tasks import Noting, make_task, read_problems
 from gspo_cli.tasks.trial import try_rewards
-from gspo_cli.training.cold_start import demonstration_rows
 from gspo_cli.types import Problem, Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass
@@ -52,6 +49,11 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
     check_benchmarks(recipe)
     with _noted(inputs, planning and not recipe.eval.data):
         load_benchmarks(recipe)
+
+    from gspo_cli.models.admission import position_limit  # torch, once the data are known to be whole
+    from gspo_cli.models.files import looks_local, read_config
+    from gspo_cli.training.cold_start import demonstration_rows
+
     if recipe.cold_start is not None and recipe.cold_start.path is not None:
         demonstration_rows(recipe.cold_start, recipe.cold_start.path)
     with _noted(inputs, planning and source is not None and not Path(source).is_dir() and not looks_local(source)):
@@ -67,6 +69,10 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
 
 def _tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
     """The tokenizer, once the model's files are known to be whole."""
+    from gspo_cli.models import tiny
+    from gspo_cli.models.files import check_source
+    from gspo_cli.models.load import load_tokenizer
+
     if recipe.model.path is None:
         assert recipe.model.tiny is not None
         return tiny.TOKENIZERS[recipe.model.tiny.tokenizer]()

@@ -13,8 +13,6 @@ from gspo_cli.plugins import add_search_folder
 from gspo_cli.runlog.checksums import add_checksums
 from gspo_cli.runlog.folder import StudyFile, read_study_file
 from gspo_cli.runlog.fs import write_text
-from gspo_cli.training.cold_start import locked
-from gspo_cli.training.state.resume import has_begun
 from gspo_cli.training.study.arms import Run, plan_runs
 
 NAME = "study.json"
@@ -74,6 +72,8 @@ def record_plan(study: Path, plan: StudyPlan, begun: str | None = None) -> None:
 
     `begun` = the folder of a run that begins now: the list of these shows later whether a run was removed.
     """
+    from gspo_cli.training.cold_start import locked  # loads torch, which a sweep's checks do without
+
     study.mkdir(parents=True, exist_ok=True)
     with locked(study / LOCK):
         before = read_study_file(study) if (study / NAME).exists() else StudyFile(plans=[])
@@ -88,6 +88,8 @@ def record_plan(study: Path, plan: StudyPlan, begun: str | None = None) -> None:
 
 def runs_to_resume(path: Path) -> list[PlannedRun]:
     """The runs that a path names: one run, or all planned runs of a study. Errors: GspoError when it names neither."""
+    from gspo_cli.training.state.resume import has_begun
+
     if (path / "run.json").is_file() and has_begun(path):
         if (path.parent / NAME).is_file():
             for entry in read_study_file(path.parent).plans:

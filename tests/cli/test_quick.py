@@ -1,0 +1,64 @@
+"""What needs no tensor answers without loading torch, which takes seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import json, sys
+from typer.testing import CliRunner
+from gspo_cli.cli.main import app
+
+done = CliRunner().invoke(app, sys.argv[1:])
+heavy = sorted({"torch", "transformers", "vllm"} & set(sys.modules))
+print(json.dumps({"code": done.exit_code, "out": done.output, "heavy": heavy}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("train", "--algo", "grop"), 2, "did you mean 'grpo'?"),
+        (("train", "--set", "algo.clip.lwo=0.1"), 2, "did you mean 'low'?"),
+        (("train", "--set", "algo.dual_clip=0.5"), 2, "dual_clip = 0.5"),
+        (("train", "gsm8k", "--set", "task.path=missing.jsonl", "--dry-run"), 2, "missing.jsonl"),
+        (("train", "gsm8k", "--set", "task.path=rows.jsonl", "--dry-run"), 2, "question"),
+        (("train", "--set", "eval.bench=['arithmetics']", "--dry-run"), 2, "arithmetics"),
+        (("recipes", "validate", "quickstart", "gsm8k", "claims/when"), 0, "ok"),
+        (("recipes", "show", "quickstart", "--resolved"), 0, '"clip"'),
+        (("recipes", "schema"), 0, "dual_clip"),
+        (("report", "explain", "gspo"), 0, "clip.low = 0.0003"),
+        (("doctor",), None, "import torch"),
+        (("eval", "list"), 0, "aime24"),
+        (("runs", "ls"), 0, "no runs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_torch_is_not_loaded(words: tuple[str, ...], code: int | None, said: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"frage": "1 + 1?", "antwort": "2"}\n')
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert code in (None, found["code"]) and said in found["out"], found["out"]
+    assert found["heavy"] == []
+
+
+def test_algorithms_imported_before_torch_compute_with_it() -> None:
+    program = (
+        "import sys\n"
+        "from gspo_cli.algorithms import ALGORITHMS\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+        "ones = torch.ones(2)\n"
+        "print(ALGORITHMS['grpo'].advantage(torch.tensor([1.0, 0.0]), torch.zeros(2).long(), None).tolist())\n"
+        "import gspo_cli.algorithms.critic as critic\n"
+        "print(critic.torch.ones is torch.ones)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "True" and done.stdout.startswith("[0."), done.stdout
