@@ -1,4 +1,4 @@
-"""`gspo runs`: list, show, compare, verify, import and export runs."""
+"""`gspo runs`: list, show, compare, verify, prune, import and export runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gspo_cli.cli import console, options
 from gspo_cli.cli.options import Json, JsonLines, NewestRun, Results, RunName, Study
 from gspo_cli.errors import ExitCode, GspoError
 
-app = console.Commands(help="List, show, compare, verify, import and export runs.", no_args_is_help=True)
+app = console.Commands(help="List, show, compare, verify, prune, import and export runs.", no_args_is_help=True)
 
 
 @app.command()
@@ -264,6 +264,48 @@ def verify(
         console.out.print(f"{target}: {verdict}")
     if result.problems:
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+@app.command()
+def prune(
+    study: Study = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Free it; without, only say what would be freed.")] = False,
+    out: Results = Path("results"),
+    json_: Json = False,
+) -> None:
+    """Free what the complete runs of a study need no more: the optimizer's state, and copies of the same weights.
+
+    Weights, logs and unfinished runs stay as they are, and `gspo runs verify` passes as before. A run without its
+    optimizer's state cannot be trained for further steps.
+
+    Examples:
+        gspo runs prune
+        gspo runs prune my-study --yes
+    """
+    from gspo_cli.report.runs.facts import final_status
+    from gspo_cli.report.runs.folders import find_study
+    from gspo_cli.runlog.prune import free, superfluous
+
+    runs = [run.folder for run in find_study(study, out).runs]
+    complete = [run for run in runs if final_status(run)[0] == "completed"]
+    found = superfluous(complete)
+    of_run = {
+        run: [sum(one.num_bytes for one in found if one.run == run and (one.same_as is None) == own)
+              for own in (True, False)]
+        for run in complete
+    }  # fmt: skip
+    total = free(found) if yes else sum(one.num_bytes for one in found)
+    if json_:
+        rows = [{"run": str(run), "optimizer": own, "copies": copies} for run, (own, copies) in of_run.items()]
+        return console.print_json({"runs": rows, "bytes": total, "freed": yes})
+    table = console.table("run", "optimizer's state (MB)", "copies of weights (MB)")
+    for run, sizes in of_run.items():
+        table.add_row(run.name, *(f"{size / 1e6:,.1f}" for size in sizes))
+    console.print_whole(table)
+    unfinished = len(runs) - len(complete)
+    if unfinished:
+        console.note(f"{console.plural(unfinished, 'unfinished run')} not touched")
+    console.out.print(f"{total / 1e6:,.1f} MB {'freed' if yes else 'would be freed by --yes'}")
 
 
 @app.command("import")

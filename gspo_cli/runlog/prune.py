@@ -1,0 +1,64 @@
+"""What complete runs keep that nothing needs any more: the optimizer's state, and copies of the same weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from gspo_cli.runlog.checksums import read_checksums, sha256_of
+from gspo_cli.runlog.fs import refusals
+from gspo_cli.runlog.lock import locked
+
+OPTIMIZER = "checkpoints/step-*/optimizer*.safetensors"
+WEIGHTS = "checkpoints/step-*/model/*.safetensors"
+
+
+@dataclass(frozen=True)
+class Superfluous:
+    """A file of a complete run that can go, or become a hard link to the same bytes in another run."""
+
+    run: Path
+    file: Path
+    num_bytes: int
+    same_as: Path | None = None
+
+
+def superfluous(complete: Iterable[Path]) -> list[Superfluous]:
+    """Of complete runs: every optimizer's state, and all but the first of equal files of weights, by their seals."""
+    found, first = list[Superfluous](), dict[tuple[str, int], Path]()
+    for run in complete:
+        for name, entry in read_checksums(run).items():
+            path = run / name
+            if not path.is_file() or path.is_symlink() or path.stat().st_size != entry["bytes"]:
+                continue
+            if fnmatch(name, OPTIMIZER):
+                found.append(Superfluous(run, path, entry["bytes"]))
+            elif fnmatch(name, WEIGHTS):
+                same = first.setdefault((entry["sha256"], path.stat().st_dev), path)
+                if not same.samefile(path):
+                    found.append(Superfluous(run, path, entry["bytes"], same))
+    return found
+
+
+def free(found: Iterable[Superfluous]) -> int:
+    """Remove or link these files, and return the bytes that this frees. A file that is no longer what was sealed stays.
+
+    Errors: GspoError for a run that is in use, and (exit code 6) for a disk that refuses.
+    """
+    freed = 0
+    for one in found:
+        with locked(one.run), refusals(one.file):
+            if one.same_as is None:
+                os.unlink(one.file)
+            elif sha256_of(one.file) == sha256_of(one.same_as):
+                temporary = one.file.with_name(f".tmp-{one.file.name}")
+                temporary.unlink(missing_ok=True)
+                os.link(one.same_as, temporary)
+                os.replace(temporary, one.file)
+            else:
+                continue
+            freed += one.num_bytes
+    return freed
