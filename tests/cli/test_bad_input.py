@@ -150,7 +150,7 @@ def test_wrong_arguments(gspo_here: Gspo, smoke: Path, tmp_path: Path, arguments
     ("name", "content", "words"),
     [
         ("absent.jsonl", None, ["no data file", "absent.jsonl"]),
-        ("rows.csv", "question,answer\n1+1,2\n", ["cannot read", ".jsonl"]),
+        ("rows.xlsx", "question,answer\n1+1,2\n", ["cannot read", ".jsonl"]),
         ("rows.jsonl", '{"frage": "1+1?", "answer": "2"}\n', ["no column 'question'", "frage", "task.columns"]),
         ("rows.jsonl", '{"question": "1+1?", "antwort": "2"}\n', ["no column 'answer'", "antwort"]),
         ("rows.jsonl", f'{ROW}{{"question": "1+1?"\n', ["rows.jsonl, line 2 is not JSON"]),

@@ -72,7 +72,10 @@ def test_a_failing_rewards_text_reaches_the_terminal_as_text(
     gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile = "[red]x[/] :smile: \x1b[31m \x1b]0;owned\x07 \u202e \r"
-    (tmp_path / "hostile.py").write_text(f"def reward(problem, text):\n    raise ValueError({hostile!r})\n")
+    (tmp_path / "hostile.py").write_text(
+        f"def reward(problem, text):\n    if text not in ('', problem.answer): raise ValueError({hostile!r})\n"
+        "    return 1\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     done = gspo_here("train", smoke, "--out", tmp_path, "--name", "x", "--set", "task.reward='hostile:reward'", "--set",
                      "eval.bench=[]", "--set", "rollout.samples=2")  # fmt: skip

@@ -157,7 +157,7 @@ def test_secrets_of_the_environment_are_nowhere(gspo_forked: Gspo, smoke: Path, 
         "from gspo_cli.types import Score\n"
         "def reward(problem, text):\n"
         "    secret = os.environ['HF_TOKEN']\n"
-        f"    if {end == 'crash'}: raise ValueError('broken')\n"
+        f"    if {end == 'crash'} and text not in ('', problem.answer): raise ValueError('broken')\n"
         "    return Score(float(len(text)), 'length')\n"
     )
     done = gspo_forked(

@@ -64,7 +64,7 @@ def held_out(recipe: Recipe | None) -> Benchmark:
         description="the rows of one's own data that are not trained on, by the recipe's rewards",
         load=load,
         grader=lambda _problems, _choice: RewardGrader(recipe),
-        samples=4,
+        samples=recipe.eval.samples or 4,
         sampling=Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens),
         prompt_template="own",
         prompt_text=recipe.task.template or "{problem}",
