@@ -71,7 +71,7 @@ def test_logged_scores_against_steps_and_tokens(study: Path) -> None:
     start, middle, end = tokens
     assert start == 0 and 8 * TOKENS_A_STEP < middle < 12 * TOKENS_A_STEP + 4000 and end > 1.9 * middle
     means = {float(r["x"]): r for r in table(study) if (r["panel"], r["arm"], r["series"]) == ("steps", "gspo", "mean")}
-    assert float(means[20]["y"]) == pytest.approx(0.61) and float(means[20]["low"]) < 0.61 < float(means[20]["high"])
+    assert float(means[20]["y"]) == pytest.approx(0.61) and means[20]["low"] == ""  # three seeds have no band
     side = json.loads((study / "figures" / f"{NAME}.json").read_text())
     assert side["evaluations"] == [] and "Dots are evaluations, lines only join them." in side["notes"]
     height, width, _ = imread(study / "figures" / f"{NAME}.png").shape
