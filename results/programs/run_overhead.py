@@ -30,7 +30,7 @@ from workload import isolate
 CLOCKS: dict[str, Callable[[], float]] = {"processor": time.process_time, "clock": time.perf_counter}
 WARMUP = 4
 LIMIT = 0.03
-WORK = ("sample_batches", "rewards_and_groups", "make_mini_batches", "record_old_policy", "update")
+WORK = ("sample_batches", "advantages_of", "make_mini_batches", "record_old_policy", "update")
 """What a bare loop would call, too."""
 INSIDE = ("ratio_metrics", "at_ratio_one", "health_metrics", "route_metrics", "skipped_rows")
 """Metrics computed within an update."""
