@@ -129,7 +129,7 @@ def _list(path: Path) -> list[Row]:
 
 def _csv(path: Path) -> Iterator[Located]:
     """The rows of a file with column names in its first line; every value is text, and what a row lacks is None."""
-    csv.field_size_limit(MAX_ROW)
+    usual = csv.field_size_limit(MAX_ROW)
     try:
         reader = csv.DictReader(io.StringIO(_whole(path).decode("utf-8-sig"), newline=""), strict=True)
         if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
@@ -144,6 +144,8 @@ def _csv(path: Path) -> Iterator[Located]:
         raise _not_utf8(str(path), error) from error
     except csv.Error as error:
         raise _unreadable(path, f"line {reader.line_num} is not CSV: {error}") from error
+    finally:
+        csv.field_size_limit(usual)  # it is the limit of all readers of the process
     if empty:
         raise _no_rows(path)
 

@@ -66,6 +66,8 @@ LINES = {
 """A command line that does something in `place`."""
 SLOW = ("cold-start", "doctor", "report batch", "report fidelity", "report html", "report map", "report plots")
 ELSEWHERE = {
+    "audit": "tests/audit",
+    "runs prune": "tests/runlog/test_prune.py",
     "eval elo": "tests/evals/benchmarks/test_elo.py",
     "runs import": "tests/runlog",
     "report serve": "tests/report/test_serve.py",

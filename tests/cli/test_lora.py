@@ -12,7 +12,7 @@ from program import Gspo, check_refused, strict_lines, tree
 from transformers import AutoModelForCausalLM
 
 from gspo_cli.config import ModelConfig
-from gspo_cli.models import lora as module
+from gspo_cli.models import adapters as module
 from gspo_cli.models.load import load_policy
 
 LORA = ["--set", "model.lora.rank=4", "--set", "model.lora.experts=true", "--set", "algo.kl.coef=0.01"]

@@ -100,7 +100,7 @@ def test_the_summary_records_what_the_answers_depend_on(evaluate: Callable[..., 
     assert set(rows[0]) == {
         "problem_id", "sample", "seed", "prompt_sha256", "text", "text_repaired", "n_tokens", "finish_reason",
         "extracted", "extracted_by", "verdict", "verdict_official", "verdict_script", "reason", "tests_run",
-        "tests_total", "seconds", "grader_error",
+        "tests_total", "seconds", "grader_error", "reward",
     }  # fmt: skip
 
 

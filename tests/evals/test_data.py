@@ -125,7 +125,7 @@ def test_answers_are_base_ten(tmp_path: Path) -> None:
         ("a.jsonl", b'\xff{"a": 1}\n', ["line 1 is not UTF-8"]),
         ("a.parquet", b"PAR1 but not really", ["not a complete parquet file"]),
         ("a.parquet", b"PAR1" + b"\0" * 40 + b"PAR1", ["not a complete parquet file"]),
-        ("a.csv", b"problem,answer\n", ["the suffix must be one of"]),
+        ("a.txt", b"problem,answer\n", ["the suffix must be one of"]),
         ("a.jsonl", b'{"text": "x", "label": "1"}\n', ["text, label", "problem + answer", "question + answer"]),
         ("a.jsonl", b'{"problem": "x", "answer": null}\n', ["line 1 has no answer"]),
         ("a.jsonl", b'{"problem": "", "answer": "1"}\n', ["line 1 has no question"]),

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gspo_cli.config import Lora, ModelConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.models import lora as module
+from gspo_cli.models import adapters as module
 from gspo_cli.models.load import load_policy, weights_hash
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.lora import adapters_off, add_lora

@@ -330,13 +330,9 @@ def test_a_run_that_ended_early_does_not_shift_the_mean(tmp_path: Path) -> None:
 def test_dense_models_have_no_figure_of_experts(tmp_path: Path) -> None:
     write_run(tmp_path, "gspo", 0, records("gspo", 0, 3, dense=True))
     report = make(tmp_path)
-    expected = {
-        "volatility": "no run has a value of moe/slot_churn_step or moe/slot_churn_probe",
-        "volatility_layers": "no run has a value of moe/slot_churn_step/layer_NN",
-        "churn_clip": "no rollout batch has both clip/token_frac and moe/slot_churn_step",
-        "replay": "no algorithm has arms that differ in Routing Replay (algo.replay)",
-    }
-    assert {name: report.left_out.get(name) for name in expected} == expected
+    assert not {"volatility", "volatility_layers", "churn_clip", "replay"} & (
+        report.left_out.keys() | report.files.keys()
+    )
     assert not (tmp_path / "figures" / "volatility.csv").exists()
     assert {"reward", "clip"} <= set(report.files)
 

@@ -141,7 +141,7 @@ def changed_plugins(folder: Path, record: dict[str, Any]) -> dict[str, dict[str,
     """The user's modules whose files are not those that the run last used: as it began, or as a resume allowed."""
     known = {str(name): str(source["sha256"]) for name, source in record.get("plugins", {}).items()}
     events = folder / "events.jsonl"
-    for line in events.read_text(encoding="utf-8").splitlines() if known and events.is_file() else []:
+    for line in events.read_text("utf-8", "replace").splitlines() if known and events.is_file() else []:
         if '"event":"plugins_changed"' in line:
             known |= {name: change["is"] for name, change in parse_object(line)["plugins"].items()}
     found = {name: {"was": was, "is": plugin_source(name)["sha256"]} for name, was in known.items()}
