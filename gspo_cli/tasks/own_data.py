@@ -21,7 +21,7 @@ from gspo_cli.types import Problem, Score
 
 PROMPTS = ("prompt", "question", "problem", "messages")
 """Names of the column with the prompt, if the recipe names none."""
-FIELD = re.compile(r"\{([^{}\s]+)\}")
+FIELD = re.compile(r"\{([^{}\n]+)\}")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -105,7 +105,7 @@ class OwnData:
                 f"the columns are {', '.join(sorted(known - {'question'}))}",
                 "write {COLUMN} where the text of a column belongs",
             )
-        unknown = [name for name in fields if name not in known]
+        unknown = [name for name in fields if name not in known and " " not in name]  # JSON and sets have spaces
         self.notes += [f"task.template: {{{name}}} is no column, and stays as it is" for name in unknown]
         return {f"{{{name}}}": name for name in fields if name in known} | ({"{question}": prompt} if prompt else {})
 
