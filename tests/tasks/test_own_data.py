@@ -54,7 +54,7 @@ def test_nothing_is_added_and_a_template_takes_any_column(tmp_path: Path) -> Non
     assert (plain.id, plain.prompt, plain.answer) == ("row-2", "Was ist 1 + 1?", "2")
     filled = problems(path, template="[{Stufe}] {question} {Frage} \\frac{1}{2} {Tags} {Lösung}")[1]
     assert filled.prompt == '[leicht] Was ist 1 + 1? Was ist 1 + 1? \\frac{1}{2} ["a", 1] 2'
-    spaced = write(tmp_path, [{"Rätsel (neu)": "1+1?", "max zeichen": 3, "Lösung": "2"}])
+    spaced = write(tmp_path, [{"Rätsel (neu)": "1+1?", "max zeichen": 3, "Frage": "x", "Lösung": "2"}])
     assert problems(spaced, template="{Rätsel (neu)} {max zeichen} {a: b}")[0].prompt == "1+1? 3 {a: b}"
     path = write(tmp_path, ROWS)
     task = make_task(config(path, template="{Frage} {Stuffe}"))
