@@ -120,8 +120,9 @@ def _make_importable(name: str, top: str) -> None:
 
 
 def plugin_path(name: str) -> Path:
-    """The file of a plugin's module."""
-    return Path(inspect.getfile(importlib.import_module(name.partition(":")[0]))).resolve()
+    """The file of a plugin's module. Errors: GspoError, as `load_plugin`."""
+    module = name.partition(":")[0]
+    return Path(inspect.getfile(load_plugin(f"{module}:", ()))).resolve()
 
 
 def plugin_source(name: str) -> dict[str, str]:
