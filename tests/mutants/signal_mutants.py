@@ -22,8 +22,8 @@ SIGNAL = (
     ),
     Mutant(
         "M10 no rule for groups without spread", ADVANTAGE,
-        "has_signal_B = scored_B & with_spread(rewards_B, scored_B, groups_B, num_groups)[groups_B]",
-        "has_signal_B = scored_B & (std[groups_B] > 0)", f"{HAND}::test_a_spread_of_rounding_errors_is_none",
+        "signal = with_spread(rewards_B, scored_B, groups_B, num_groups)",
+        "signal = group_sum(centred_B.square()) > 0", f"{HAND}::test_a_spread_of_rounding_errors_is_none",
     ),
     Mutant(
         "the rule's threshold is not relative", ADVANTAGE,
@@ -32,12 +32,12 @@ SIGNAL = (
     ),
     Mutant(
         "an epsilon beside the deviation", ADVANTAGE,
-        "centred_B / std[groups_B]", "centred_B / (std[groups_B] + 1e-4)",
+        "(counts - 1).clamp(min=1)).sqrt()", "(counts - 1).clamp(min=1)).sqrt() + 1e-4",
         f"{SIGNALS}::test_no_group_is_a_thousandth_short_of_its_deviation",
     ),
     Mutant(
         "M11 the batch's mean for the group's", ADVANTAGE,
-        "(group_sum(rewards_B) / counts.clamp(min=1))[groups_B]", "rewards_B.sum() / scored_B.sum()",
+        "rewards_B - mean[groups_B]", "rewards_B - rewards_B.sum() / scored_B.sum()",
         f"{HAND}::test_groups_may_be_interleaved",
     ),
     Mutant(
