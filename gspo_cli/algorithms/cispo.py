@@ -28,8 +28,7 @@ class Params:
     """Largest weight, absolute (not 1 + cap)."""
 
     def __post_init__(self) -> None:
-        if self.cap < 1:
-            raise ValueError("cap must be at least 1 (it bounds the weight itself, not its distance from 1)")
+        ops.check_cap(self.cap)
 
 
 def loss(inputs: LossInputs, params: Params) -> LossOutput:

@@ -44,8 +44,7 @@ class Params:
     def __post_init__(self) -> None:
         if min(self.delta_low, self.delta_high) <= 0:
             raise ValueError("delta_low and delta_high must be positive (they are divergences in nats)")
-        if self.cap < 1:
-            raise ValueError("cap must be at least 1 (it bounds the weight itself, not its distance from 1)")
+        ops.check_cap(self.cap)
 
 
 def loss(inputs: LossInputs, params: Params) -> LossOutput:

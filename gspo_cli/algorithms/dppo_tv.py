@@ -42,8 +42,7 @@ class Params:
     def __post_init__(self) -> None:
         if not (0 < self.delta_low < 1 and 0 < self.delta_high < 1):
             raise ValueError("delta_low and delta_high must lie between 0 and 1 (they are changes of a probability)")
-        if self.cap < 1:
-            raise ValueError("cap must be at least 1 (it bounds the weight itself, not its distance from 1)")
+        ops.check_cap(self.cap)
 
 
 def loss(inputs: LossInputs, params: Params) -> LossOutput:

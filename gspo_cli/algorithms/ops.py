@@ -116,6 +116,12 @@ def log_probability(log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, log_probs_BT.detach(), 0.0).clamp(max=0.0)
 
 
+def check_cap(cap: float) -> None:
+    """Errors: ValueError for a largest weight below 1."""
+    if cap < 1:
+        raise ValueError("cap must be at least 1 (it bounds the weight itself, not its distance from 1)")
+
+
 def capped_weight(log_ratio: Tensor, cap: float) -> Tensor:
     """sg[min(x, cap)]: bounds a token's influence without dropping the token."""
     return saturate(log_ratio).exp().clamp(max=cap).detach()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import expm1, isfinite, sqrt
+from math import expm1, isfinite
 from typing import Any
 
 from gspo_cli.errors import GspoError
@@ -23,7 +23,7 @@ from gspo_cli.stats.clip_share import (
     TAIL,
     TOO_MUCH,
     dual_clip_advice,
-    measured_share,
+    off_policy,
     own_keys,
     range_for,
     scaled_range,
@@ -97,21 +97,16 @@ def clip_ranges(study: Study) -> list[ClipRange]:
 def _of_arm(arm: str, logs: Sequence[Log]) -> ClipRange | None:
     algo = read_object(logs[0].run.folder / "config.json").get("algo", {})
     bounds, name, unit = _bounds(algo), logs[0].run.algorithm, _unit(logs[0].run)
-    lines = [line for log in logs for line in _off_policy(log)]
-    stds = [std for line in lines if (std := line.get(f"ratio/{'seq' if unit == 'sequence' else 'token'}_log_std"))]
-    clipped = [share for line in lines if (share := measured_share(unit, line)) is not None]
+    met = off_policy(unit, (line for log in logs for line in _off_policy(log)))
     lengths = [float(v) for log in logs for v in log.frame[log.frame["metric"] == "length/mean"]["value"].dropna()]
-    if bounds is None or not stds or not clipped or not lengths:
+    if bounds is None or met is None or not lengths:
         return None
-    std, length = sqrt(sum(v * v for v in stds) / len(stds)), sum(lengths) / len(lengths)
-    measured = sum(clipped) / len(clipped)
-    tails = [tail for line in lines if (tail := line.get(TAIL)) is not None]
-    tail = sum(tails) / len(tails) if tails else None
+    std, length = met.log_std, sum(lengths) / len(lengths)
     return ClipRange(
-        arm, name, unit, own_keys(algo, *bounds), length, std, measured, share_discarded(*bounds, std),
+        arm, name, unit, own_keys(algo, *bounds), length, std, met.discarded, share_discarded(*bounds, std),
         scaled_range(length) if name in SCALED else None,
         {share: own_keys(algo, *range_for(share, std)) for share in TARGETS},
-        tail, _verdict(measured, unit, dual_clip_advice(tail, algo)),
+        met.tail, _verdict(met.discarded, unit, dual_clip_advice(met.tail, algo)),
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import expm1, log1p, sqrt
 
 from scipy.stats import norm
@@ -18,6 +19,8 @@ PAPER_RANGE, PAPER_LENGTH = 3e-4, 10_000
 
 SCALED = ("gspo", "gspo_token")
 """The algorithms with that range."""
+SHORT = {"sequence": "seq", "token": "token"}
+"""A unit in the names of metrics."""
 NEEDED = ("clip/seq_frac", "clip/token_frac", "clip/token_frac_active", "update/skipped_rows_frac")
 """What `measured_share` reads."""
 
@@ -47,6 +50,33 @@ def dual_clip_advice(tail: float | None, algo: Mapping[str, object]) -> str | No
     return (
         f"{tail:.0%} of the gradient is on tokens with a negative advantage and a ratio above 3, which the clip leaves "
         "alone; algo.dual_clip = 3 bounds them (docs/when.md)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OffPolicy:
+    """What a clip met in the mini-batches after the first of a rollout batch, where ratios leave 1."""
+
+    log_std: float
+    """Standard deviation of the log-ratios, nats; root mean square over the mini-batches."""
+    discarded: float
+    """Mean of `measured_share`."""
+    tail: float | None
+    """Mean of the metric `TAIL`, if it was logged."""
+
+
+def off_policy(unit: str, lines: Iterable[Mapping[str, float | None]]) -> OffPolicy | None:
+    """Pools the metrics of off-policy mini-batches; None without a hard clip, an advantage or a spread."""
+    lines = list(lines)
+    stds = [std for line in lines if (std := line.get(f"ratio/{SHORT[unit]}_log_std")) is not None]
+    shares = [share for line in lines if (share := measured_share(unit, line)) is not None]
+    tails = [tail for line in lines if (tail := line.get(TAIL)) is not None]
+    if not shares or not any(stds):
+        return None
+    return OffPolicy(
+        sqrt(sum(std * std for std in stds) / len(stds)),
+        sum(shares) / len(shares),
+        sum(tails) / len(tails) if tails else None,
     )
 
 

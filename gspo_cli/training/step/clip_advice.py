@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
-from gspo_cli.stats.clip_share import (
-    SCALED,
-    TAIL,
-    TOO_MUCH,
-    dual_clip_advice,
-    measured_share,
-    own_keys,
-    range_for,
-    scaled_range,
-)
+from gspo_cli.stats.clip_share import SCALED, TOO_MUCH, dual_clip_advice, off_policy, own_keys, range_for, scaled_range
 from gspo_cli.types import StepMetrics
 
 PROPOSED = 0.15
@@ -70,15 +60,11 @@ def clip_advice(
 
     None without a hard clip, and without a mini-batch after the first, as ratios are 1 there.
     """
-    name = f"ratio/{'seq' if unit == 'sequence' else 'token'}_log_std"
-    stds = [value for line in updates[1:] if (value := line.values.get(name)) is not None]
-    shares = [value for line in updates[1:] if (value := measured_share(unit, line.values)) is not None]
-    tails = [value for line in updates[1:] if (value := line.values.get(TAIL)) is not None]
-    std = sqrt(sum(v * v for v in stds) / len(stds)) if stds else 0.0
-    if not shares or std == 0:
+    met = off_policy(unit, (line.values for line in updates[1:]))
+    if met is None:
         return None
-    low, high = range_for(PROPOSED, std)
+    low, high = range_for(PROPOSED, met.log_std)
     scaled = scaled_range(length) if unit == "sequence" and algo["name"] in SCALED else None
-    dual_clip = dual_clip_advice(sum(tails) / len(tails) if tails else None, algo)
-    share = sum(shares) / len(shares)
-    return ClipAdvice(unit, std, share, length, (low, high), own_keys(algo, low, high), scaled, dual_clip)
+    dual_clip = dual_clip_advice(met.tail, algo)
+    keys = own_keys(algo, low, high)
+    return ClipAdvice(unit, met.log_std, met.discarded, length, (low, high), keys, scaled, dual_clip)
