@@ -125,6 +125,8 @@ class PretendDevice(TorchFunctionMode):
             "is_bf16_supported": lambda *_, **__: True, "is_current_stream_capturing": lambda: False,
         }.items():  # fmt: skip
             self.patch.setattr(torch.cuda, name, value)
+        # a CUDA build without a driver has an accelerator once `is_available` says so, a CPU build has none
+        self.patch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: None)
         self.patch.setattr(torch, "Generator", Generator)
         real = torch._C._group_tensors_by_device_and_dtype  # written in C++: it sees through the mask
 

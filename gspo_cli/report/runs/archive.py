@@ -146,6 +146,7 @@ def _unpack(archive: Path, sha256: str, temporary: Path, root: Path, check: Call
     """Unpacks into the temporary folder, then renames it. Errors: of the readers, and ValueError for a bad member."""
     study, room = None, min(MOST_BYTES, max(FEW_BYTES, MOST_TIMES * archive.stat().st_size))
     with archive.open("rb") as packed, tarfile.open(fileobj=(stream := _Unpacked(packed)), mode="r|") as tar:
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4; names are checked below, too
         while info := tar.next():
             name, _, member = info.name.partition("/")
             is_name = name.isprintable() and not name.startswith(".") and MEMBER.fullmatch(member)
@@ -162,7 +163,7 @@ def _unpack(archive: Path, sha256: str, temporary: Path, root: Path, check: Call
             if _is_there(study, sha256, archive):
                 return study
             stream.left = info.size + MOST_HEADER
-            tar.extract(info, temporary, set_attrs=False, filter="data")
+            tar.extract(info, temporary, set_attrs=False)
             stream.left = MOST_HEADER
         stream.require_end(tar.offset)
     if study is None:
