@@ -34,7 +34,13 @@ NAMES = {
     "ppo": "ppo",
 }
 """Algorithm -> how names spell it; longer spellings first."""
-ALSO = {"reinforce_pp": {"reinforce"}, "reinforce": {"reinforce_pp"}}
+ALSO = {
+    "reinforce_pp": {"reinforce"},
+    "reinforce": {"reinforce_pp"},
+    "other:dppo_tv": {"other:dppo"},
+    "other:dppo_kl": {"other:dppo"},
+}
+"""Algorithm -> names that fit it, too."""
 BY_ADVANTAGE = {name: name for name in ("rloo", "reinforce_pp", "reinforce")} | {"gae": "ppo", "lite": "other:lite_ppo"}
 DATA = re.compile(r"dapo[-_]?math[-_]?(train[-_]?)?17k|[\w-]*sapo[\w-]*\.git")
 SHOWN = {

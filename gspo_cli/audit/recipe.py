@@ -9,7 +9,16 @@ from gspo_cli.audit.findings import Findings, Settings, Value
 from gspo_cli.audit.judge import Verdict, show
 from gspo_cli.errors import GspoError
 
-HERE = ("gspo", "grpo", "dapo", "dr_grpo", "cispo", "gmpo", "sapo", "luspo", "ppo", "reinforce")
+HERE = ("gspo", "grpo", "dapo", "dr_grpo", "cispo", "gmpo", "sapo", "luspo", "ppo", "reinforce", "rloo", "reinforce_pp")
+ELSEWHERE = {
+    "other:vespo": "vespo",
+    "other:max_rl": "maxrl",
+    "other:dppo_tv": "dppo_tv",
+    "other:dppo_kl": "dppo_kl",
+    "other:dppo": "dppo_tv",
+    "other:ipo": "ipo",
+}
+"""Algorithms whose settings are not read, by their name here."""
 PROMPTS = 32
 """The default of rollout.prompts."""
 MEAN = {
@@ -21,19 +30,25 @@ MEAN = {
     "sapo": "per_response_mean",
     "gmpo": "per_response_mean",
     "ppo": "token_mean",
-}
+} | dict.fromkeys(("rloo", "reinforce_pp", *ELSEWHERE.values()), "token_mean")
 
 
 def recipe(f: Findings, verdict: Verdict, settings: Settings) -> str:
     """A recipe as TOML; what has no counterpart, or is unknown, stands in a comment. Errors: GspoError."""
     algorithm = verdict.algorithm.value
-    if algorithm not in HERE:
+    if algorithm not in (*HERE, *ELSEWHERE):
         what = show(algorithm) if verdict.algorithm.known else f"unknown ({verdict.algorithm.source})"
         raise GspoError(
-            f"no recipe for {settings.file}", f"its algorithm is {what}", f"recipes are written for {', '.join(HERE)}"
+            f"no recipe for {settings.file}",
+            f"its algorithm is {what}",
+            f"recipes are written for {', '.join(dict.fromkeys((*HERE, *ELSEWHERE.values())))}",
         )
-    name = "dapo" if algorithm == "grpo" and f.mean.value == "token_mean" else algorithm
+    name = "dapo" if algorithm == "grpo" and f.mean.value == "token_mean" else ELSEWHERE.get(algorithm, algorithm)
     comments = [f"From {settings.file}: {verdict.sentence}."]
+    if algorithm in ELSEWHERE:
+        comments.append(f"the settings of {name} are those of its paper: compare them with the file")
+    if algorithm == "other:dppo":
+        comments.append("DPPO bounds a total variation here; where it bounds the KL divergence, take dppo_kl")
 
     def line(key: str, value: Value) -> str:
         if not value.known:
@@ -48,9 +63,16 @@ def recipe(f: Findings, verdict: Verdict, settings: Settings) -> str:
         algo += f"cap = {1 + high:g}\n"
     elif name == "gmpo" and f.clip_low.known and f.clip_high.known:
         algo += f"log_clip_low = {low:g}\nlog_clip_high = {high:g}\n"
-    elif f.clip_low.known and f.clip_high.known and low is not None and 0 < low < 1 and high:
+    elif (
+        algorithm not in ELSEWHERE
+        and f.clip_low.known
+        and f.clip_high.known
+        and low is not None
+        and 0 < low < 1
+        and high
+    ):
         algo += f"clip = {{ low = {low:g}, high = {high:g} }}\n"
-    if f.dual_clip.known and f.dual_clip.value and name not in ("cispo", "sapo", "gmpo"):
+    if f.dual_clip.known and f.dual_clip.value and name not in ("cispo", "sapo", "gmpo", *ELSEWHERE.values()):
         algo += f"dual_clip = {float(f.dual_clip.value):g}\n"
     if f.kl.value == "loss" and f.kl_coef.known:
         algo += f'kl = {{ coef = {float(f.kl_coef.value):g}, estimator = "k3" }}\n'

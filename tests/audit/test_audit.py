@@ -354,11 +354,18 @@ def test_the_command(tmp_path: Path, gspo_here: Any) -> None:
     assert gspo_here("audit", tmp_path / "empty").code == 2
 
 
-@pytest.mark.parametrize("loss", ["gspo", "vanilla", "geo_mean", "sapo", "cispo"])
-def test_its_recipe_is_valid(tmp_path: Path, gspo_here: Any, loss: str) -> None:
+@pytest.mark.parametrize(
+    ("loss", "estimator", "name"),
+    [("gspo", "grpo", "gspo"), ("vanilla", "grpo", "dapo"), ("geo_mean", "grpo", "gmpo"), ("sapo", "grpo", "sapo"),
+     ("cispo", "grpo", "cispo"), ("vanilla", "rloo", "rloo"), ("vanilla", "reinforce_plus_plus", "reinforce_pp"),
+     ("dppo_kl", "grpo", "dppo_kl")],
+)  # fmt: skip
+def test_its_recipe_is_valid(tmp_path: Path, gspo_here: Any, loss: str, estimator: str, name: str) -> None:
     script = tmp_path / "run.sh"
-    script.write_text(VERL.format(loss=loss, extra=""))
-    (tmp_path / "equal.toml").write_text(gspo_here("audit", script, "--recipe").out)
+    script.write_text(VERL.format(loss=loss, extra="").replace("estimator=grpo", f"estimator={estimator}"))
+    written = gspo_here("audit", script, "--recipe").out
+    assert f'[algo]\nname = "{name}"\n' in written
+    (tmp_path / "equal.toml").write_text(written)
     done = gspo_here("recipes", "validate", tmp_path / "equal.toml")
     assert done.code == 0, done.out
 
