@@ -366,16 +366,17 @@ def clip(study: Study = None, out: Results = Path("results"), json_: Json = Fals
     found = [one.to_json() for one in clip_ranges(find_study(study, out))]
     if json_:
         return console.print_json({"arms": found})
-    measured = ("arm", "unit", "tokens", "sd log ratio", "range", "discards", "negative tail")
-    table = console.table(*measured, *(f"{share:.0%}" for share in TARGETS))
+    measured = console.table("arm", "unit", "tokens", "sd log ratio", "range", "discards", "negative tail")
+    proposed = console.table("to discard", *(f"{share:.0%}" for share in TARGETS))
     for row in found:
-        table.add_row(
-            row["arm"], row["unit"], f"{row['length_mean']:.0f}", f"{row['log_std']:.3g}",
-            f"{row['low']:g} / {row['high']:g}", f"{row['measured']:.1%}",
-            "n/a" if row["negative_tail"] is None else f"{row['negative_tail']:.1%}",
-            *("{low:.2g} / {high:.2g}".format(**row["proposals"][f"{share:g}"]) for share in TARGETS),
-        )  # fmt: skip
-    console.print_table(table)
+        tail = "n/a" if row["negative_tail"] is None else f"{row['negative_tail']:.1%}"
+        range_ = f"{row['low']:g} / {row['high']:g}"
+        numbers = f"{row['length_mean']:.0f}", f"{row['log_std']:.3g}", range_, f"{row['measured']:.1%}", tail
+        measured.add_row(row["arm"], row["unit"], *numbers)
+        ranges = (row["proposals"][f"{share:g}"] for share in TARGETS)
+        proposed.add_row(row["arm"], *("{low:.2g} / {high:.2g}".format(**ends) for ends in ranges))
+    console.print_table(measured)
+    console.print_table(proposed)
     for row in found:
         console.out.print(f"{row['arm']}: {row['verdict']}")
         if row["scaled_by_length"] is not None:
@@ -385,9 +386,9 @@ def clip(study: Study = None, out: Results = Path("results"), json_: Json = Fals
             )
     console.note(
         "Off-policy mini-batches, and only what has an advantage. The negative tail is the share of the gradient on "
-        "tokens with a negative advantage that weigh more than 3 times as much as at ratio 1. The last columns are "
+        "tokens with a negative advantage that weigh more than 3 times as much as at ratio 1. The second table has "
         "values of algo.clip.low / algo.clip.high (gmpo: algo.log_clip_low / algo.log_clip_high) that would discard "
-        "this share if log-ratios were normal and had nothing to do with the sign of the advantage; no such range can "
+        "a share if log-ratios were normal and had nothing to do with the sign of the advantage; no such range can "
         "discard more than half."
     )
 

@@ -76,6 +76,8 @@ def test_the_time_left_follows_from_the_share(monkeypatch: pytest.MonkeyPatch) -
     doing.finish_batch(2, {})
     doing.enter("score")
     assert doing.text().startswith("batch 3: scoring 0:00; memory ")
+    doing.enter("evaluate")  # of the batch just finished
+    assert doing.text().startswith("batch 2: evaluating 0:00; memory ")
     assert [doing.line_is_due() for _ in range(2)] == [False, False]
     now[0] += activity.LINE_INTERVAL_S
     assert [doing.line_is_due() for _ in range(2)] == [True, False]

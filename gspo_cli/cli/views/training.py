@@ -29,6 +29,8 @@ PHASES = {
     "evaluate": "evaluating", "save": "saving",
 }  # fmt: skip
 """What a phase is called on the screen."""
+AFTER = ("evaluate", "save")
+"""Phases that belong to the batch just finished, not to the next one."""
 TIMES = {"sampling": "rollout_s", "scoring": "score_s", "old policy": "old_policy_s", "update": "update_s",
          "sync": "sync_s"}  # fmt: skip
 """The phases of a batch whose seconds are shown. Scoring is part of `rollout_s`."""
@@ -82,7 +84,7 @@ class Activity:
 
     def text(self) -> str:
         """`batch 3: sampling 0:42, 12/64 responses, 480 tok/s, at most 1:20 left; memory 2.1 GB`."""
-        where = "" if self.batch is None else f"batch {self.batch + 1}: "
+        where = "" if self.batch is None else f"batch {self.batch + (self.phase not in AFTER)}: "
         parts = [f"{where}{PHASES.get(self.phase, self.phase)} {clock(time.monotonic() - self.since)}"]
         if self.phase == "rollout" and (drawing := self.drawing.text()):
             parts.append(drawing)
