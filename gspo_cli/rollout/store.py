@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +21,37 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = [
-        {
-            "step": batch.step,
-            "problem_id": _storable(group.problem.id),
-            "prompt": _storable(group.problem.prompt),
-            "answer": _storable(group.problem.answer),
-            "sample": sample.index,
-            "seed": sample.seed,
-            "prompt_ids": group.prompt.token_ids,
-            "token_ids": sample.token_ids,
-            "log_probs": sample.log_probs,
-            "text": _storable(text),
-            "finish": sample.finish,
-            "weight_version": sample.weight_version,
-            "reward": score.value,
-            "reason": _storable(score.reason),
-            "routes": None if sample.routes_TLK is None else sample.routes_TLK.ravel(),
-            "credits": credits,
-            "parts": list(score.parts),
-        }
-        for group in batch.groups
-        for sample, text, score, credits in zip(
-            group.samples, group.texts, group.scores, group.credits or [None] * len(group.samples), strict=True
-        )
-    ]
-    fields = [
-        ("step", pa.int64()), ("problem_id", pa.string()), ("prompt", pa.string()), ("answer", pa.string()),
-        ("sample", pa.int32()), ("seed", pa.int64()), ("prompt_ids", pa.list_(pa.int32())),
-        ("token_ids", pa.list_(pa.int32())), ("log_probs", pa.list_(pa.float32())), ("text", pa.string()),
-        ("finish", pa.string()), ("weight_version", pa.int64()), ("reward", pa.float64()), ("reason", pa.string()),
-    ]  # fmt: skip
-    recorded = next((s.routes_TLK for g in batch.groups for s in g.samples if s.routes_TLK is not None), None)
+    groups = [group for group in batch.groups for _ in group.samples]  # of each response, as are the following
+    samples = [sample for group in batch.groups for sample in group.samples]
+    scores = [score for group in batch.groups for score in group.scores]
+    columns: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
+        "step": (pa.int64(), [batch.step] * len(samples)),
+        "problem_id": (pa.string(), [_storable(group.problem.id) for group in groups]),
+        "prompt": (pa.string(), [_storable(group.problem.prompt) for group in groups]),
+        "answer": (pa.string(), [_storable(group.problem.answer) for group in groups]),
+        "sample": (pa.int32(), [sample.index for sample in samples]),
+        "seed": (pa.int64(), [sample.seed for sample in samples]),
+        "prompt_ids": (pa.list_(pa.int32()), [group.prompt.token_ids for group in groups]),
+        "token_ids": (pa.list_(pa.int32()), [sample.token_ids for sample in samples]),
+        "log_probs": (pa.list_(pa.float32()), [sample.log_probs for sample in samples]),
+        "text": (pa.string(), [_storable(text) for group in batch.groups for text in group.texts]),
+        "finish": (pa.string(), [sample.finish for sample in samples]),
+        "weight_version": (pa.int64(), [sample.weight_version for sample in samples]),
+        "reward": (pa.float64(), [score.value for score in scores]),
+        "reason": (pa.string(), [_storable(score.reason) for score in scores]),
+    }
+    recorded = next((sample.routes_TLK for sample in samples if sample.routes_TLK is not None), None)
     if recorded is not None:
-        fields.append(("routes", pa.list_(pa.from_numpy_dtype(recorded.dtype))))
+        flat = [None if sample.routes_TLK is None else sample.routes_TLK.ravel() for sample in samples]
+        columns["routes"] = (pa.list_(pa.from_numpy_dtype(recorded.dtype)), flat)
         metadata = metadata | {"routes_shape": f"-1,{recorded.shape[1]},{recorded.shape[2]}"}
     if any(group.credits for group in batch.groups):
-        fields.append(("credits", pa.list_(pa.float64())))
-    if any(score.parts for group in batch.groups for score in group.scores):
-        fields.append(("parts", pa.map_(pa.string(), pa.float64())))
-    schema = pa.schema(fields, metadata={f"gspo.{k}": v for k, v in metadata.items()})
-    table = pa.Table.from_pylist(rows, schema=schema)
+        factors = [credit for g in batch.groups for credit in g.credits or [None] * len(g.samples)]
+        columns["credits"] = (pa.list_(pa.float64()), factors)
+    if any(score.parts for score in scores):
+        columns["parts"] = (pa.map_(pa.string(), pa.float64()), [list(score.parts) for score in scores])
+    table = pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
+    table = table.replace_schema_metadata({f"gspo.{key}": value for key, value in metadata.items()})
     with write_atomic(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
