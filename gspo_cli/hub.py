@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 
 TIMEOUT_S = 5.0
@@ -16,9 +17,9 @@ def prepare_hub() -> None:
     from huggingface_hub import constants
 
     if not constants.HF_HUB_OFFLINE and hub_problem(constants.ENDPOINT):
-        import datasets.config  # which keeps a copy of the setting
-
-        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+        constants.HF_HUB_OFFLINE = True
+        if copied := sys.modules.get("datasets.config"):
+            copied.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 
 
 @cache

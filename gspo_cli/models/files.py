@@ -9,14 +9,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from transformers import AutoConfig, PreTrainedConfig
+from typing import TYPE_CHECKING, Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.hub import prepare_hub
 from gspo_cli.models.growth import most_growth
 from gspo_cli.models.remote_code import code_arguments, code_hint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 INDEX = "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -53,6 +54,8 @@ def check_source(source: str) -> None:
 
 def read_config(source: str, revision: str | None) -> PreTrainedConfig:
     """The model's configuration. Errors: GspoError when it cannot be read."""
+    from transformers import AutoConfig  # loads torch
+
     with loading(f"the model {source}", source):
         return AutoConfig.from_pretrained(source, revision=revision, **code_arguments(source))  # type: ignore[no-any-return]
 

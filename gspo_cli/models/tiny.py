@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
-import torch
+from functools import partial
+from typing import TYPE_CHECKING
+
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from gspo_cli.config import TinyModel
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
 CHARACTERS = [chr(c) for c in range(32, 127)] + ["\n"]
-SPECIAL = ["<pad>", "<eos>", "<unk>"]
+SPECIAL = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
 
 
-def character_tokenizer() -> PreTrainedTokenizerFast:
+def characters() -> Tokenizer:
     """One token per character: printable ASCII, newline, `<pad>`, `<eos>`, `<unk>` (99 tokens)."""
-    vocabulary = {token: i for i, token in enumerate(SPECIAL + CHARACTERS)}
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL.values(), *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    return _fast(tokenizer)
+    return tokenizer
 
 
-def byte_tokenizer() -> PreTrainedTokenizerFast:
+def symbols_of_bytes() -> Tokenizer:
     """One token per byte, for any text: 256 byte symbols, `<pad>`, `<eos>`, `<unk>` (259 tokens)."""
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate(SPECIAL + symbols)}
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL.values(), *symbols])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return _fast(tokenizer)
+    return tokenizer
 
 
-def _fast(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
-        clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+TOKENIZERS = {"characters": characters, "bytes": symbols_of_bytes}
 
 
-TOKENIZERS = {"characters": character_tokenizer, "bytes": byte_tokenizer}
+def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """One of `TOKENIZERS` as transformers takes it."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(tokenizer_object=TOKENIZERS[kind](), clean_up_tokenization_spaces=False, **SPECIAL)
+
+
+character_tokenizer, byte_tokenizer = partial(tiny_tokenizer, "characters"), partial(tiny_tokenizer, "bytes")
 
 
 def build_tiny(tiny: TinyModel, seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """A randomly initialised model of `tiny`'s shape and its tokenizer; the same seed gives the same weights."""
-    tokenizer = TOKENIZERS[tiny.tokenizer]()
+    import torch  # these take seconds, and a plan does without
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    tokenizer = tiny_tokenizer(tiny.tokenizer)
     shape = {
         "vocab_size": len(tokenizer),
         "hidden_size": tiny.hidden,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gspo_cli.config import Lora, ModelConfig, TinyModel
@@ -161,28 +162,27 @@ PUBLISHED = {
 }
 
 
-def architecture_of(model: ModelConfig) -> tuple[Architecture, str]:
-    """The architecture, and where it was read: a folder or the hub's cache, else the built-in table, else the hub.
+def architecture_of(model: ModelConfig, config: dict[str, Any] | None = None) -> tuple[Architecture, str]:
+    """The architecture, and where it was read: the `config` of the model, else the built-in table, else a folder or the
+    hub.
 
     Errors: GspoError for a model whose configuration cannot be read, or of a kind that the planner cannot count.
     """
     if model.tiny is not None:
         return of_tiny(model.tiny), "the recipe's model.tiny"
-    from transformers import AutoConfig
-
     assert model.path is not None
-    known = PUBLISHED.get(model.path.removesuffix("-Base"))
+    if config is None and model.path.removesuffix("-Base") in PUBLISHED:
+        return PUBLISHED[model.path.removesuffix("-Base")], "the built-in table of published numbers"
     try:
-        cached_only = known is not None and not Path(model.path).is_dir()
-        if not cached_only and not Path(model.path).is_dir():
-            prepare_hub()
-        config = AutoConfig.from_pretrained(
-            model.path, revision=model.revision, local_files_only=cached_only, trust_remote_code=False
-        )
-        found = of_config(config) if config.model_type in KINDS else None
+        if config is None:
+            from transformers import AutoConfig  # loads torch
+
+            if not Path(model.path).is_dir():
+                prepare_hub()
+            config = AutoConfig.from_pretrained(model.path, revision=model.revision, trust_remote_code=False).to_dict()
+        kind = config["model_type"]
+        found = of_config(SimpleNamespace(**config)) if kind in KINDS else None
     except Exception as error:  # a configuration holds any value, and transformers raises almost anything over it
-        if known is not None:
-            return known, "the built-in table of published numbers"
         raise GspoError(
             f"cannot read the configuration of {model.path}",
             (str(error).strip().splitlines() or [type(error).__name__])[0],
@@ -190,7 +190,7 @@ def architecture_of(model: ModelConfig) -> tuple[Architecture, str]:
         ) from error
     if found is None:
         raise GspoError(
-            f"the planner cannot count a model of type {config.model_type!r}",
+            f"the planner cannot count a model of type {kind!r}",
             f"it knows {', '.join(KINDS)}",
             "train without --dry-run: the trainer takes more kinds than the planner",
         )

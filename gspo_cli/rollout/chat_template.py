@@ -55,7 +55,7 @@ def _worker(_process: int) -> _Worker:
 
 def render(template: str, messages: list[dict[str, str]], variables: dict[str, Any]) -> str:
     """The messages as text, ending where the response begins. Errors: TemplateError."""
-    request = variables | {"chat_template": template, "conversations": [messages], "add_generation_prompt": True}
+    request = variables | {"chat_template": template, "messages": messages, "add_generation_prompt": True}
     reply = _worker(os.getpid()).ask(json.dumps(request, default=str).encode() + b"\n")
     if not reply:
         raise TemplateError("it takes more than 5 s of CPU time, or 512 MiB, for one prompt")

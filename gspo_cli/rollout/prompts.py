@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
@@ -15,6 +15,10 @@ from gspo_cli.types import Problem, Prompt, Sample
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from gspo_cli.rollout.plain_tokenizer import PlainTokenizer
+
+    AnyTokenizer: TypeAlias = PlainTokenizer | PreTrainedTokenizerBase
+
 TEMPLATE_TOKENS = 512
 """More than a chat template adds to a prompt."""
 PLAIN = TaskConfig()
@@ -23,7 +27,7 @@ BEFORE = "a\n"
 """A text whose last token joins no token that follows it."""
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, problem: Problem, task: TaskConfig = PLAIN) -> Prompt:
+def encode(tokenizer: AnyTokenizer, problem: Problem, task: TaskConfig = PLAIN) -> Prompt:
     """The prompt's token ids, by the tokenizer's chat template if it has one and `task.chat` does not say otherwise.
 
     Errors: GspoError for an empty prompt, or where the chat template is missing or refuses what the task asks for.
@@ -42,7 +46,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, problem: Problem, task: TaskConfi
     return Prompt(problem.id, tuple(ids))
 
 
-def uses_chat(tokenizer: PreTrainedTokenizerBase, task: TaskConfig) -> bool:
+def uses_chat(tokenizer: AnyTokenizer, task: TaskConfig) -> bool:
     """Whether prompts go through the chat template."""
     return bool(tokenizer.chat_template) if task.chat is None else task.chat
 
@@ -60,7 +64,7 @@ def encode_response(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return ids if ids[-1:] == [tokenizer.eos_token_id] else [*ids, tokenizer.eos_token_id]
 
 
-def bare_ids(tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: bool = False) -> list[int]:
+def bare_ids(tokenizer: AnyTokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
     """The token ids of the text alone, or with what the tokenizer puts around it. Errors: GspoError."""
     try:
         ids: list[int] = tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
@@ -73,14 +77,14 @@ def bare_ids(tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: 
     return ids
 
 
-def added_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+def added_ids(tokenizer: AnyTokenizer) -> tuple[list[int], list[int]]:
     """What the tokenizer puts before and after a text, such as BOS and EOS, or [CLS] and [SEP]."""
     bare, whole = bare_ids(tokenizer, BEFORE), bare_ids(tokenizer, BEFORE, add_special_tokens=True)
     start = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
     return whole[:start], whole[start + len(bare) :]
 
 
-def prompt_notes(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, task: TaskConfig = PLAIN) -> list[str]:
+def prompt_notes(tokenizer: AnyTokenizer, prompt: Prompt, task: TaskConfig = PLAIN) -> list[str]:
     """Warnings about the end of prompts: a model takes a text that ends in EOS for finished."""
     chat, end, notes = uses_chat(tokenizer, task), added_ids(tokenizer)[1], []
     if end and not chat:
@@ -91,7 +95,7 @@ def prompt_notes(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, task: TaskC
     return notes
 
 
-def _by_chat_template(tokenizer: PreTrainedTokenizerBase, problem: Problem, task: TaskConfig) -> list[int]:
+def _by_chat_template(tokenizer: AnyTokenizer, problem: Problem, task: TaskConfig) -> list[int]:
     if not tokenizer.chat_template:
         raise _no_template("task.chat = true")
     for key in task.chat_template_kwargs:
@@ -105,7 +109,7 @@ def _by_chat_template(tokenizer: PreTrainedTokenizerBase, problem: Problem, task
     messages = [*system, *map(dict, problem.messages or [{"role": "user", "content": problem.prompt}])]
     variables = tokenizer.special_tokens_map | task.chat_template_kwargs
     try:
-        text = render(tokenizer.get_chat_template(), messages, variables)
+        text = render(str(tokenizer.get_chat_template()), messages, variables)
     except (TemplateError, ValueError) as error:
         raise GspoError(
             "the chat template refuses the prompt",
@@ -124,7 +128,7 @@ def _no_template(setting: str) -> GspoError:
 
 
 def fitting(
-    problems: list[Problem], tokenizer: PreTrainedTokenizerBase, limit: int | None, max_new_tokens: int,
+    problems: list[Problem], tokenizer: AnyTokenizer, limit: int | None, max_new_tokens: int,
     task: TaskConfig = PLAIN,
 ) -> list[Problem]:  # fmt: skip
     """The problems whose prompt leaves room for a response within `limit` tokens; with `task.too_long = "drop"`, the
@@ -184,13 +188,13 @@ def cut_at_stop(
     )  # fmt: skip
 
 
-def describe_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[str, list[int], list[str]]:
+def describe_prompt(tokenizer: AnyTokenizer, prompt: Prompt) -> tuple[str, list[int], list[str]]:
     """The prompt as the model gets it: its text with special tokens, its token ids, and the text of each."""
     ids = list(prompt.token_ids)
     return str(tokenizer.decode(ids)), ids, pieces(tokenizer, ids)
 
 
-def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+def pieces(tokenizer: AnyTokenizer, ids: Sequence[int]) -> list[str]:
     """The text of each token, with its leading space, which a decoder of SentencePiece drops at the start of a text."""
     before = bare_ids(tokenizer, "a")
     skipped = len(tokenizer.decode(before))

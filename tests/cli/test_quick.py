@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gspo_cli.config import TinyModel
+from gspo_cli.models.tiny import build_tiny
+from gspo_cli.rollout.plain_tokenizer import read_model
+
 PROGRAM = """
 import json, sys
 from typer.testing import CliRunner
@@ -29,6 +33,9 @@ print(json.dumps({"code": done.exit_code, "out": done.output, "heavy": heavy}))
         (("train", "gsm8k", "--set", "task.path=missing.jsonl", "--dry-run"), 2, "missing.jsonl"),
         (("train", "gsm8k", "--set", "task.path=rows.jsonl", "--dry-run"), 2, "question"),
         (("train", "--set", "eval.bench=['arithmetics']", "--dry-run"), 2, "arithmetics"),
+        (("train", "--algo", "grpo,gspo", "--dry-run"), 0, "checked: 20000 problems; tokenizer"),
+        (("train", "real/qwen3-30b-a3b-8xh200", "--dry-run"), 0, "30.53 B parameters"),
+        (("rollout", "quickstart", "--show-prompt"), 0, "10 tokens"),
         (("recipes", "validate", "quickstart", "gsm8k", "claims/when"), 0, "ok"),
         (("recipes", "show", "quickstart", "--resolved"), 0, '"clip"'),
         (("recipes", "schema"), 0, "dual_clip"),
@@ -47,6 +54,29 @@ def test_torch_is_not_loaded(words: tuple[str, ...], code: int | None, said: str
     found = json.loads(done.stdout)
     assert code in (None, found["code"]) and said in found["out"], found["out"]
     assert found["heavy"] == []
+
+
+def test_a_model_is_known_from_its_second_plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GSPO_CACHE", str(tmp_path / "cache"))
+    model, tokenizer = build_tiny(TinyModel(tokenizer="bytes"), 0)
+    tokenizer.chat_template = "{% for m in messages %}[{{ m.content }}]{% endfor %}>"
+    model.config.max_position_embeddings = 77
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    words = ["rollout", "quickstart", "--model", str(tmp_path / "model"), "--show-prompt", "--json"]
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    )
+    before, after = json.loads(first.stdout), json.loads(second.stdout)
+    assert "torch" in before["heavy"] and after["heavy"] == [] and before["out"] == after["out"]
+    assert read_model(str(tmp_path / "model"), None).limit == 77
+    # another file, another model
+    (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages[0].content }}:")
+    third = subprocess.run([sys.executable, "-c", PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert json.loads(json.loads(third.stdout)["out"])["text"].endswith("=:")
 
 
 def test_algorithms_imported_before_torch_compute_with_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +13,17 @@ from program import Gspo
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from gspo_cli.config import TaskConfig, TinyModel
-from gspo_cli.models.tiny import build_tiny, byte_tokenizer
+from gspo_cli.models.load import load_tokenizer
+from gspo_cli.models.tiny import TOKENIZERS, build_tiny, byte_tokenizer, tiny_tokenizer
 from gspo_cli.recipe import load
+from gspo_cli.rollout.chat_template import TemplateError, render
+from gspo_cli.rollout.plain_tokenizer import PlainTokenizer, read_model
 from gspo_cli.rollout.prompts import cut_at_stop, describe_prompt, encode, encode_response, prompt_notes
 from gspo_cli.training.cold_start import demonstrations
+from gspo_cli.training.study.inputs import tiny_of_plan
 from gspo_cli.types import Problem, Sample
 
 BOS, EOS, CLS, SEP = "<s>", "<eos>", "[CLS]", "[SEP]"
@@ -180,3 +186,74 @@ def test_an_eos_that_the_tokenizer_adds_changes_no_batch(gspo_here: Gspo, smoke:
         done = gspo_here("train", smoke, "--model", folder, "--dry-run")
         assert done.code == 0 and ("after every text" in done.err) == (EOS in name), done.err
     assert shown["$A"] == shown[f"$A {EOS}"]
+
+
+TEXTS = ("", "so it is 3", "a = 1\n    b", " é \U0001f600 \x00", f"{BOS}x{EOS} [CLS]</s>", "<pad><unk>")
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "written in Python"])  # which a run refuses
+def test_a_plan_reads_the_same_tokens_as_the_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GSPO_CACHE", str(tmp_path / "cache"))
+    tokenizer = KINDS[name][0]()
+    tokenizer.chat_template = "{{ bos_token or '' }}{% for m in messages %}[{{ m.content }}]{% endfor %}>"
+    tokenizer.save_pretrained(tmp_path / "model")
+    build_tiny(TinyModel(), 0)[0].save_pretrained(tmp_path / "model")
+    run = load_tokenizer(str(tmp_path / "model"), None, local=True)
+    read_model(str(tmp_path / "model"), None)
+    plan = read_model(str(tmp_path / "model"), None).tokenizer
+    assert isinstance(plan, PlainTokenizer)
+    for text in TEXTS:
+        for special in (False, True):
+            assert (
+                plan(text, add_special_tokens=special)["input_ids"]
+                == run(text, add_special_tokens=special)["input_ids"]
+            )
+        ids = run(text)["input_ids"]
+        assert [plan.decode(ids, skip_special_tokens=skip) for skip in (False, True)] == [
+            run.decode(ids, skip_special_tokens=skip) for skip in (False, True)
+        ]
+    for task in (TaskConfig(), TaskConfig(chat=False), TaskConfig(system="Sei kurz.")):
+        prompt = encode(plan, PROBLEM, task)
+        assert prompt == encode(run, PROBLEM, task)
+        assert prompt_notes(plan, prompt, task) == prompt_notes(run, prompt, task)
+        assert describe_prompt(plan, prompt) == describe_prompt(run, prompt)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_the_plan_of_a_tiny_model_reads_the_same_tokens(kind: str) -> None:
+    plan, run = tiny_of_plan(kind), tiny_tokenizer(kind)
+    for text in TEXTS:
+        assert plan(text)["input_ids"] == run(text)["input_ids"]
+        assert plan.decode(run(text)["input_ids"]) == run.decode(run(text)["input_ids"])
+    assert (plan.eos_token_id, plan.special_tokens_map) == (run.eos_token_id, run.special_tokens_map)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}\n  {{ m | trim }}{% endfor %}",
+        "{%- for m in messages -%}{% generation %}{% set x = 1 %}{{ x }}{{ m }}{% endgeneration %}{%- endfor %}{{ x }}",
+        "{{ messages | tojson }}{{ messages | tojson(indent=2) }}{{ {'b': 'é<', 'a': 1} | tojson(sort_keys=true) }}",
+        "{{ raise_exception('no system prompt') }}",
+        "{% if tools %}tools{% endif %}{{ tools is none }}{{ documents is defined }}{{ bos_token }}{{ unknown }}",
+        "{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[0].role) }}{% if add_generation_prompt %}A{% endif %}",
+        "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+        "{{ messages[0].content.__class__ }}",
+        "{{ messages.append(1) }}",
+        "{{ strftime_now('%Y') }}",
+        "{{ ''.join(messages | map(attribute='role')) }}{{ messages[-1:] }}",
+        "{% broken",
+    ],
+)
+def test_a_chat_template_gives_what_transformers_gives(template: str) -> None:
+    messages = [{"role": "system", "content": "Sei kurz. "}, {"role": "user", "content": " 1<2? \n"}]
+    variables = {"bos_token": "<s>", "eos_token": "</s>"}
+    try:
+        wanted: str | type[Exception] = render_jinja_template(
+            conversations=[messages], chat_template=template, add_generation_prompt=True, **variables
+        )[0][0]
+    except Exception as error:
+        with pytest.raises(TemplateError, match=f"^{type(error).__name__}: {re.escape(str(error))}"):
+            render(template, messages, variables)
+    else:
+        assert render(template, messages, variables) == wanted

@@ -97,15 +97,7 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     recipe = recipe.model_copy(update={"name": folder.name})
 
     from gspo_cli.launch.local import threads_per_run
-    from gspo_cli.launch.ray_cluster import connect
-    from gspo_cli.launch.report_to import reporting
-    from gspo_cli.plugins import loaded_folders
-    from gspo_cli.recipe import find
-    from gspo_cli.report.compare.scores import choose
-    from gspo_cli.report.runs.folders import read_study
-    from gspo_cli.tasks.scoring import show_slow_rewards
     from gspo_cli.training.study.arms import arm_notes, plan_runs
-    from gspo_cli.training.study.checks import check_ranks, check_routers
     from gspo_cli.training.study.inputs import read_inputs
     from gspo_cli.training.study.tuning import expand, parse_grid, record_tuning, with_tuning
 
@@ -131,9 +123,17 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
         if inputs.problems and inputs.first:
             size = f"the first prompt has {console.plural(len(inputs.first.token_ids), 'token')}"
             console.note(f"checked: {console.plural(len(inputs.problems), 'problem')}; tokenizer; {size}")
-        return show_plan(runs, folder, request.as_json)
-    from gspo_cli.models.device import prepare_torch  # torch, only once all that can be checked without it is valid
+        return show_plan(runs, inputs.config, folder, request.as_json)
+    from gspo_cli.launch.ray_cluster import connect  # torch and all else, only once what needs neither is valid
+    from gspo_cli.launch.report_to import reporting
+    from gspo_cli.models.device import prepare_torch
+    from gspo_cli.plugins import loaded_folders
+    from gspo_cli.recipe import find
+    from gspo_cli.report.compare.scores import choose
+    from gspo_cli.report.runs.folders import read_study
+    from gspo_cli.tasks.scoring import show_slow_rewards
     from gspo_cli.training.cold_start import start_model
+    from gspo_cli.training.study.checks import check_ranks, check_routers
     from gspo_cli.training.study.plans import StudyPlan, record_plan
 
     check_ranks([run.recipe for run in runs], ranks)

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 GIB = 2**30
 
 
-def show_plan(runs: list[Run], folder: Path, as_json: bool) -> None:
-    """Print what a study needs, in full for the arm that needs the most memory. Exit code 3 if it does not fit."""
+def show_plan(runs: list[Run], config: dict[str, Any] | None, folder: Path, as_json: bool) -> None:
+    """Print what a study needs, in full for the arm that needs the most memory; `config` = the model's, if known.
+    Exit code 3 if it does not fit."""
     from gspo_cli.plan.architecture import architecture_of
     from gspo_cli.plan.plan import make_plan, remedies
 
-    model, source = architecture_of(runs[0].recipe.model)
+    model, source = architecture_of(runs[0].recipe.model, config)
     plans = {run.arm: make_plan(run.recipe, model) for run in runs}
     arm, largest = max(plans.items(), key=lambda item: item[1].peak)
     fixes = [] if largest.fits else remedies(largest.workload.recipe, model)

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.settings import check_benchmarks, load_benchmarks
+from gspo_cli.models import tiny
+from gspo_cli.models.files import looks_local
 from gspo_cli.plugins import is_plugin
 from gspo_cli.rollout.collect import PromptStream
+from gspo_cli.rollout.plain_tokenizer import PlainTokenizer, read_model
 from gspo_cli.rollout.prompts import encode, fitting, prompt_notes
 from gspo_cli.tasks import Noting, make_task, read_problems
 from gspo_cli.tasks.trial import try_rewards
@@ -28,7 +31,9 @@ class Inputs:
 
     problems: list[Problem] = field(default_factory=list)
     """Empty if they are on the hub, and it cannot be reached."""
-    tokenizer: PreTrainedTokenizerBase | None = None
+    tokenizer: PlainTokenizer | PreTrainedTokenizerBase | None = None
+    config: dict[str, Any] | None = None
+    """The configuration of a model by its path."""
     first: Prompt | None = None
     """The first problem's prompt as the model gets it."""
     notes: list[str] = field(default_factory=list)
@@ -40,7 +45,7 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
     `planning`: a model or data set on a hub that cannot be reached is a note, since a plan needs neither.
     Errors: GspoError for whatever would stop the run when it loads them.
     """
-    inputs, task, source = Inputs(), make_task(recipe.task), recipe.model.path
+    inputs, task, source, limit = Inputs(), make_task(recipe.task), recipe.model.path, None
     with _noted(inputs, planning and recipe.task.path is None and not is_plugin(recipe.task.name)):
         inputs.problems = read_problems(task, recipe.task)
         PromptStream(inputs.problems, recipe.rollout.prompts, seed=0)  # refuses too few problems
@@ -50,15 +55,17 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
     with _noted(inputs, planning and not recipe.eval.data):
         load_benchmarks(recipe)
 
-    from gspo_cli.models.admission import position_limit  # torch, once the data are known to be whole
-    from gspo_cli.models.files import looks_local, read_config
-    from gspo_cli.training.cold_start import demonstration_rows
-
     if recipe.cold_start is not None and recipe.cold_start.path is not None:
+        from gspo_cli.training.cold_start import demonstration_rows  # loads torch
+
         demonstration_rows(recipe.cold_start, recipe.cold_start.path)
     with _noted(inputs, planning and source is not None and not Path(source).is_dir() and not looks_local(source)):
-        inputs.tokenizer = _tokenizer(recipe)
-        limit = None if source is None else position_limit(read_config(source, recipe.model.revision))
+        if source is None:
+            assert recipe.model.tiny is not None
+            inputs.tokenizer = tiny_of_plan(recipe.model.tiny.tokenizer)
+        else:
+            model = read_model(source, recipe.model.revision)
+            inputs.tokenizer, inputs.config, limit = model.tokenizer, model.config, model.limit
     if inputs.problems and inputs.tokenizer is not None:
         fit = fitting(inputs.problems, inputs.tokenizer, limit, recipe.rollout.max_new_tokens, recipe.task)
         PromptStream(fit, recipe.rollout.prompts, seed=0)
@@ -67,17 +74,11 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
     return inputs
 
 
-def _tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
-    """The tokenizer, once the model's files are known to be whole."""
-    from gspo_cli.models import tiny
-    from gspo_cli.models.files import check_source
-    from gspo_cli.models.load import load_tokenizer
-
-    if recipe.model.path is None:
-        assert recipe.model.tiny is not None
-        return tiny.TOKENIZERS[recipe.model.tiny.tokenizer]()
-    check_source(recipe.model.path)
-    return load_tokenizer(recipe.model.path, recipe.model.revision, Path(recipe.model.path).is_dir())
+def tiny_of_plan(kind: str) -> PlainTokenizer:
+    """The tokenizer of a tiny model."""
+    backend = tiny.TOKENIZERS[kind]()
+    backend.add_special_tokens([*tiny.SPECIAL.values()])
+    return PlainTokenizer(backend, tiny.SPECIAL)
 
 
 @contextmanager
