@@ -7,6 +7,7 @@ a paired comparison needs.
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import Any
 
 GAMMA, FIRST, SECOND = (value - 2**64 for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -19,9 +20,13 @@ def derive_seed(run_seed: int, stream: str, *keys: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def permutation(size: int, seed: int) -> list[int]:
-    """The numbers 0..size-1 in an order that depends only on the seed, not on a library's generator."""
-    return sorted(range(size), key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest())
+@lru_cache(maxsize=2)
+def permutation(size: int, seed: int) -> tuple[int, ...]:
+    """The numbers 0..size-1 in an order that depends only on the seed, not on a library's generator.
+
+    The last two are kept: every batch of an epoch asks for the same one.
+    """
+    return tuple(sorted(range(size), key=lambda i: hashlib.sha256(f"{seed}:{i}".encode()).digest()))
 
 
 def mix_bits(bits: Any) -> Any:

@@ -14,7 +14,7 @@ KNOWN = 0xAF57AF943492F219 >> 1
 
 def test_known_values() -> None:
     assert derive_seed(0, "sample", 1, "p", 0) == KNOWN
-    assert permutation(5, 0) == [4, 3, 2, 0, 1]
+    assert permutation(5, 0) == (4, 3, 2, 0, 1)
 
 
 def test_keys_that_look_alike_are_kept_apart() -> None:
