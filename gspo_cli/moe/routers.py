@@ -152,6 +152,18 @@ def find_routing(model: PreTrainedModel) -> Routing | None:
     return Routing(layers, gates, experts, *shapes.pop())
 
 
+def active_parameters(model: PreTrainedModel, trained: bool = False) -> int:
+    """Parameters in the matrix products of one token: of all experts the chosen share; an embedding only if it is the
+    head as well. `trained` = only those that are trained."""
+    routing = find_routing(model)
+    experts = {id(p) for block in routing.experts for p in block.parameters()} if routing else set()
+    share = routing.top_k / routing.num_experts if routing else 1.0
+    embedding = model.get_input_embeddings().weight
+    tied = model.get_output_embeddings().weight is embedding
+    counted = [p for p in model.parameters() if (tied or p is not embedding) and (p.requires_grad or not trained)]
+    return int(sum(p.numel() * (share if id(p) in experts else 1.0) for p in counted))
+
+
 def num_choices(module: nn.Module) -> int:
     """How many experts a module chooses from; 0 if it is no router. It has `top_k` and a weight, its own or a linear
     layer's, with a row for each expert: more than `num_experts` where some do nothing."""

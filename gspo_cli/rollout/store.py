@@ -21,17 +21,20 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    groups = [group for group in batch.groups for _ in group.samples]  # of each response, as are the following
+    group_of = pa.array([index for index, group in enumerate(batch.groups) for _ in group.samples])
+    problems = [group.problem for group in batch.groups]
+    prompts: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
+        "problem_id": (pa.string(), [_storable(problem.id) for problem in problems]),
+        "prompt": (pa.string(), [_storable(problem.prompt) for problem in problems]),
+        "answer": (pa.string(), [_storable(problem.answer) for problem in problems]),
+        "prompt_ids": (pa.list_(pa.int32()), [group.prompt.token_ids for group in batch.groups]),
+    }  # converted once a group, then repeated
     samples = [sample for group in batch.groups for sample in group.samples]
     scores = [score for group in batch.groups for score in group.scores]
     columns: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
         "step": (pa.int64(), [batch.step] * len(samples)),
-        "problem_id": (pa.string(), [_storable(group.problem.id) for group in groups]),
-        "prompt": (pa.string(), [_storable(group.problem.prompt) for group in groups]),
-        "answer": (pa.string(), [_storable(group.problem.answer) for group in groups]),
         "sample": (pa.int32(), [sample.index for sample in samples]),
         "seed": (pa.int64(), [sample.seed for sample in samples]),
-        "prompt_ids": (pa.list_(pa.int32()), [group.prompt.token_ids for group in groups]),
         "token_ids": (pa.list_(pa.int32()), [sample.token_ids for sample in samples]),
         "log_probs": (pa.list_(pa.float32()), [sample.log_probs for sample in samples]),
         "text": (pa.string(), [_storable(text) for group in batch.groups for text in group.texts]),
@@ -50,15 +53,19 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
         columns["credits"] = (pa.list_(pa.float64()), factors)
     if any(score.parts for score in scores):
         columns["parts"] = (pa.map_(pa.string(), pa.float64()), [list(score.parts) for score in scores])
-    table = pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
+    arrays = {name: pa.array(values, kind) for name, (kind, values) in columns.items()}
+    table = pa.table({name: pa.array(values, kind).take(group_of) for name, (kind, values) in prompts.items()} | arrays)
     table = table.replace_schema_metadata({f"gspo.{key}": value for key, value in metadata.items()})
     with write_atomic(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        # of the columns only experts' numbers gain by a dictionary: log-probabilities hardly ever repeat
+        pq.write_table(
+            table, temporary, compression="zstd", use_dictionary=["routes.list.element"], write_statistics=False
+        )
 
 
 def _storable(text: str) -> str:
     """The text with `?` for each half of a surrogate pair, which no parquet file can hold."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def read_rollout(path: Path) -> RolloutBatch:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from gspo_cli.moe.replay import num_input_tokens
-from gspo_cli.moe.routers import find_routing
 from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.session import Session
 from gspo_cli.training.step.metrics import Accumulator, merge_ranks
@@ -102,26 +100,14 @@ def batch_flops(learner: Learner, batch: RolloutBatch, num_trained: list[int], h
         forward += sum(num_trained[1:])
     if learner.reference is not None:
         forward += trained
-    flops = active_parameters(learner.model) * (2 * forward + 4 * trained)
-    flops += active_parameters(learner.model, trained=True) * 2 * trained
+    active, active_trained = learner.active_parameters
+    flops = active * (2 * forward + 4 * trained) + active_trained * 2 * trained
     if learner.critic is not None:
         trunk = learner.critic.model.trunk
         embedding = trunk.get_input_embeddings().weight
         layers = [p for p in trunk.parameters() if p is not embedding]
         flops += sum(p.numel() * (8 if p.requires_grad else 6) for p in layers) * trained
     return flops
-
-
-def active_parameters(model: PreTrainedModel, trained: bool = False) -> int:
-    """Parameters in the matrix products of one token: of all experts the chosen share; an embedding only if it is the
-    head as well. `trained` = only those that are trained."""
-    routing = find_routing(model)
-    experts = {id(p) for block in routing.experts for p in block.parameters()} if routing else set()
-    share = routing.top_k / routing.num_experts if routing else 1.0
-    embedding = model.get_input_embeddings().weight
-    tied = model.get_output_embeddings().weight is embedding
-    counted = [p for p in model.parameters() if (tied or p is not embedding) and (p.requires_grad or not trained)]
-    return int(sum(p.numel() * (share if id(p) in experts else 1.0) for p in counted))
 
 
 def num_unpadded_tokens(micro_batches: list[MicroBatch]) -> int:

@@ -8,7 +8,8 @@ from test_batches import CPU, learner, rollout_batch
 from transformers import PreTrainedModel
 
 from gspo_cli.config import AlgoConfig
-from gspo_cli.training.record import active_parameters, batch_flops, num_unpadded_tokens
+from gspo_cli.moe.routers import active_parameters
+from gspo_cli.training.record import batch_flops, num_unpadded_tokens
 from gspo_cli.training.step.batches import Batching, make_mini_batches
 
 

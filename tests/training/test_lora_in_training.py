@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig, Kl, Lora, Recipe
 from gspo_cli.models.lora import add_lora
-from gspo_cli.moe.routers import find_routing
-from gspo_cli.training.record import active_parameters, batch_flops, num_unpadded_tokens
+from gspo_cli.moe.routers import active_parameters, find_routing
+from gspo_cli.training.record import batch_flops, num_unpadded_tokens
 from gspo_cli.training.setup import make_learner
 from gspo_cli.training.step.batches import make_mini_batches, rewards_and_groups
 from gspo_cli.training.step.update import Learner, record_old_policy, scored, update

@@ -37,8 +37,7 @@ class Accumulator:
         (`moe/slot_churn_step/layer_02`). A mean over nothing is None: it has no meaning.
         """
         values = dict(pair for name, value in self.values.items() for pair in _by_layer(name, value, layers))
-        tensors = [t.detach().double() for value in values.values() for t in _tensors(value)]
-        numbers = iter(_read(tensors))
+        numbers = iter(_read([tensor for value in values.values() for tensor in _tensors(value)]))
         out = StepMetrics()
         for name, value in values.items():
             if isinstance(value, Tail):
@@ -66,16 +65,19 @@ def _tensors(value: Reduced) -> list[Tensor]:
     return [part for part in parts if isinstance(part, Tensor)]
 
 
+@torch.no_grad()
 def _read(tensors: list[Tensor]) -> list[list[float]]:
     """The values of tensors that may be on several devices: one transfer from each."""
-    by_device: dict[torch.device, list[int]] = {}
+    by_device: dict[torch.device, dict[torch.dtype, list[int]]] = {}
     for i, tensor in enumerate(tensors):
-        by_device.setdefault(tensor.device, []).append(i)
-    values: dict[int, list[float]] = {}
-    for indices in by_device.values():
-        numbers = iter(torch.cat([tensors[i].flatten() for i in indices]).tolist())
-        values |= {i: list(islice(numbers, tensors[i].numel())) for i in indices}
-    return [values[i] for i in range(len(tensors))]
+        by_device.setdefault(tensor.device, {}).setdefault(tensor.dtype, []).append(i)
+    values: list[list[float]] = [[]] * len(tensors)
+    for by_dtype in by_device.values():
+        joined = [torch.hstack([tensors[i] for i in indices]).double() for indices in by_dtype.values()]
+        numbers = iter(torch.cat(joined).tolist())
+        for i in (i for indices in by_dtype.values() for i in indices):
+            values[i] = list(islice(numbers, tensors[i].numel()))
+    return values
 
 
 def _by_layer(name: str, value: Reduced, layers: tuple[int, ...]) -> Iterator[tuple[str, Reduced]]:
@@ -87,7 +89,7 @@ def _by_layer(name: str, value: Reduced, layers: tuple[int, ...]) -> Iterator[tu
         yield name, value
         return
     yield name, value.total()
-    for number, mean in zip(layers, value.layers(), strict=False):
+    for number, mean in zip(layers, value.layers() if layers else (), strict=False):
         yield f"{name}/layer_{number:02d}", mean
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from gspo_cli.models.sharding import full_tensor
 from gspo_cli.moe.hooks import RouterTap, tapped
 from gspo_cli.moe.replay import natural_routes, num_input_tokens, record_to_replay, route_metrics, routed
 from gspo_cli.moe.route_noise import logit_noise, noised_routes, prefix_hashes
-from gspo_cli.moe.routers import Routing
+from gspo_cli.moe.routers import Routing, active_parameters
 from gspo_cli.moe.volatility import slot_churn
 from gspo_cli.training.step.critic import Critic
 from gspo_cli.training.step.metrics import Accumulator, merge_ranks
@@ -56,6 +57,11 @@ class Learner:
     def needs_old_pass(self) -> bool:
         """Whether every mini-batch needs the old policy's own log-probabilities or routes."""
         return self.algo.old_log_probs == "trainer" or self.algo.replay == "r2"
+
+    @cached_property
+    def active_parameters(self) -> tuple[int, int]:
+        """Parameters in the matrix products of one token: all, and those that are trained."""
+        return active_parameters(self.model), active_parameters(self.model, trained=True)
 
 
 def log_bounds(params: Any) -> tuple[float, float] | None:
