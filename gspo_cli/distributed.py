@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LAUNCHED_AT, RESTART_REASON = "GSPO_LAUNCHED", "GSPO_LAUNCHED_AGAIN"
+PROFILE = "GSPO_PROFILE"
+"""Names the rollout batch of `--profile` to all processes that a command starts."""
 
 
 def launch_time() -> datetime:

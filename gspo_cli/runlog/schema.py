@@ -80,7 +80,7 @@ NAME` prints one entry, `gspo report explain --json` prints all of them.
 
 - **line**: the line of `metrics.jsonl` that holds the value. `rollout` is written when a batch has been sampled and
   scored, `update` after each optimizer step, `step` pools the updates of a batch, and `eval` is an evaluation. Times
-  are in `perf.jsonl`.
+  and GPU memory are in `perf.jsonl`.
 - **reduction**: `mean` is a sum of numerators over a sum of denominators across the whole line, so splitting a batch
   into micro-batches or over processes changes nothing. The line's `counts` hold the denominator. `fit` is computed
   once from what the whole line adds up to, or from its largest values; `counts` hold how many values there were.

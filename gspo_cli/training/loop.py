@@ -6,15 +6,18 @@ off-policy, which is what the clip ranges are for.
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, replace
 from math import exp
 
 from torch import Tensor
+from torch.profiler import profile
 
+from gspo_cli.distributed import PROFILE
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.command import measure_all
 from gspo_cli.evals.settings import Subject
-from gspo_cli.events import BatchDone, BatchSampled, PreflightDone, Warned
+from gspo_cli.events import BatchDone, BatchSampled, Noted, PreflightDone, Warned
 from gspo_cli.models.admission import paths_of
 from gspo_cli.training.guards import enough_memory
 from gspo_cli.training.record import record_batch
@@ -46,6 +49,8 @@ def train(session: Session, checkpoints: Checkpoints) -> None:
     (129, 130, 143; the run is saved).
     """
     recipe, first = session.run.recipe, session.step
+    if (traced := os.environ.get(PROFILE)) and not first < int(traced) <= recipe.train.steps:
+        session.emit(Warned(f"--profile {traced}: only batches {first + 1} to {recipe.train.steps} are trained"))
     try:
         if first == 0:
             checkpoints.boundary(session, {})
@@ -83,6 +88,7 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
         session.guards.before_updates(fresh)
         store_if_due(session, fresh)  # now, while the model is the one that sampled it
         session.emit(BatchSampled(fresh))
+    profiler = start_profiler(step)
     batch = session.rollout_queue.popleft()
 
     # Advantages, once for the whole rollout batch: its mini-batches share them, and share one old policy
@@ -109,6 +115,8 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     # The engine gets the new weights
     with clock("sync_s"):
         sync_report = session.engine.sync(learner.model, version=step)
+    if profiler is not None:
+        write_trace(session, profiler, step)
 
     extra_metrics |= sync_metrics(sync_report) | lag_metrics(batch, run.recipe.rollout.max_lag)
     values, update_lines = record_batch(session, batch, advantages_B, mini_batches, updates, extra_metrics, sampled)
@@ -122,6 +130,26 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     for watch in session.watches:
         watch.observe(step, values)
     return values
+
+
+def start_profiler(step: int) -> profile | None:
+    """torch's profiler, if this rollout batch is the one that `--profile` names. It starts after sampling, which has a
+    thousand operations for each token: their records would fill the memory."""
+    if os.environ.get(PROFILE) != str(step):
+        return None
+    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # else it says on stderr that it starts and stops
+    profiler = profile()
+    profiler.start()
+    return profiler
+
+
+def write_trace(session: Session, profiler: profile, step: int) -> None:
+    """Writes what the profiler saw, a file a rank, for chrome://tracing or ui.perfetto.dev."""
+    profiler.stop()
+    path = session.log.folder / "profile" / f"batch-{step:06d}-rank-{session.learner.ranks.rank}.json.gz"
+    path.parent.mkdir(exist_ok=True)
+    profiler.export_chrome_trace(str(path))
+    session.emit(Noted(f"profile: {path}"))
 
 
 def batching(run: Run, learner: Learner, step: int) -> Batching:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+import torch
 from torch import Tensor
 
+from gspo_cli.distributed import Ranks
 from gspo_cli.moe.replay import num_input_tokens
 from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.session import Session
@@ -61,6 +63,7 @@ def record_batch(
     times |= {"padding_frac": 1 - sum(num_by_mini_batch) / num_fed if num_fed else 0.0}
     if sampled:
         times |= {"gen_tokens_per_s": sum(num_sampled(fresh)[2] for fresh in sampled) / times["rollout_s"]}
+    times |= gpu_memory(learner.model.device, learner.ranks)
 
     log.line("rollout", batch.step, rollout_line, perf=times)
     for index, line in enumerate(update_lines):
@@ -68,6 +71,17 @@ def record_batch(
     log.line("step", batch.step, step_line)
     log.flush()
     return rollout_line.values | step_line.values | times, update_lines
+
+
+def gpu_memory(device: torch.device, ranks: Ranks) -> dict[str, float]:
+    """On a GPU, by the rank that needed most of it since the last call: `gpu_peak_gb`, the memory of tensors in 10^9
+    bytes, and `gpu_peak_frac`, the share of the GPU's memory that torch held (a vLLM engine's is not in it)."""
+    if device.type != "cuda":
+        return {}
+    held = torch.cuda.max_memory_reserved(device) / torch.cuda.mem_get_info(device)[1]
+    peaks = ranks.all_gather(lambda: [torch.cuda.max_memory_allocated(device) / 1e9, held])
+    torch.cuda.reset_peak_memory_stats(device)
+    return dict(zip(("gpu_peak_gb", "gpu_peak_frac"), map(max, zip(*peaks, strict=True)), strict=True))
 
 
 def count(totals: Counter[str], **amounts: int) -> StepMetrics:

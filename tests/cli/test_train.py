@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,11 +51,10 @@ def study(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def again(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """The same under another name in another place, quiet and as JSON."""
+    """The same under another name in another place, quiet, as JSON, and with a profile."""
     out = tmp_path_factory.mktemp("second")
-    done = gspo_forked(
-        "train", smoke, "-q", "--json", "--algo", "grpo,gspo", "--out", out, "--name", "two", FORCE_COLOR="1"
-    )
+    asked = ["train", smoke, "-q", "--json", "--algo", "grpo,gspo", "--out", out, "--name", "two", "--profile", "2"]
+    done = gspo_forked(*asked, FORCE_COLOR="1")
     assert done.code == 0, done.err
     return Study(out / "two", done)
 
@@ -168,6 +169,13 @@ def test_every_line_has_metrics_of_its_schema_and_times_beside_it(study: Study, 
 def test_the_same_seed_gives_the_same_bytes(study: Study, again: Study, arm: str) -> None:
     name = f"{arm}-s0/metrics.jsonl"
     assert (study.folder / name).read_bytes() == (again.folder / name).read_bytes()
+
+
+def test_a_profile_shows_one_batchs_training_by_phase(study: Study, again: Study) -> None:
+    (path,) = (again.folder / "gspo-s0" / "profile").iterdir()
+    assert path.name == "batch-000002-rank-0.json.gz" and not (study.folder / "gspo-s0" / "profile").exists()
+    names = Counter(event["name"] for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+    assert names["update_s"] == 2 and names["sync_s"] == 1 and names["aten::mm"] > 2 and not names["rollout_s"]
 
 
 def test_another_seed_gives_another_run(gspo_here: Gspo, study: Study, smoke: Path, tmp_path: Path) -> None:

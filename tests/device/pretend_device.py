@@ -120,7 +120,9 @@ class PretendDevice(TorchFunctionMode):
             "get_device_name": lambda *_: "pretended", "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
             "set_rng_state": lambda *_: None, "device": lambda *_: nullcontext(),
             "synchronize": lambda *_: self.note(True, "synchronize"), "set_device": lambda *_: None,
-            "is_initialized": lambda: True, "max_memory_allocated": lambda *_: 0,
+            "is_initialized": lambda: True, "max_memory_allocated": lambda *_: 2 * 10**9,
+            "max_memory_reserved": lambda *_: 3 * 10**9, "mem_get_info": lambda *_: (2 * 10**9, 4 * 10**9),
+            "reset_peak_memory_stats": lambda *_: None,
             "empty_cache": lambda: None, "get_device_capability": lambda *_: (9, 0),
             "is_bf16_supported": lambda *_, **__: True, "is_current_stream_capturing": lambda: False,
         }.items():  # fmt: skip

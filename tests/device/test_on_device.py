@@ -16,6 +16,7 @@ import torch
 import toy
 from batch_files import measured, store
 from pretend_device import DEVICE, MixedDevices, PretendDevice, Transfer
+from program import strict_lines
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -27,6 +28,7 @@ from gspo_cli.models.fixed import FixedStep
 from gspo_cli.models.load import load_policy
 from gspo_cli.moe.routers import find_routing
 from gspo_cli.rollout.builtin import sampler
+from gspo_cli.training.session import Stopwatch
 from gspo_cli.training.step import metrics
 from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
 from gspo_cli.training.step.update import Learner, record_old_policy, update
@@ -68,6 +70,15 @@ def test_a_run_with_replay_reference_and_correction_stopped_and_resumed(start: P
     assert rewards(run) == pytest.approx(rewards(here)) and len(rewards(run)) == 2
     assert toy.checkpoints(run)[-1] == 2 and toy.events(run, "start")[-1]["resumed_from"] == 1
     assert not [t for t in device.transfers if t.waits and "record_old_policy" in t.within]
+    perf = [line for line in strict_lines(run / "perf.jsonl") if line["kind"] == "rollout"]
+    assert [(line["gpu_peak_gb"], line["gpu_peak_frac"]) for line in perf] == [(2.0, 0.75)] * 2
+
+
+def test_a_phase_begins_and_ends_with_the_device_at_rest() -> None:
+    clock = Stopwatch()
+    with PretendDevice() as device, clock("update_s"), clock("inner_s"):
+        assert [t.what for t in device.transfers] == ["synchronize"] * 2
+    assert [t.what for t in device.transfers] == ["synchronize"] * 4 and clock.seconds["update_s"] > 0
 
 
 @pytest.mark.slow

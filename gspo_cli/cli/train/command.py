@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +11,7 @@ import typer
 
 from gspo_cli.cli import console, options
 from gspo_cli.cli.options import JsonLines, Model, Out, RecipeArgument, Set, TrustCode
+from gspo_cli.distributed import PROFILE
 from gspo_cli.errors import GspoError
 
 TUNING, MACHINES, OTHERS = "Tuning and sweeps", "Machines and processes", "Further options"
@@ -88,6 +90,14 @@ ShowSamples = Annotated[
         rich_help_panel=OTHERS,
     ),
 ]
+Profile = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Write a torch trace of this rollout batch's training, without its sampling, to RUN/profile/.",
+        rich_help_panel=OTHERS,
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the plan, with memory per GPU and time per phase; write nothing.")
 ]
@@ -128,6 +138,7 @@ def train(
     ] = None,
     show_samples: ShowSamples = None,
     report_to: ReportTo = None,
+    profile: Profile = None,
 ) -> None:
     """Train one or several algorithms from the same start model, on the same data in the same order.
 
@@ -154,6 +165,10 @@ def train(
     trackers = check_all(report_to)
     on_ray = launcher == "ray"
     check_launcher(launcher, jobs, nproc, gpus_per_run, launched_by_torchrun())
+    if profile is not None:
+        if on_ray:
+            raise GspoError("--profile with --launcher ray", "it traces runs of this machine", "train one run here")
+        os.environ[PROFILE] = str(profile)
     allow_code(trust_remote_code)
     if launcher == "torchrun" and not launched_by_torchrun() and not dry_run:
         raise typer.Exit(launch(nproc or 1))
