@@ -257,6 +257,8 @@ class CheckpointConfig(Table):
     """Newest checkpoints to keep; at least two, because one may turn out damaged."""
     best: str | None = None
     """A rollout metric; the best checkpoint by it is kept too."""
+    keep_optimizer: bool = False
+    """Keep the optimizer's state of a complete run, twice the size of its weights, to train it for further steps."""
     max_missed: PositiveInt = 3
     """Consecutive failed saves that stop the run."""
 

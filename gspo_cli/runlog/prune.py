@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from gspo_cli.runlog.checksums import read_checksums, sha256_of
+from gspo_cli.runlog.checksums import CHECKSUMS, read_checksums, sha256_of
+from gspo_cli.runlog.folder import cache_root
 from gspo_cli.runlog.fs import refusals
 from gspo_cli.runlog.lock import locked
 
@@ -26,9 +28,12 @@ class Superfluous:
     same_as: Path | None = None
 
 
-def superfluous(complete: Iterable[Path]) -> list[Superfluous]:
-    """Of complete runs: every optimizer's state, and all but the first of equal files of weights, by their seals."""
-    found, first = list[Superfluous](), dict[tuple[str, int], Path]()
+def superfluous(complete: Iterable[Path], known: Iterable[Path] = ()) -> list[Superfluous]:
+    """Of complete runs: every optimizer's state, and all but the first of equal files of weights, by their seals.
+
+    `known` = files of other places that weights may equal.
+    """
+    found, first = list[Superfluous](), {(sha256_of(path), path.stat().st_dev): path for path in known}
     for run in complete:
         for name, entry in read_checksums(run).items():
             path = run / name
@@ -43,14 +48,25 @@ def superfluous(complete: Iterable[Path]) -> list[Superfluous]:
     return found
 
 
-def free(found: Iterable[Superfluous]) -> int:
+def free_ended(run: Path, start: Path | None = None) -> None:
+    """The same for a run that has just ended, which the caller has locked: against the others of its study, and against
+    its start model if that is in the cache, where nobody else writes.
+
+    Errors: GspoError (exit code 6) for a disk that refuses.
+    """
+    others = (seal.parent for seal in sorted(run.parent.glob(f"*/{CHECKSUMS}")) if seal.parent != run)
+    known = start.glob("*.safetensors") if start and start.resolve().is_relative_to(cache_root().resolve()) else ()
+    free((one for one in superfluous([*others, run], known) if one.run == run), lambda _: nullcontext())
+
+
+def free(found: Iterable[Superfluous], lock: Callable[[Path], AbstractContextManager[object]] = locked) -> int:
     """Remove or link these files, and return the bytes that this frees. A file that is no longer what was sealed stays.
 
     Errors: GspoError for a run that is in use, and (exit code 6) for a disk that refuses.
     """
     freed = 0
     for one in found:
-        with locked(one.run), refusals(one.file):
+        with lock(one.run), refusals(one.file):
             if one.same_as is None:
                 os.unlink(one.file)
             elif sha256_of(one.file) == sha256_of(one.same_as):

@@ -22,6 +22,7 @@ from gspo_cli.runlog.checksums import write_run_checksums
 from gspo_cli.runlog.folder import started_by_first_attempt
 from gspo_cli.runlog.lock import Heartbeat, locked
 from gspo_cli.runlog.log import RunLog, SilentLog
+from gspo_cli.runlog.prune import free_ended
 from gspo_cli.seeds import derive_seed
 from gspo_cli.training.guards import CollapseWatch, Guards, SignalWatch
 from gspo_cli.training.loop import train
@@ -143,6 +144,8 @@ def train_locked(
         engine.close()
     if log.writes:
         write_run_checksums(folder)
+        if not recipe.checkpoint.keep_optimizer:
+            free_ended(folder, setup.start)
     return folder
 
 

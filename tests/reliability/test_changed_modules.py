@@ -12,7 +12,7 @@ from program import Gspo, strict_lines
 REWARD = "def reward(completion, answer):\n    return 1.0 * (completion[:1] == str(answer)[:1])\n"
 SETTINGS = ("model.threads=1", "model.tiny.hidden=16", "model.tiny.layers=1", "rollout.prompts=2", "rollout.samples=2",
             "rollout.max_new_tokens=4", "train.minibatches=1", "cold_start.steps=2", "eval.bench=[]",
-            "checkpoint.every=1")  # fmt: skip
+            "checkpoint.every=1", "checkpoint.keep_optimizer=true")  # fmt: skip
 
 
 def test_a_reward_that_changes_midway_is_noticed(

@@ -89,7 +89,7 @@ def recipe(start: Path, **tables: dict[str, Any]) -> Recipe:
         "train": {"steps": 2, "minibatches": 2, "lr": 0.01, "warmup": 1},
         "algo": {"name": "gspo"},
         "eval": {"bench": []},
-        "checkpoint": {"every": 1},
+        "checkpoint": {"every": 1, "keep_optimizer": True},
     }
     for name, values in tables.items():
         table[name] = table.get(name, {}) | values

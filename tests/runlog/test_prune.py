@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -71,3 +72,24 @@ def test_a_damaged_copy_is_not_spread(study: Path, gspo_here: Gspo) -> None:
     original = study / "grpo-s0/checkpoints/step-000000/model/model.safetensors"
     assert copy.read_bytes() == bytes(data) != original.read_bytes()
     assert gspo_here("runs", "verify", study).code == 3
+
+
+def test_complete_runs_keep_no_optimizer_by_default(smoke: Path, gspo_here: Gspo, tmp_path: Path) -> None:
+    words = ("--out", tmp_path, "--name", "lean", "--set", "checkpoint.keep_optimizer=false")
+    done = gspo_here("train", smoke, "--algo", "grpo,gspo", *words)
+    assert done.code == 0, done.err
+    study = tmp_path / "lean"
+    assert not [name for name in tree(study) if "/optimizer" in name]
+    [start] = {(study / run / "checkpoints/step-000000/model/model.safetensors").stat().st_ino
+               for run in ("grpo-s0", "gspo-s0")}  # fmt: skip
+    cached = Path(os.environ["GSPO_CACHE"]).rglob("model.safetensors")
+    assert start in {path.stat().st_ino for path in cached}
+    assert json.loads(gspo_here("runs", "prune", study, "--json").out)["bytes"] == 0
+    assert gspo_here("runs", "verify", study).code == 0
+    before = tree(study)
+    again = gspo_here("train", "--resume", study)
+    assert again.code == 0 and "run lean" not in again.err
+    more = gspo_here("train", "--resume", study / "gspo-s0", "--steps", "3", "--allow-change", "train.steps")
+    assert more.code == 2 and "checkpoint.keep_optimizer=true" in more.err, more.err
+    kept = {name: data for name, data in tree(study).items() if not name.endswith("run.lock")}
+    assert kept == {name: data for name, data in before.items() if not name.endswith("run.lock")}

@@ -17,10 +17,11 @@ from gspo_cli.runlog import fs
 from gspo_cli.runlog.checksums import read_checksums, sha256_of, write_run_checksums
 from gspo_cli.runlog.lock import locked, remove_heartbeat
 from gspo_cli.runlog.log import RunLog, remove_unfinished_files, repair_tails
+from gspo_cli.runlog.prune import OPTIMIZER, free_ended
 from gspo_cli.runlog.strict_json import parse_object, read_object
 from gspo_cli.training.state.checkpoint_folder import Damaged, list_checkpoints, newest, sweep, verify
 from gspo_cli.training.state.contents import STATE, RunState, read_state
-from gspo_cli.training.state.run_config import apply_overrides
+from gspo_cli.training.state.run_config import apply_overrides, read_config
 from gspo_cli.training.study.arms import Run, find_algorithm
 
 
@@ -38,13 +39,15 @@ def is_complete(folder: Path) -> bool:
 
 
 def finish(folder: Path) -> None:
-    """Writes the checksums of a complete run that was killed before it could; changes nothing if they are there."""
+    """Ends a complete run that was killed before it had its checksums; changes nothing if they are there."""
     events = folder / "events.jsonl"
     if read_checksums(folder).get(events.name, {}).get("sha256") != sha256_of(events):
         with locked(folder):
             remove_unfinished_files(folder)
             remove_heartbeat(folder)
             write_run_checksums(folder)
+            if not read_config(folder).checkpoint.keep_optimizer:
+                free_ended(folder)
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,12 @@ def locked_resume_point(
     fs.refuse_links(folder)
     record = read_object(folder / "run.json")
     with locked(folder):
+        if is_complete(folder) and not any(folder.glob(OPTIMIZER)):
+            raise GspoError(
+                f"{folder} is complete, and its optimizer's state is gone",
+                "further steps need it, and a complete run keeps only its weights",
+                "train anew with more steps; --set checkpoint.keep_optimizer=true keeps it",
+            )
         mended, rejected, events = repair_tails(folder), list[dict[str, str]](), folder / "events.jsonl"
         attempts = events.read_bytes().count(b'"event":"start"') if events.exists() else 0
         sweep(folder / "checkpoints")
