@@ -202,7 +202,7 @@ class EvalConfig(Table):
     every: Annotated[int, Field(ge=0)] = 0
     """Rollout batches between evaluations, starting before the first update; 0 = only at the end."""
     bench: tuple[str, ...] = ("arithmetic",)
-    """Default with task `data`: `held_out`, if it holds out rows."""
+    """Default with the tasks `data` and `verifiers`: `held_out`, if it holds out rows."""
     samples: PositiveInt | None = None
     """Answers per problem; default: the benchmark's."""
     limit: PositiveInt | None = None
@@ -379,7 +379,8 @@ class Recipe(Table):
     def _evaluates_held_out(cls, table: Any) -> Any:
         """Without `eval.bench`, one's own data are evaluated on the rows that they hold out."""
         task, evaluation = (table.get(key, {}) for key in ("task", "eval")) if isinstance(table, dict) else ({}, None)
-        if not (isinstance(task, dict) and isinstance(evaluation, dict)) or task.get("name") != "data":
+        own = isinstance(task, dict) and task.get("name") in ("data", "verifiers")
+        if not own or not isinstance(evaluation, dict):
             return table
         return table | {"eval": {"bench": [] if task.get("held_out") is None else ["held_out"]} | evaluation}
 

@@ -45,7 +45,7 @@ def load_plugin(name: str, needs: tuple[str, ...]) -> Any:
     Errors: GspoError if it cannot be imported or lacks one of them.
     """
     module_name, _, attribute = name.partition(":")
-    _make_importable(name, module_name.partition(".")[0])
+    make_importable(name, module_name.partition(".")[0])
     with users_code(f"cannot load {name!r}"):
         found: Any = importlib.import_module(module_name)
     for part in filter(None, attribute.split(".")):
@@ -96,7 +96,7 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}" + (f" ({'; called from '.join(where)})" if where else "")
 
 
-def _make_importable(name: str, top: str) -> None:
+def make_importable(name: str, top: str) -> None:
     """Let Python search the user's folders after everything installed, so that no user file can replace a library.
 
     Errors: GspoError if a module in these folders is shadowed by another one of the same name.

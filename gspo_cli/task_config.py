@@ -66,10 +66,15 @@ class TaskConfig(Table):
     path: str | None = None
     """A data file (json, jsonl, parquet, csv), a folder of such files or one that `datasets` saved, or a name on the
     hub; replaces the task's data."""
+    environment: str | None = None
+    """Of task `verifiers`: an installed environment of that library, or a module beside the recipe."""
+    args: dict[str, Any] = Field(default={})
+    """Of task `verifiers`: the keys of the environment's `TasksetConfig`, such as `{ split = "train" }`."""
     revision: str | None = None
     split: str = "train"
     held_out: Annotated[float, Field(gt=0, lt=1)] | str | None = None
-    """Of task `data`: the share of rows that are not trained on but evaluated, or a file or split of such rows."""
+    """Of task `data`: the share of rows that are not trained on but evaluated, or a file or split of such rows. Of task
+    `verifiers`: such a share of its tasks."""
     grader: Literal["official", "script"] = "official"
     """How task `code` grades programs."""
     columns: dict[Literal["prompt", "answer"], str] = Field(default={})

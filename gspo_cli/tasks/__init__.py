@@ -19,6 +19,7 @@ from gspo_cli.tasks.math import Gsm8k, Math
 from gspo_cli.tasks.own_data import OwnData
 from gspo_cli.tasks.rewards import ScoreAll, call, score_part, weighted
 from gspo_cli.tasks.sentences import Comparisons, Stories, Sums
+from gspo_cli.tasks.verifiers import Verifiers
 from gspo_cli.types import Problem, Score
 
 
@@ -78,6 +79,7 @@ TASKS: dict[str, Callable[[TaskConfig], Task]] = {
     "math": Math,
     "code": Code,
     "data": OwnData,
+    "verifiers": Verifiers,
     "sums": lambda _config: Sums(),
     "comparisons": lambda _config: Comparisons(),
     "stories": lambda _config: Stories(),
@@ -87,7 +89,9 @@ WITH_DATA = ("data", "gsm8k", "math", "code")
 OF_SOME = {
     "path": WITH_DATA,
     "columns": WITH_DATA,
-    "held_out": ("data",),
+    "held_out": ("data", "verifiers"),
+    "environment": ("verifiers",),
+    "args": ("verifiers",),
     "revision": ("data", "gsm8k", "math"),
     "grader": ("code",),
 }
@@ -100,14 +104,14 @@ def make_task(config: TaskConfig) -> Task:
     Errors: GspoError for an unknown name, with the nearest one, for a plugin that is no task, or for a key that the
     task does not have.
     """
-    task = _find(config)
     for key, names in OF_SOME.items():
         if config.name in TASKS and config.name not in names and getattr(config, key) != getattr(TaskConfig(), key):
             raise GspoError(
                 f"task.{key} is no key of the task {config.name!r}", f"it is one of {', '.join(names)}",
                 f"remove it, or choose such a task: --set task.name={names[0]}",
             )  # fmt: skip
-    if isinstance(task, OwnData) and "task" in ([part.name for part in config.rewards] or [config.reward or "task"]):
+    task = _find(config)
+    if config.name == "data" and "task" in ([part.name for part in config.rewards] or [config.reward or "task"]):
         raise GspoError(
             "task data without a reward",
             "it has none of its own",
@@ -139,6 +143,12 @@ def _in_template(task: Task, template: str) -> Task:
 
     def problems(split: str) -> list[Problem]:
         found = [replace(p, prompt=fill(template, p.prompt)) for p in task.problems(split)]
+        if any(problem.messages for problem in found):
+            raise GspoError(
+                "task.template, but the prompts of the task are messages",
+                "a template is one text, and would not be used",
+                "leave it out; task.system adds a system prompt",
+            )
         if isinstance(task, Noting):
             outer.notes = task.notes
         return found

@@ -80,9 +80,7 @@ class OwnData:
     def _read(self, path: str | None, split: str, name: str) -> list[tuple[str, Problem]]:
         """All rows as problems, with ids that say where they stand, each with what decides whether it is held out: the
         value of its prompt's column, so that another template moves no row, or without one the whole prompt."""
-        if path is None:
-            raise GspoError("task.name = data without data", "task.path is not set", "--set task.path=train.jsonl")
-        source, rows = read_source(path, ("", None, self.config.revision), split)
+        source, rows = self._source(path, split)
         columns: dict[str, str] = {str(ours): theirs for ours, theirs in self.config.columns.items()}
         if "answer" in columns:
             require_column(source, rows, "answer", columns["answer"])
@@ -95,6 +93,12 @@ class OwnData:
         found = [self._problem(f"{name}-{number}", located, columns) for number, located in enumerate(rows, start=1)]
         key = columns.get("prompt", "")
         return [(as_text(problem.columns.get(key)) or problem.prompt, problem) for problem in found]
+
+    def _source(self, path: str | None, split: str) -> tuple[str, list[Located]]:
+        """The name of the data, and their rows. Errors: GspoError, as `read_source`, or without a path."""
+        if path is None:
+            raise GspoError("task.name = data without data", "task.path is not set", "--set task.path=train.jsonl")
+        return read_source(path, ("", None, self.config.revision), split)
 
     def _fields(self, template: str, source: str, rows: list[Located], prompt: str | None) -> dict[str, str]:
         """Field of the template -> column. Errors: GspoError if none is a column."""

@@ -27,7 +27,7 @@ CONCURRENT = 64
 def own_code(config: TaskConfig) -> bool:
     """Whether scoring runs the user's code."""
     names = (config.name, config.reward or "", *(reward.name for reward in config.rewards))
-    return any(map(is_plugin, names))
+    return config.environment is not None or any(map(is_plugin, names))
 
 
 def as_score(given: Any, source: str) -> Score:

@@ -11,7 +11,8 @@ from gspo_cli.errors import GspoError
 from gspo_cli.tasks import OF_SOME, TASKS, make_task
 
 VALUES: dict[str, Any] = {
-    "path": "x.jsonl", "columns": {"prompt": "q"}, "revision": "0" * 40, "grader": "script", "held_out": 0.1
+    "path": "x.jsonl", "columns": {"prompt": "q"}, "revision": "0" * 40, "grader": "script", "held_out": 0.1,
+    "environment": "not-installed", "args": {"split": "test"},
 }  # fmt: skip
 
 
@@ -19,7 +20,10 @@ VALUES: dict[str, Any] = {
 @pytest.mark.parametrize("task", TASKS)
 def test_a_key_of_another_task_is_refused(task: str, key: str) -> None:
     config = TaskConfig(name=task, reward="number", **{key: VALUES[key]})
-    if task in OF_SOME[key]:
+    if task == "verifiers" and task in OF_SOME[key]:
+        with pytest.raises(GspoError, match=r"without an environment|needs the library|no such taskset"):
+            make_task(config)
+    elif task in OF_SOME[key]:
         made = make_task(config)
         assert getattr(made, "config", config) == config
     else:

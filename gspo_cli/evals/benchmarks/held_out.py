@@ -26,6 +26,8 @@ class RewardGrader(Grader):
         self.task, self.config = make_task(recipe.task), recipe.task
         names = [recipe.task.reward or "", *(part.name for part in recipe.task.rewards)]
         rules = recipe.task.model_dump(mode="json", include={"reward", "rewards"})
+        if recipe.task.environment is not None:
+            rules |= {"environment": recipe.task.environment, "args": recipe.task.args}
         sources = [plugin_source(name) for name in names if is_plugin(name)]
         version = hashlib.sha256(json.dumps([rules, sources]).encode()).hexdigest()[:12]
         self.about: dict[str, Any] = {"name": NAME, "version": version}
@@ -44,7 +46,7 @@ def held_out(recipe: Recipe | None) -> Benchmark:
     if recipe is None or recipe.task.held_out is None:
         raise GspoError(
             "held_out without rows that are held out",
-            "it evaluates a run of task data whose recipe sets task.held_out",
+            "it evaluates a run of task data or verifiers whose recipe sets task.held_out",
             "name such a run, or set task.held_out=0.1 in the recipe",
         )
 
@@ -52,7 +54,7 @@ def held_out(recipe: Recipe | None) -> Benchmark:
         refuse_data(NAME, choice)
         task = recipe.task
         source: dict[str, Any] = {
-            "source": task.path,
+            "source": task.path or task.environment,
             "held_out": task.held_out,
             "revision": task.revision,
             "files": {},

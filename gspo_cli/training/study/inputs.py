@@ -46,7 +46,8 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
     Errors: GspoError for whatever would stop the run when it loads them.
     """
     inputs, task, source, limit = Inputs(), make_task(recipe.task), recipe.model.path, None
-    with _noted(inputs, planning and recipe.task.path is None and not is_plugin(recipe.task.name)):
+    local = is_plugin(recipe.task.name) or recipe.task.path is not None or recipe.task.environment is not None
+    with _noted(inputs, planning and not local):
         inputs.problems = read_problems(task, recipe.task)
         PromptStream(inputs.problems, recipe.rollout.prompts, seed=0)  # refuses too few problems
         inputs.notes += try_rewards(task, inputs.problems, recipe.task)
