@@ -11,6 +11,8 @@ import re
 from functools import cached_property
 from typing import Any
 
+from pydantic import ValidationError
+
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import make_importable, users_code
@@ -49,16 +51,22 @@ class Verifiers(OwnData):
         vf = self.vf
         make_importable(name, name.rpartition("/")[2].partition("@")[0].replace("-", "_").lower())
         try:
-            kind = vf.utils.loaders.taskset_class(name)
-        except (ModuleNotFoundError, AttributeError, TypeError) as error:
-            raise GspoError(
-                f"{self.name}: no such taskset",
-                str(error),
-                "install its package, in a version for verifiers 0.4: older ones, which have load_environment, do not "
-                "work with it",
-            ) from error
-        with users_code(f"{self.name} does not take task.args = {self.config.args}"):
-            taskset = kind(vf.taskset_config_type(name)(id=name, **self.config.args))
+            with users_code(f"{self.name} cannot be imported"):
+                kind = vf.utils.loaders.taskset_class(name)
+        except GspoError as error:
+            found: Any = error.__cause__
+            why = f"{found}" + (f" ({found.__cause__})" if found and found.__cause__ else "")
+            hint = "install its package, with all that it needs, for verifiers 0.4 (older ones have load_environment)"
+            raise GspoError(error.message, why, hint) from error
+        settings = vf.taskset_config_type(name)
+        try:
+            made = settings(id=name, **self.config.args)
+        except ValidationError as error:
+            key, why = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
+            hint = f"its keys are {', '.join(settings.model_fields)}"
+            raise GspoError(f"{self.name} does not take task.args.{key}", why, hint) from error
+        with users_code(f"{self.name} failed"):
+            taskset = kind(made)
         env, config = vf.environment_class(name), taskset.config
         tools = [*taskset.toolsets(config), *kind.task_type().toolsets(config.task)]
         self._refuse(

@@ -218,11 +218,13 @@ def test_what_is_not_one_response_to_one_prompt_is_refused_by_name(
 
 
 def test_names_and_arguments_that_do_not_exist(folder: Path) -> None:
-    assert "no such taskset" in refusal("not-installed-here")
-    assert "does not take task.args" in (said := refusal(write(folder), args={"sizes": 3})) and "sizes" in said
+    assert "cannot be imported: taskset 'not-installed-here' not found" in refusal("not-installed-here")
+    assert "does not take task.args.sizes: Extra inputs" in refusal(write(folder), args={"sizes": 3})
     assert "leads the conversation" in refusal("openenv", args={"base_url": "http://127.0.0.1:1"})
     (folder / "older.py").write_text("def load_environment(): ...")
-    assert "no such taskset" in refusal("older")
+    assert "cannot be imported" in refusal("older")
+    (folder / "needy.py").write_text("import not_there_at_all")
+    assert "No module named 'not_there_at_all'" in refusal("needy")
 
 
 def test_a_task_without_rewards_is_refused(folder: Path) -> None:
