@@ -70,7 +70,7 @@ THIRD_PARTY = {
     "algorithms": {"torch"},
     "rewards": {"latex2sympy2_extended", "math_verify", "sympy"},  # in the worker alone
     "sandbox": set(),
-    "tasks": {"datasets"},
+    "tasks": {"datasets", "pydantic", "verifiers"},
     "runlog": {"pydantic", "tensorboard", "wandb", "yaml"},
     "models": {"numpy", "torch", "transformers", "tokenizers", "safetensors", "peft"},
     "moe": {"torch", "transformers"},
