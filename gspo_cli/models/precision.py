@@ -1,8 +1,9 @@
 """Passes in bfloat16 with float32 master weights.
 
-In a bfloat16 pass every weight is rounded once, and the model computes as one that was loaded in bfloat16. Gradients
-flow back through the rounding to the weights themselves, where they add up in float32; so do the optimizer's steps,
-which in bfloat16 would be lost: 1e-6 changes no weight of 1e-2 there. Log-probabilities and ratios are float32.
+In a bfloat16 pass every weight is rounded once, forwards and backwards, and the model computes as one that was loaded
+in bfloat16. Gradients flow back through the rounding to the weights themselves, where they add up in float32; so do the
+optimizer's steps, which in bfloat16 would be lost: 1e-6 changes no weight of 1e-2 there. Log-probabilities and ratios
+are float32.
 """
 
 from __future__ import annotations
@@ -29,6 +30,21 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
 
 Rounded = dict[int, Tensor]
 """Rounded weights by the identity of the weights."""
+Weights = list[tuple[nn.Module, str, Tensor]]
+"""Weights with the module and the name that each is to have there."""
+
+
+@contextmanager
+def in_place(weights: Weights) -> Iterator[None]:
+    """Within the context, modules have these weights in place of their own."""
+    own = [(module, name, module._parameters[name]) for module, name, _ in weights]
+    try:
+        for module, name, weight in weights:
+            module._parameters[name] = weight  # type: ignore[assignment]
+        yield
+    finally:
+        for module, name, replaced in own:
+            module._parameters[name] = replaced
 
 
 @contextmanager
@@ -39,27 +55,69 @@ def computing(model: nn.Module, kept: Rounded | None = None) -> Iterator[None]:
     the rounded weights from one context to the next, so that their addresses stay, which a CUDA graph is bound to.
     """
     dtype: Any = getattr(model, "rounded_to", None)
-    exact: list[tuple[nn.Module, str, Tensor]] = [
+    exact: Weights = [
         (module, name, weight)
         for module in (model.modules() if dtype is not None else ())
         for name, weight in module._parameters.items()
         if weight is not None and weight.is_floating_point() and weight.dtype != dtype
     ]
     rounded: Rounded = {}
-    try:
-        for module, name, weight in exact:
-            key = id(weight)
-            if key not in rounded:
-                rounded[key] = kept[key].copy_(weight) if kept and key in kept else weight.to(dtype)
-            module._parameters[name] = rounded[key]  # type: ignore[assignment]
-        if kept is not None:
-            kept.update(rounded)
+    for _, _, weight in exact:
+        key = id(weight)
+        if key not in rounded:
+            rounded[key] = kept[key].copy_(weight) if kept and key in kept else _Cast.apply(weight, dtype)  # type: ignore[no-untyped-call]
+    if kept is not None:
+        kept.update(rounded)
+    with in_place([(module, name, rounded[id(weight)]) for module, name, weight in exact]):
         yield
-    finally:
-        for module, name, weight in exact:
-            module._parameters[name] = weight  # type: ignore[assignment]
 
 
-def recompute_contexts(model: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """For a checkpointed pass and its repetition in backward, which runs when `computing` has ended."""
-    return nullcontext(), computing(model)
+def recompute_contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """For a checkpointed layer and its repetition in backward: `computing` has ended by then, its weights are kept."""
+    rounded = [
+        (module, name, weight)
+        for module in layer.modules()
+        for name, weight in vars(module)["_parameters"].items()
+        if weight is not None and not isinstance(weight, nn.Parameter)
+    ]
+    return nullcontext(), in_place(rounded)
+
+
+class _Cast(torch.autograd.Function):
+    """A weight in the precision of a pass. The gradients of its `uses` add up in float32: in half precision, a sum over
+    many would lose the small ones."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.total = None
+        return weight.to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, None]:
+        total, ctx.total = ctx.total, None
+        if grad is not None:
+            total = grad.float() if total is None else total.add_(grad)
+        return total, None
+
+
+class _Use(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        ctx.cast = weight.grad_fn
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        ctx.cast.total = grad.float() if ctx.cast.total is None else ctx.cast.total.add_(grad)
+
+
+def summed(weight: Tensor) -> Tensor:
+    """A weight for several `use`s within a pass."""
+    exact = not weight.requires_grad or weight.dtype.itemsize >= 4
+    return weight if exact or hasattr(weight.grad_fn, "total") else _Cast.apply(weight, weight.dtype)  # type: ignore
+
+
+def use(weight: Tensor) -> Tensor:
+    """A `summed` weight for one of its uses."""
+    return _Use.apply(weight) if hasattr(weight.grad_fn, "total") else weight  # type: ignore

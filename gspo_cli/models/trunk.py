@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gspo_cli.errors import GspoError
@@ -132,9 +133,11 @@ def enable_recompute(model: PreTrainedModel) -> None:
             "transformers cannot recompute the layers of this architecture",
             "remove train.recompute, and lower train.micro_batch_tokens if memory runs out",
         )
-    contexts = {"context_fn": partial(recompute_contexts, model)} if hasattr(model, "rounded_to") else {}
-    model.gradient_checkpointing_enable({"use_reentrant": False} | contexts)
+    model.gradient_checkpointing_enable()
     for module in model.modules():
+        if hasattr(module, "gradient_checkpointing"):
+            contexts = partial(recompute_contexts, module)
+            module._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, context_fn=contexts)
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         for name, value in list(vars(module).items()):

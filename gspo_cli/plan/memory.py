@@ -9,11 +9,13 @@ from gspo_cli.plan.architecture import Architecture
 from gspo_cli.plan.workload import GIB, Workload
 
 CHUNK_LOGITS = 1 << 24
-"""Logits in memory at a time: `models.log_probs.CHUNK_LOGITS`, which cannot be imported without torch."""
+"""Logits in memory at a time: `models.log_probs.CHUNK_LOGITS`, which cannot be imported without torch;"""
+LOGITS_PER_HIDDEN = 4
+"""or for each number of the hidden states, if that is more."""
 KEPT_LOGITS = 1 << 27
 """Most log-probabilities that wait for the backward pass: `models.log_probs.KEPT_LOGITS`."""
-LOGIT_BYTES = 18
-"""Per logit of a chunk: as computed, in float32, its log-softmax, and two more in float32 for the entropy."""
+LOGIT_BYTES = 12
+"""Per logit of a chunk in its backward pass: log-softmax, its gradient and the logit's, in float32."""
 IN_FLIGHT = 1.5
 """A layer in its backward pass: its saved tensors, and half as much for gradients."""
 TRAINING_RESERVE = 3 * GIB
@@ -77,18 +79,30 @@ def rounded(workload: Workload) -> Parts:
 def activations(workload: Workload) -> float:
     """c T L n, with n of `layer_numbers`; recomputing keeps c T L H and one layer in flight."""
     model, tokens = workload.model, workload.micro_tokens * workload.computed
-    layer = layer_numbers(model, workload.computed == 2)
-    kept = model.hidden if workload.recipe.train.recompute else layer
-    in_flight = (IN_FLIGHT if workload.recipe.train.recompute else IN_FLIGHT - 1) * layer
-    return tokens * (model.layers * kept + in_flight + 2 * model.hidden)
+    kept = model.hidden if workload.recipe.train.recompute else layer_numbers(model, workload.computed == 2)
+    return tokens * (model.layers * kept + 2 * model.hidden) + in_flight(workload)
+
+
+def in_flight(workload: Workload) -> float:
+    """The layer in its backward pass, beyond what is kept of every layer."""
+    numbers = layer_numbers(workload.model, workload.computed == 2) * workload.micro_tokens
+    return (IN_FLIGHT if workload.recipe.train.recompute else IN_FLIGHT - 1) * numbers * workload.computed
+
+
+def logits(workload: Workload) -> float:
+    """A chunk of logits, with the head's gradient of the chunk and of all in float32, as far as it exceeds the layer
+    that is in flight afterwards; and what is kept for the backward pass."""
+    model, tokens = workload.model, workload.micro_tokens
+    count = tokens * model.vocabulary
+    chunk = min(count, max(CHUNK_LOGITS, LOGITS_PER_HIDDEN * tokens * model.hidden))
+    summed = (4 + workload.computed) * model.head if rounded(workload) else 0
+    kept = 0 if workload.recipe.train.recompute else min(KEPT_LOGITS, count)
+    return max(0.0, chunk * LOGIT_BYTES + summed - in_flight(workload)) + kept * 4
 
 
 def training(workload: Workload) -> Parts:
     """The parts at the peak of an update."""
-    count = workload.micro_tokens * workload.model.vocabulary
-    kept = 0 if workload.recipe.train.recompute else min(KEPT_LOGITS, count)
-    logits = min(CHUNK_LOGITS, count) * LOGIT_BYTES + kept * 4
-    peak = {"activations": activations(workload), "logits": float(logits)} | routes(workload)
+    peak = {"activations": activations(workload), "logits": logits(workload)} | routes(workload)
     return (
         state(workload)
         | reference_and_critic(workload)

@@ -18,14 +18,18 @@ from batch_files import measured, store
 from pretend_device import DEVICE, MixedDevices, PretendDevice, Transfer
 from program import strict_lines
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig, ModelConfig, Recipe
 from gspo_cli.instruments.batch.report import summary
+from gspo_cli.models import log_probs
 from gspo_cli.models.decoding import CachedRows
 from gspo_cli.models.fixed import FixedStep
 from gspo_cli.models.load import load_policy
+from gspo_cli.models.precision import compute_in
+from gspo_cli.models.trunk import enable_recompute
 from gspo_cli.moe.routers import find_routing
 from gspo_cli.rollout.builtin import sampler
 from gspo_cli.training.session import Stopwatch
@@ -212,3 +216,42 @@ def test_a_generator_on_the_wrong_device_is_seen(model: PreTrainedModel, monkeyp
     monkeypatch.setattr(sampler, "draw", own_numbers)
     with pytest.raises(MixedDevices, match="generator"):
         crossed_in_sampling(model, 2, 3)
+
+
+class Casts(TorchDispatchMode):
+    """Counts weights that are rounded, and chunks of logits."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.shapes, self.casts, self.chunks = {p.shape for p in model.parameters()}, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        rounds = func is torch.ops.aten._to_copy.default and out.dtype == torch.bfloat16 != args[0].dtype
+        self.casts += rounds and out.shape in self.shapes
+        self.chunks += func is torch.ops.aten._log_softmax.default
+        return out
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_bfloat16_pass_rounds_every_weight_once(
+    model: PreTrainedModel, recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many chunks and layers are computed again in backward; and nothing of it crosses to the device."""
+    monkeypatch.setattr(log_probs, "LOGITS_PER_HIDDEN", 0)
+    monkeypatch.setattr(log_probs, "KEPT_LOGITS", 0)
+    for tokens, chunks in ((1000, 1), (3, 4)):
+        monkeypatch.setattr(log_probs, "CHUNK_LOGITS", tokens * log_probs.vocabulary(model))
+        with Casts(model) as counted, PretendDevice() as device:
+            there = copy.deepcopy(model).to(DEVICE)
+            compute_in(there, torch.bfloat16)
+            if recompute:
+                enable_recompute(there)
+            ids_BT, mask_BT = torch.full((2, 7), 5, device=DEVICE), torch.ones(2, 7, dtype=torch.bool, device=DEVICE)
+            mask_BT[:, 0] = False
+            loss_M = torch.tensor([1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13], device=DEVICE)
+            with device.counting() as crossed:
+                log_probs.token_scores(there, ids_BT, mask_BT, 1.0, loss_M=loss_M).log_probs_BT.sum().backward()
+        assert not crossed
+        assert counted.casts == len(list(there.parameters()))
+        assert counted.chunks == chunks * (1 if chunks == 1 else 2)  # again in backward

@@ -61,6 +61,7 @@ def test_no_more_than_a_chunk_of_logits_is_held(wide: PreTrainedModel, monkeypat
     whole = held(wide)
     assert whole.largest == ALL_LOGITS and whole.most > 2 * ALL_LOGITS  # the count sees them where one chunk holds all
     monkeypatch.setattr(log_probs, "CHUNK_LOGITS", 8 * VOCABULARY)
+    monkeypatch.setattr(log_probs, "LOGITS_PER_HIDDEN", 0)
     monkeypatch.setattr(log_probs, "KEPT_LOGITS", ALL_LOGITS)
     kept = held(wide)
     assert kept.largest < ALL_LOGITS <= kept.most  # the log-probabilities of all chunks, for the backward pass

@@ -41,6 +41,13 @@ def half(model: PreTrainedModel) -> PreTrainedModel:
     return copied
 
 
+def in_chunks(model: PreTrainedModel, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the head runs on so many tokens at a time, and again in backward."""
+    monkeypatch.setattr(log_probs, "CHUNK_LOGITS", tokens * log_probs.vocabulary(model))
+    monkeypatch.setattr(log_probs, "LOGITS_PER_HIDDEN", 0)
+    monkeypatch.setattr(log_probs, "KEPT_LOGITS", 0)
+
+
 def scores(model: PreTrainedModel) -> Tensor:
     """Log-probabilities of all tokens but each row's first."""
     width = max(map(len, ROWS))
@@ -75,13 +82,35 @@ def test_gradients_of_several_passes_add_up_in_float32(tiny_dense: PreTrainedMod
         torch.testing.assert_close(p.grad, 3 * one[name], rtol=1e-6, atol=0)
 
 
+def test_gradients_of_a_pass_s_chunks_add_up_in_float32(
+    tiny_dense: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head's gradient is the sum of its chunks'; for a bfloat16 weight it is rounded once, at the end."""
+    model, length = mixed(tiny_dense), 300
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())  # not tied
+    ids_BT = torch.randint(3, 99, (1, length), generator=torch.Generator().manual_seed(0))
+
+    def head_gradient(model: PreTrainedModel, first: int, end: int) -> Tensor:
+        model.zero_grad()
+        mask_BT = ((torch.arange(length) >= first) & (torch.arange(length) < end))[None]
+        token_scores(model, ids_BT, mask_BT, 1.0).log_probs_BT.sum().backward()
+        grad = model.lm_head.weight.grad
+        assert grad is not None
+        return grad
+
+    wanted = sum(head_gradient(model, t, t + 1).double() for t in range(1, length))
+    assert isinstance(wanted, Tensor)
+    in_chunks(model, 1, monkeypatch)
+    for one, limit in ((model, 1e-6), (half(model), 2e-3)):
+        assert (head_gradient(one, 1, length).double() - wanted).norm() < limit * wanted.norm()
+
+
 @pytest.mark.parametrize("layers", [False, True])
 def test_what_backward_recomputes_is_in_bfloat16_too(
     tiny_moe: PreTrainedModel, layers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = gradients(mixed(tiny_moe))
-    monkeypatch.setattr(log_probs, "CHUNK_LOGITS", 5 * log_probs.vocabulary(tiny_moe))
-    monkeypatch.setattr(log_probs, "KEPT_LOGITS", 0)
+    in_chunks(tiny_moe, 5, monkeypatch)
     again = mixed(tiny_moe)
     if layers:
         enable_recompute(again)

@@ -169,6 +169,7 @@ def test_adapters_are_counted_as_peft_makes_them(lora: Lora, tmp_path_factory: p
 
 def test_the_planner_holds_as_many_logits_as_the_trainer() -> None:
     assert memory.CHUNK_LOGITS == log_probs.CHUNK_LOGITS
+    assert memory.LOGITS_PER_HIDDEN == log_probs.LOGITS_PER_HIDDEN
     assert memory.KEPT_LOGITS == log_probs.KEPT_LOGITS
 
 
