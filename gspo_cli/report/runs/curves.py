@@ -84,13 +84,14 @@ def load_curves(runs: Sequence[StoredRun], wanted: Wanted) -> list[RunCurves]:
 
 
 def _curves(log: Log, names: Mapping[str, Collection[str]]) -> RunCurves:
-    frame = log.frame[np.isfinite(log.frame["value"])]
+    finite = log.frame.loc[np.isfinite(log.frame["value"]), ["step", "kind", "metric", "value", "count"]]
+    by_step = finite.set_index("step").sort_index(kind="stable")
+    found = dict(iter(by_step.groupby(["kind", "metric"], observed=True)))
     values, counts = {}, {}
     for kind, of_kind in names.items():
         for name in of_kind:
-            rows = frame[(frame["metric"] == name) & (frame["kind"] == kind)]
-            by_step = rows.set_index("step").sort_index()
-            values[name], counts[name] = by_step["value"], by_step["count"]
+            rows = found.get((kind, name), by_step.iloc[:0])
+            values[name], counts[name] = rows["value"], rows["count"]
     last = int(log.frame["step"].max()) if len(log.frame) else 0
     seconds = training_seconds(log.run.folder / "perf.jsonl")
     return RunCurves(values, counts, seconds, last, log.num_bytes, log.sha256, log.torn_bytes)
@@ -110,7 +111,12 @@ def training_seconds(path: Path) -> pd.Series[float]:
         frames.append(rows.reindex(columns=frames[0].columns))
     reader.refuse_damaged()
     try:
-        times = pd.concat(frames).dropna(subset="step").astype({"step": np.int64}).set_index("step").astype(np.float64)
+        times = pd.concat(frames).dropna(subset="step").astype(np.float64)
+        steps = times["step"].astype(np.int64)
     except (ValueError, TypeError) as error:
         raise corrupt(str(path), f"a time or step is no number: {error}") from error
-    return times.where(np.isfinite(times)).sum(axis=1, min_count=1).dropna().groupby(level=0).last().cumsum()
+    parts = times[list(TRAINING)].to_numpy()
+    known = np.isfinite(parts)
+    sums = np.where(known, parts, 0.0).sum(axis=1)
+    seconds: pd.Series[float] = pd.Series(sums, index=pd.Index(steps, name="step"))[known.any(axis=1)]
+    return seconds.groupby(level=0).last().cumsum()
