@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,42 +20,43 @@ import json, sys
 from typer.testing import CliRunner
 from gspo_cli.cli.main import app
 
-done = CliRunner().invoke(app, sys.argv[1:])
-heavy = sorted({"torch", "transformers", "vllm"} & set(sys.modules))
-print(json.dumps({"code": done.exit_code, "out": done.output, "heavy": heavy}))
+for words in map(json.loads, sys.argv[1:]):
+    done = CliRunner().invoke(app, words)
+    heavy = sorted({"torch", "transformers", "vllm"} & set(sys.modules))
+    print(json.dumps({"code": done.exit_code, "out": done.output, "heavy": heavy}))
 """
+COMMANDS: list[tuple[tuple[str, ...], int, str]] = [
+    (("train", "--algo", "grop"), 2, "did you mean 'grpo'?"),
+    (("train", "--set", "algo.clip.lwo=0.1"), 2, "did you mean 'low'?"),
+    (("train", "--set", "algo.dual_clip=0.5"), 2, "dual_clip = 0.5"),
+    (("train", "gsm8k", "--set", "task.path=missing.jsonl", "--dry-run"), 2, "missing.jsonl"),
+    (("train", "gsm8k", "--set", "task.path=rows.jsonl", "--dry-run"), 2, "question"),
+    (("train", "--set", "eval.bench=['arithmetics']", "--dry-run"), 2, "arithmetics"),
+    (("train", "--algo", "grpo,gspo", "--dry-run"), 0, "checked: 20000 problems; tokenizer"),
+    (("train", "real/qwen3-30b-a3b-8xh200", "--dry-run"), 0, "30.53 B parameters"),
+    (("rollout", "quickstart", "--show-prompt"), 0, "10 tokens"),
+    (("recipes", "validate", "quickstart", "gsm8k", "claims/when"), 0, "ok"),
+    (("recipes", "show", "quickstart", "--resolved"), 0, '"clip"'),
+    (("recipes", "schema"), 0, "dual_clip"),
+    (("report", "explain", "gspo"), 0, "clip.low = 0.0003"),
+    (("doctor", "--json"), 0, '"import torch", "found": "works", "verdict": "ok"'),
+    (("eval", "list"), 0, "aime24"),
+    (("runs", "ls"), 0, "no runs"),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("train", "--algo", "grop"), 2, "did you mean 'grpo'?"),
-        (("train", "--set", "algo.clip.lwo=0.1"), 2, "did you mean 'low'?"),
-        (("train", "--set", "algo.dual_clip=0.5"), 2, "dual_clip = 0.5"),
-        (("train", "gsm8k", "--set", "task.path=missing.jsonl", "--dry-run"), 2, "missing.jsonl"),
-        (("train", "gsm8k", "--set", "task.path=rows.jsonl", "--dry-run"), 2, "question"),
-        (("train", "--set", "eval.bench=['arithmetics']", "--dry-run"), 2, "arithmetics"),
-        (("train", "--algo", "grpo,gspo", "--dry-run"), 0, "checked: 20000 problems; tokenizer"),
-        (("train", "real/qwen3-30b-a3b-8xh200", "--dry-run"), 0, "30.53 B parameters"),
-        (("rollout", "quickstart", "--show-prompt"), 0, "10 tokens"),
-        (("recipes", "validate", "quickstart", "gsm8k", "claims/when"), 0, "ok"),
-        (("recipes", "show", "quickstart", "--resolved"), 0, '"clip"'),
-        (("recipes", "schema"), 0, "dual_clip"),
-        (("report", "explain", "gspo"), 0, "clip.low = 0.0003"),
-        (("doctor",), None, "import torch"),
-        (("eval", "list"), 0, "aime24"),
-        (("runs", "ls"), 0, "no runs"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_torch_is_not_loaded(words: tuple[str, ...], code: int | None, said: str, tmp_path: Path) -> None:
+def said_by(commands: Iterable[Sequence[str]], folder: Path) -> list[dict[str, Any]]:
+    """What a fresh process says to these commands, one after the other, and what it has loaded after each."""
+    words = [sys.executable, "-c", PROGRAM, *map(json.dumps, commands)]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_torch_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"frage": "1 + 1?", "antwort": "2"}\n')
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout)
-    assert code in (None, found["code"]) and said in found["out"], found["out"]
-    assert found["heavy"] == []
+    answers = said_by([words for words, _, _ in COMMANDS], tmp_path)
+    for (words, code, said), found in zip(COMMANDS, answers, strict=True):
+        assert (found["code"], found["heavy"]) == (code, []) and said in found["out"], (words, found)
 
 
 def test_a_model_is_known_from_its_second_plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,19 +67,13 @@ def test_a_model_is_known_from_its_second_plan_on(tmp_path: Path, monkeypatch: p
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
     words = ["rollout", "quickstart", "--model", str(tmp_path / "model"), "--show-prompt", "--json"]
-    first, second = (
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        for _ in range(2)
-    )
-    before, after = json.loads(first.stdout), json.loads(second.stdout)
+    (before,), (after,) = (said_by([words], tmp_path) for _ in range(2))
     assert "torch" in before["heavy"] and after["heavy"] == [] and before["out"] == after["out"]
     assert read_model(str(tmp_path / "model"), None).limit == 77
     # another file, another model
     (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages[0].content }}:")
-    third = subprocess.run([sys.executable, "-c", PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True)
-    assert json.loads(json.loads(third.stdout)["out"])["text"].endswith("=:")
+    (third,) = said_by([words], tmp_path)
+    assert json.loads(third["out"])["text"].endswith("=:")
 
 
 def test_algorithms_imported_before_torch_compute_with_it() -> None:

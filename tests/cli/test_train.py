@@ -204,6 +204,7 @@ def test_a_stored_batch_has_every_sample(study: Study) -> None:
 # Other commands on the same recipe
 
 
+@pytest.mark.slow
 def test_every_other_algorithm_trains(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     names = [name for name in ALGORITHMS if name not in ARMS]
     sets = ["--set", "eval.bench=[]", "--set", "rollout.store=0"]

@@ -56,7 +56,9 @@ def gone(pids: list[int], seconds: float) -> bool:
 
 @pytest.mark.parametrize("bomb", [BOMBS[0], pytest.param(BOMBS[1:], marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("verifier")
-def test_a_bomb_ends_and_the_next_answer_is_graded(bomb: str | list[str]) -> None:
+def test_a_bomb_ends_and_the_next_answer_is_graded(bomb: str | list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(bomb, str):
+        monkeypatch.setattr(algebra, "DEADLINE_S", 0.5)
     for text in [bomb] if isinstance(bomb, str) else bomb:
         start = time.monotonic()
         found = grade_math(f"\\boxed{{{text}}}", "204")
