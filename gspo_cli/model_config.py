@@ -49,11 +49,14 @@ class ModelConfig(Table):
     """A Hugging Face folder or hub name; give this or `tiny`."""
     revision: str | None = None
     tiny: TinyModel | None = None
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the parameters; log-probabilities and ratios are always float32."""
-    compute: Literal["float32", "bfloat16"] | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of the parameters; log-probabilities and ratios are always float32. `float16` is refused."""
+    compute: Literal["float32", "bfloat16", "float16"] | None = None
     """Type of the arithmetic of all passes, training's and the built-in sampler's; default: `dtype`. `bfloat16` with
-    `dtype = "float32"` keeps weights, gradients and optimizer in float32."""
+    `dtype = "float32"` keeps weights, gradients and optimizer in float32; `float16`, with loss scaling, needs that."""
+    float32_head: bool = False
+    """Whether the language-model head computes in float32 whatever `compute` is, in training and in the built-in
+    sampler."""
     float32_matmul: Literal["highest", "high"] = "highest"
     """Precision of float32 products on a GPU: exact, or in TF32 (`high`), which rounds their factors to 10 bits of
     mantissa. No effect on a CPU, or on vLLM."""
@@ -68,6 +71,15 @@ class ModelConfig(Table):
     def _one_source(self) -> Self:
         if (self.path is None) == (self.tiny is None):
             raise ValueError("give either path or tiny")
+        return self
+
+    @model_validator(mode="after")
+    def _float16_has_float32_weights(self) -> Self:
+        if self.dtype == "float16" or (self.compute == "float16" and self.dtype != "float32"):
+            raise ValueError(
+                'float16 is for passes: dtype = "float32" with compute = "float16"; in half precision most of the '
+                "optimizer's steps would be rounded away"
+            )
         return self
 
 

@@ -21,7 +21,7 @@ from gspo_cli.runlog.folder import find_folder, newest_run
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.tables import Table
 
-ARITHMETIC = ("dtype", "compute", "float32_matmul", "device", "threads")
+ARITHMETIC = ("dtype", "compute", "float32_head", "float32_matmul", "device", "threads")
 """What a run's checkpoints keep of the recipe's table `[model]`: without these they would give other numbers."""
 UNDIVIDED = {"train": {"minibatches": 1}, "algo": {"minibatches": None}}
 """What is sampled without training is not divided into mini-batches, so that it may have few prompts."""

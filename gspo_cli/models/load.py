@@ -23,10 +23,10 @@ from gspo_cli.models.admission import Paths, admit, paths_of, use_paths
 from gspo_cli.models.device import pick_device
 from gspo_cli.models.files import MAX_TOKEN_ID, check_model_folder, check_source, check_tokenizer, loading, not_floating
 from gspo_cli.models.lora import adapt, adapter_base, attach
-from gspo_cli.models.precision import compute_dtype, compute_in
+from gspo_cli.models.precision import compute_in
 from gspo_cli.models.remote_code import code_arguments
 from gspo_cli.models.sharding import Model, copy_full, full_tensor, shard
-from gspo_cli.models.trunk import ValueModel, trunk_of
+from gspo_cli.models.trunk import ValueModel, head_of, trunk_of
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -66,9 +66,15 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
     keep_weights(model)
     model = model.to(pick_device(config.device)).eval()
     admit(model, source)
-    if config.compute not in (None, config.dtype):
-        compute_in(model, getattr(torch, config.compute))
+    set_precision(model, config)
     return model, tokenizer
+
+
+def set_precision(model: PreTrainedModel, config: ModelConfig) -> None:
+    """Passes and head compute as the configuration says."""
+    if config.compute not in (None, config.dtype) or config.float32_head:
+        head = head_of(model) if config.float32_head else []
+        compute_in(model, getattr(torch, config.compute or config.dtype), head)
 
 
 def keep_weights(model: PreTrainedModel) -> None:
@@ -238,7 +244,7 @@ def shard_for_recipe(model: Model, source: Model | None, recipe: Recipe, ranks: 
     """Shards a skeleton with the recipe's device, precision and `train.divide`."""
     compute = getattr(torch, recipe.model.compute or recipe.model.dtype)
     shards = ranks.local if recipe.train.divide == "machine" else ranks.size
-    shard(model, source, pick_device(recipe.model.device), compute, shards)
+    shard(model, source, pick_device(recipe.model.device), compute, shards, recipe.model.float32_head)
 
 
 def skeleton(recipe: Recipe, path: str | Path, paths: Paths) -> PreTrainedModel:
@@ -261,6 +267,5 @@ def replica(recipe: Recipe, path: str | Path, model: PreTrainedModel) -> PreTrai
     for buffer, known in zip(copy.buffers(), model.buffers(), strict=True):
         buffer.copy_(known)
     copy_full(model, copy)
-    if compute_dtype(model) != copy.dtype:
-        compute_in(copy, compute_dtype(model))
+    set_precision(copy, recipe.model)
     return copy.requires_grad_(False)

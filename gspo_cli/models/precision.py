@@ -1,19 +1,20 @@
-"""Passes in bfloat16 with float32 master weights.
+"""Passes in bfloat16 or float16 with float32 master weights.
 
-In a bfloat16 pass every weight is rounded once, forwards and backwards, and the model computes as one that was loaded
-in bfloat16. Gradients flow back through the rounding to the weights themselves, where they add up in float32; so do the
-optimizer's steps, which in bfloat16 would be lost: 1e-6 changes no weight of 1e-2 there. Log-probabilities and ratios
-are float32.
+In such a pass every weight is rounded once, forwards and backwards, and the model computes as one that was loaded so.
+Gradients flow back through the rounding to the weights themselves, where they add up in float32; so do the optimizer's
+steps, which in bfloat16 would be lost: 1e-6 changes no weight of 1e-2 there. Log-probabilities and ratios are float32.
+The head may compute in float32 whatever the layers do (arXiv 2506.13585 and 2510.13786).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 def compute_dtype(model: nn.Module) -> torch.dtype:
@@ -23,13 +24,26 @@ def compute_dtype(model: nn.Module) -> torch.dtype:
     return dtype
 
 
-def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
-    """From now on the model's passes are in this precision, wherever they run within `computing`."""
+def compute_in(model: nn.Module, dtype: torch.dtype, head: Iterable[nn.Module] = ()) -> None:
+    """From now on the model's passes are in this precision, wherever they run within `computing`; those modules of its
+    `head` are in float32."""
     model.rounded_to = dtype  # type: ignore[assignment]
+    model.float32_head = list(head)  # type: ignore[assignment]
 
 
-Rounded = dict[int, Tensor]
-"""Rounded weights by the identity of the weights."""
+@contextmanager
+def exactly(model: nn.Module) -> Iterator[None]:
+    """Within the context a model's passes are in float32; for one that is not sharded."""
+    dtype, head = compute_dtype(model), getattr(model, "float32_head", ())
+    compute_in(model, torch.float32)
+    try:
+        yield
+    finally:
+        compute_in(model, dtype, head)
+
+
+Rounded = dict[tuple[int, torch.dtype], Tensor]
+"""Rounded weights by the identity of the weights and the precision."""
 Weights = list[tuple[nn.Module, str, Tensor]]
 """Weights with the module and the name that each is to have there."""
 
@@ -51,24 +65,30 @@ def in_place(weights: Weights) -> Iterator[None]:
 def computing(model: nn.Module, kept: Rounded | None = None) -> Iterator[None]:
     """Within the context, a model that computes in another precision than that of its weights has rounded weights.
 
-    Contexts may be nested; the outermost counts. Tied weights stay tied. `kept`, for passes without gradients: holds
-    the rounded weights from one context to the next, so that their addresses stay, which a CUDA graph is bound to.
+    Contexts may be nested; the outermost counts. Tied weights stay tied, but for a head in float32. `kept`, for passes
+    without gradients: holds the rounded weights from one context to the next, so that their addresses stay, which a
+    CUDA graph is bound to. Layers that FSDP has sharded are left to it.
     """
     dtype: Any = getattr(model, "rounded_to", None)
+    head = set(getattr(model, "float32_head", ()))
     exact: Weights = [
         (module, name, weight)
         for module in (model.modules() if dtype is not None else ())
         for name, weight in module._parameters.items()
-        if weight is not None and weight.is_floating_point() and weight.dtype != dtype
+        if weight is not None and weight.is_floating_point() and not isinstance(weight, DTensor)
     ]
     rounded: Rounded = {}
-    for _, _, weight in exact:
-        key = id(weight)
+    replaced: Weights = []
+    for module, name, weight in exact:
+        key = id(weight), torch.float32 if module in head else dtype
+        if weight.dtype == key[1]:
+            continue
         if key not in rounded:
-            rounded[key] = kept[key].copy_(weight) if kept and key in kept else _Cast.apply(weight, dtype)  # type: ignore[no-untyped-call]
+            rounded[key] = kept[key].copy_(weight) if kept and key in kept else _Cast.apply(weight, key[1])  # type: ignore[no-untyped-call]
+        replaced.append((module, name, rounded[key]))
     if kept is not None:
         kept.update(rounded)
-    with in_place([(module, name, rounded[id(weight)]) for module, name, weight in exact]):
+    with in_place(replaced):
         yield
 
 

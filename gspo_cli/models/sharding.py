@@ -11,7 +11,8 @@ so that a pass without backward leaves no stale copy behind.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -22,8 +23,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
-from gspo_cli.models.precision import computing
-from gspo_cli.models.trunk import ValueModel, layers_of
+from gspo_cli.models.precision import compute_in, computing
+from gspo_cli.models.trunk import ValueModel, head_of, layers_of
 
 Model: TypeAlias = PreTrainedModel | ValueModel
 T = TypeVar("T")
@@ -38,7 +39,10 @@ def rank_mesh(device: str, size: int, shards: int) -> DeviceMesh:
     return init_device_mesh(device, (size // shards, shards), mesh_dim_names=("machine", "rank"))
 
 
-def shard(skeleton: Model, source: Model | None, device: torch.device, compute: torch.dtype, shards: int) -> None:
+def shard(
+    skeleton: Model, source: Model | None, device: torch.device, compute: torch.dtype, shards: int,
+    float32_head: bool = False,
+) -> None:  # fmt: skip
     """Gives a model on `meta` its weights, layer by layer, each sharded as soon as it is loaded.
 
     `source` = the full model on rank 0, None on the others: no rank ever holds more than one layer and its share.
@@ -65,14 +69,24 @@ def shard(skeleton: Model, source: Model | None, device: torch.device, compute: 
         load_weights(module, f"{names[module]}." if names[module] else "", weights, device, recurse=False)
     if isinstance(skeleton, ValueModel):
         fully_shard(skeleton.head, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
-    skeleton.forward = lambda function, *args: function(skeleton, *args)
+    skeleton.forward = partial(forward_within, skeleton)
     skeleton.compute_dtype = compute
+    if float32_head and isinstance(skeleton, PreTrainedModel):  # then the root's weights are rounded here
+        compute_in(skeleton, compute, head_of(skeleton))
+        precision = replace(precision, param_dtype=exact)
     fully_shard(skeleton, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
     for module in skeleton.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             if device.type == "cpu":
                 module.set_force_sum_reduction_for_comms(True)  # gloo supports no other
+
+
+def forward_within(skeleton: Model, function: Callable[..., T], *args: Any) -> T:
+    """The forward pass of a sharded model. FSDP has rounded its weights, but for those of its root if the head is in
+    float32."""
+    with computing(skeleton):
+        return function(skeleton, *args)
 
 
 @torch.no_grad()

@@ -82,11 +82,19 @@ class TrunkOutput(UserDict[str, Any]):
         return self.last_hidden_state if key in (0, "last_hidden_state") else None
 
 
+def head_of(model: PreTrainedModel) -> list[nn.Module]:
+    """The modules above a language model's trunk."""
+    below = {model, *trunk_of(model).modules()}
+    return [module for module in model.modules() if module not in below]
+
+
 def head_logits(model: PreTrainedModel, hidden_NH: Tensor) -> Tensor:
     """The logits of hidden states, [N, V], by the model's own code: with its bias, its scale and its soft cap.
 
     The model's forward runs as it is, but its trunk returns the hidden states given here.
     """
+    if getattr(model, "float32_head", None):
+        hidden_NH = hidden_NH.float()
     trunk, inputs = trunk_of(model), torch.zeros(1, len(hidden_NH), dtype=torch.long, device=hidden_NH.device)
     own = trunk.__dict__.get("forward")
     trunk.__dict__["forward"] = lambda *_, **__: TrunkOutput(hidden_NH[None])

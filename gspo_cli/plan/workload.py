@@ -41,7 +41,7 @@ GPUS = {
 PROMPT_TOKENS = 256
 MEAN_SHARE = 0.5
 """Length of the mean response, as a share of the limit."""
-ITEMSIZE = {"float32": 4, "bfloat16": 2}
+ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)

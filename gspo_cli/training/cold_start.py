@@ -88,7 +88,8 @@ def base_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase
     if recipe.model.tiny is None:
         assert recipe.model.path is not None
         refuse_adapter(recipe.model.path, "a cold start")
-        return load_policy(recipe.model, recipe.model.path)
+        exact = recipe.model.model_copy(update={"compute": None, "float32_head": False})
+        return load_policy(exact, recipe.model.path)
     seed = recipe.cold_start.seed if recipe.cold_start else 0
     model, tokenizer = tiny.build_tiny(recipe.model.tiny, derive_seed(seed, "weights"))
     if recipe.model.tiny.kind == "qwen3_moe" and pick_device(recipe.model.device).type == "cpu":
@@ -166,7 +167,8 @@ def cache_key(recipe: Recipe) -> str:
     sources = [Path(inspect.getfile(part)) for part in (supervise, encode, tiny, type(task))]
     data = [Path(cold.path)] if cold and cold.path and Path(cold.path).is_file() else []
     parts = {
-        "model": recipe.model.model_dump(mode="json", exclude={"lora", "compute"}) | ({"code": code} if code else {}),
+        "model": recipe.model.model_dump(mode="json", exclude={"lora", "compute", "float32_head"})
+        | ({"code": code} if code else {}),
         "cold_start": cold.model_dump(mode="json") if cold else None,
         "task": recipe.task.model_dump(mode="json", exclude=NOT_LEARNT),
         "files": [hashlib.sha256(p.read_bytes()).hexdigest() for p in sources + data],

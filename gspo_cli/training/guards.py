@@ -86,11 +86,16 @@ class Guards:
                         "lower algo.lr, or look at the batch, which the events name; a resume repeats it exactly",
                         ExitCode.GUARD,
                     )
+            elif values.get("update/overflow_frac"):
+                log.event("overflow", step=batch.step, mini_batch=index, loss_scale=values["grad/loss_scale"])
             elif norm := values.get("grad/norm"):
                 if is_spike(self.norms, norm, self.limits.spike_z):
                     log.event("gradient_spike", step=batch.step, mini_batch=index, norm=norm, prompts=prompts)
                 self.norms.append(norm)
-        silent = not any(line.values["update/applied"] or nonfinite(line.values) for line in lines)
+        silent = not any(
+            line.values["update/applied"] or line.values.get("update/overflow_frac") or nonfinite(line.values)
+            for line in lines
+        )
         self.counts["silent"] = self.counts["silent"] + 1 if silent else 0
         if silent:
             log.event("no_signal", step=batch.step, in_a_row=self.counts["silent"])
@@ -138,7 +143,7 @@ class SignalWatch:
         share, reward = values.get("length/truncated_frac") or 0.0, values.get("reward/mean")
         many_cut = share >= CUT_WARNING
         cut = f"{round(share * self.responses)} of {self.responses} responses were cut off at {self.limit} tokens"
-        if values.get("update/applied") == 0:
+        if values.get("update/applied") == 0 and not values.get("update/overflow_frac"):
             if many_cut:
                 why = f"{cut}, and all responses to each prompt got the same reward; {RAISE_LENGTH}"
             else:

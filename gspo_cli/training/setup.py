@@ -26,6 +26,7 @@ from gspo_cli.rollout.engines import SharedEngine, SharedTask, open_engine
 from gspo_cli.rollout.prompts import fitting
 from gspo_cli.tasks import Crediting, Task, make_task, read_problems
 from gspo_cli.training.step.critic import Critic
+from gspo_cli.training.step.loss_scale import loss_scaler
 from gspo_cli.training.step.update import Learner
 from gspo_cli.training.study.arms import Run, find_algorithm
 
@@ -128,7 +129,7 @@ def make_learner(run: Run, model: PreTrainedModel, ranks: Ranks = SINGLE_PROCESS
     return Learner(
         model=model, optimizer=make_optimizer(model, recipe), algorithm=run.algorithm, params=run.params,
         algo=recipe.algo, temperature=recipe.rollout.temperature, grad_clip=recipe.train.grad_clip,
-        critic=critic, reference=reference, ranks=ranks, routing=routing,
+        critic=critic, reference=reference, ranks=ranks, routing=routing, scaler=loss_scaler(model),
     )  # fmt: skip
 
 

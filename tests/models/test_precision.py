@@ -1,4 +1,4 @@
-"""Passes in bfloat16 with float32 weights: the gradient is that of a bfloat16 model, the steps are float32's."""
+"""Passes in half precision with float32 weights: the gradient is that of a half model, the steps are float32's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from family_walk import saved
+from pydantic import ValidationError
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -19,25 +20,25 @@ from gspo_cli.models.load import load_policy
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.packing import pack
 from gspo_cli.models.precision import compute_dtype, compute_in, computing
-from gspo_cli.models.trunk import enable_recompute
+from gspo_cli.models.trunk import enable_recompute, head_of
 from gspo_cli.rollout.builtin.engine import TransformersEngine
 from gspo_cli.types import Prompt, Sampling
 
 ROWS = [(5, 6, 7, 8, 9, 10, 11), (5, 6, 7, 12, 13), (20, 21, 22, 23)]
 
 
-def mixed(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy that computes in bfloat16."""
+def mixed(model: PreTrainedModel, dtype: torch.dtype = torch.bfloat16, float32_head: bool = False) -> PreTrainedModel:
+    """A copy that computes in half precision."""
     copied = copy.deepcopy(model)
-    compute_in(copied, torch.bfloat16)
+    compute_in(copied, dtype, head_of(copied) if float32_head else ())
     return copied
 
 
-def half(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy with bfloat16 weights, as it would be loaded; its rotary frequencies stay float32."""
+def half(model: PreTrainedModel, dtype: torch.dtype = torch.bfloat16) -> PreTrainedModel:
+    """A copy with half weights, as it would be loaded; its rotary frequencies stay float32."""
     copied = copy.deepcopy(model)
     for p in copied.parameters():
-        p.data = p.data.bfloat16()
+        p.data = p.data.to(dtype)
     return copied
 
 
@@ -62,8 +63,9 @@ def gradients(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def test_values_and_gradients_are_those_of_a_bfloat16_model(tiny_dense: PreTrainedModel) -> None:
-    ours, theirs = mixed(tiny_dense), half(tiny_dense)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_values_and_gradients_are_those_of_a_half_model(tiny_dense: PreTrainedModel, dtype: torch.dtype) -> None:
+    ours, theirs = mixed(tiny_dense, dtype), half(tiny_dense, dtype)
     with torch.no_grad():
         assert torch.equal(scores(ours), scores(theirs)) and scores(ours).dtype == torch.float32
     found, wanted = gradients(ours), gradients(theirs)
@@ -118,6 +120,29 @@ def test_what_backward_recomputes_is_in_bfloat16_too(
         torch.testing.assert_close(grad, wanted[name], rtol=0.02, atol=0.02 * float(wanted[name].abs().max()))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_float32_head_multiplies_rounded_states_by_exact_weights(
+    tiny_dense: PreTrainedModel, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the trunk is that of a half model, and the head, though tied to the embedding, the plain float32 product
+    ours, theirs, states = mixed(tiny_dense, dtype, float32_head=True), half(tiny_dense, dtype), list[Tensor]()
+    real = log_probs.head_logits
+    monkeypatch.setattr(log_probs, "head_logits", lambda model, hidden: states.append(hidden) or real(model, hidden))
+    found = gradients(ours)
+    scores(theirs)
+    assert states[0].dtype == dtype and torch.equal(states[0], states[1])
+    ids = torch.tensor([token for row in ROWS for token in row[1:]])
+    logits_NV = states[0].float() @ tiny_dense.get_output_embeddings().weight.T / 0.8
+    wanted_N = logits_NV.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+    values = scores(ours)
+    assert torch.equal(values[values != 0], wanted_N)
+    exact, rounded = gradients(copy.deepcopy(tiny_dense)), gradients(mixed(tiny_dense, dtype))
+    tied = next(name for name in found if "embed_tokens" in name)
+    assert (found[tied] - exact[tied]).norm() < (rounded[tied] - exact[tied]).norm()
+    with computing(ours):
+        assert {ours.get_output_embeddings().weight.dtype, ours.dtype} == {torch.float32, dtype}
+
+
 def test_a_small_step_moves_the_weights_and_the_next_pass_sees_them(tiny_dense: PreTrainedModel) -> None:
     ours, theirs = mixed(tiny_dense), half(tiny_dense)
     moved = []
@@ -161,9 +186,17 @@ def test_the_sampler_computes_in_bfloat16(tiny_dense: PreTrainedModel) -> None:
 def test_a_loaded_model_computes_as_its_configuration_says(tiny_dense: PreTrainedModel, tmp_path: Path) -> None:
     """Training, `gspo rollout` and `gspo eval` all load it so."""
     saved(tiny_dense, tmp_path)
-    for compute, found in ((None, torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        model, _ = load_policy(ModelConfig(path=str(tmp_path), device="cpu", compute=compute), tmp_path)
-        assert compute_dtype(model) == found and model.dtype == torch.float32
+    for compute in (None, "float32", "bfloat16", "float16"):
+        config = {"path": str(tmp_path), "device": "cpu", "compute": compute, "float32_head": compute == "float16"}
+        model, _ = load_policy(ModelConfig.model_validate(config), tmp_path)
+        assert compute_dtype(model) == getattr(torch, compute or "float32") and model.dtype == torch.float32
+        assert bool(getattr(model, "float32_head", [])) == (compute == "float16")
+
+
+@pytest.mark.parametrize("wrong", [{"dtype": "float16"}, {"dtype": "bfloat16", "compute": "float16"}])
+def test_float16_needs_float32_weights(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="float16 is for passes"):
+        ModelConfig.model_validate({"path": "x"} | wrong)
 
 
 def test_the_precision_of_float32_products_is_set_and_recorded() -> None:

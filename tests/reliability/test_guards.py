@@ -12,15 +12,17 @@ import torch
 import toy
 from program import strict_lines
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from test_exact_resume import cut_after
 from torch import Tensor
+from torch.amp import GradScaler
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog import fs
-from gspo_cli.training import loop
+from gspo_cli.training import loop, setup
 from gspo_cli.training.guards import Guards, is_spike
 from gspo_cli.training.state import checkpoint_folder, contents
-from gspo_cli.training.step import update
+from gspo_cli.training.step import loss_scale, update
 from gspo_cli.training.step.update import Learner
 from gspo_cli.types import Score
 
@@ -115,6 +117,33 @@ def test_the_limit_holds_across_a_resume(start: Path, ram: Path, monkeypatch: py
     with pytest.raises(GspoError, match="not finite") as caught:
         toy.train(recipe, ram / "study")
     assert "3 of at most 3" in caught.value.why
+
+
+def test_a_float16_run_that_overflows_finds_its_scale(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loud = {"task": {"name": "toy:loud_letters"}, "algo": {"name": "dr_grpo"}, "train": {"steps": 24}}
+    recipe = toy.recipe(start, **loud, model={"compute": "float16"}, rollout={"store": 0})
+    run = toy.train(recipe, ram / "scaled")
+    lines = [line["metrics"] for line in strict_lines(run / "metrics.jsonl") if line["kind"] == "update"]
+    skipped = [line for line in lines if line["update/overflow_frac"]]
+    assert all(line["update/applied"] == 0 and "grad/norm" not in line for line in skipped)
+    assert [event["loss_scale"] for event in toy.events(run, "overflow")] == [x["grad/loss_scale"] for x in skipped]
+    assert skipped[0]["grad/loss_scale"] == 2**16 and lines[-1]["update/applied"] == 1
+    assert lines[-1]["grad/loss_scale"] < 1  # without scaling the gradient would be infinite
+    made = sum(line["update/applied"] for line in lines)
+    assert strict_lines(run / "metrics.jsonl")[-1]["metrics"]["compute/updates"] == made < len(lines) - 16
+    state = load_file(run / "checkpoints/step-000024/optimizer.safetensors")
+    assert max(float(count) for name, count in state.items() if name.endswith("|step")) == made
+
+    monkeypatch.setattr(setup, "loss_scaler", lambda _: GradScaler(enabled=False))
+    with pytest.raises(GspoError, match="not finite"):
+        toy.train(recipe, ram / "unscaled")
+
+
+def test_an_overflow_that_no_scale_helps_is_refused(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_scale, "LEAST", 2.0**16)
+    spoiled(monkeypatch, in_gradient, float("inf"), {0})
+    with pytest.raises(GspoError, match="not finite"):
+        toy.train(toy.recipe(start, model={"compute": "float16"}), ram / "study")
 
 
 def test_a_critic_that_is_not_finite_counts_too(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,11 +220,16 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(
     assert_equal(whole, run)
 
 
-def test_passes_in_bfloat16_train_weights_in_float32(start: Path, ram: Path) -> None:
-    recipe = toy.recipe(start, **QUIET, model={"compute": "bfloat16"}, train=FEW["train"] | {"steps": 1})
+@pytest.mark.parametrize("model", [{"compute": "bfloat16"}, {"compute": "float16", "float32_head": True}])
+def test_half_passes_train_weights_in_float32(start: Path, ram: Path, model: dict[str, Any]) -> None:
+    recipe = toy.recipe(start, **QUIET, model=model, train=FEW["train"] | {"steps": 2})
     run = trained(recipe, ram / "many", 2)
+    if "float32_head" in model:  # all ranks skip the steps that one process skips
+        alone = toy.events(trained(recipe, ram / "one", 1), "overflow")
+        scales, wanted = ([(e["step"], e["loss_scale"]) for e in x] for x in (toy.events(run, "overflow"), alone))
+        assert scales == wanted and wanted
     lines = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert lines[0]["mismatch/token_floor"] < 0.05  # the engine samples in bfloat16 too
+    assert lines[0]["mismatch/token_floor"] < 0.05  # the engine samples in half precision too
     assert any(line.get("update/applied") for line in lines)
     assert {t.dtype for t in weights(run).values()} == {torch.float32}
 

@@ -55,6 +55,19 @@ def letters(_config: Any = None) -> Letters:
     return Letters()
 
 
+class LoudLetters(Letters):
+    """The same with rewards whose gradients no float16 can hold."""
+
+    def reward(self, _problem: Problem, text: str) -> Score:
+        """Depends on the text alone."""
+        return Score(1e6 * float(sum(map(ord, text)) % 17), "letters")
+
+
+def loud_letters(_config: Any = None) -> LoudLetters:
+    """What a recipe names."""
+    return LoudLetters()
+
+
 class QuietLetters(Letters):
     """The same with a plain reward."""
 

@@ -209,6 +209,8 @@ def preflight_text(values: dict[str, float]) -> str:
     small = values["floor"] <= values["band"] / 10 if "band" in values else values["token_floor"] <= 0.1
     band = f", {values['floor'] / values['band']:.2g} times the clip range's edge" if "band" in values else ""
     verdict = "rounding, as it should be" if small else "more than float32 rounds; see the warnings"
+    if "rounding" in values:
+        verdict += f"; half precision alone moves the trainer's by {values['rounding']:.2g} per response"
     return (
         f"before any update, engine and trainer differ by {values['floor']:.2g} nats per response{band} and "
         f"{values['token_floor']:.2g} per token: {verdict}"

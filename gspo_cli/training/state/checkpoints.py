@@ -24,7 +24,16 @@ from gspo_cli.runlog.schema import metric
 from gspo_cli.training.rollout_queue import save_queue
 from gspo_cli.training.session import CODES
 from gspo_cli.training.state.checkpoint_folder import Damaged, list_checkpoints, rotate, write
-from gspo_cli.training.state.contents import GENERATORS, STATE, CheckpointState, RunState, collect, read_state, save_all
+from gspo_cli.training.state.contents import (
+    GENERATORS,
+    STATE,
+    CheckpointState,
+    RunState,
+    collect,
+    loss_scalers,
+    read_state,
+    save_all,
+)
 from gspo_cli.training.state.tensors import generator_tensors
 
 if TYPE_CHECKING:
@@ -198,6 +207,7 @@ class Checkpoints:
             norms=list(session.guards.norms),
             widest=session.max_ratio_deviation,
             outside=session.left_clip_range,
+            loss_scales={name: scaler.state_dict() for name, scaler in loss_scalers(session.learner).items()},
             score=self.score,
             log=self.log_end,
             weights_sha256=checkpoint_state.weights_sha256,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.amp import GradScaler
 from transformers import PreTrainedModel
 
 from gspo_cli.distributed import Ranks
@@ -22,6 +23,7 @@ from gspo_cli.training.state.tensors import optimizer_tensors, restore_generator
 
 if TYPE_CHECKING:
     from gspo_cli.training.session import Session
+    from gspo_cli.training.step.update import Learner
 
 STATE, OPTIMIZER, CRITIC, GENERATORS = "state.json", "optimizer", "critic", "rng.safetensors"
 
@@ -52,6 +54,8 @@ class RunState(BaseModel):
     """`Session.left_clip_range`."""
     log: Position
     """The end of `metrics.jsonl`."""
+    loss_scales: dict[str, dict[str, int | float]] = {}
+    """The scalers of policy and critic, where passes are in float16."""
     score: float | None
     """The metric `checkpoint.best` of the rollout batch, negated if lower is better."""
     weights_sha256: str
@@ -115,6 +119,12 @@ def collect(session: Session, run: Path, ranks: Ranks) -> CheckpointState:
     return CheckpointState(weights, files, weights_hash(learner.model))
 
 
+def loss_scalers(learner: Learner) -> dict[str, GradScaler]:
+    """Those that scale, by the name of their model."""
+    every = {"policy": learner.scaler} | ({"critic": learner.critic.scaler} if learner.critic else {})
+    return {name: scaler for name, scaler in every.items() if scaler.is_enabled()}
+
+
 def full_weights(model: PreTrainedModel, ranks: Ranks) -> dict[str, Tensor]:
     """The weights by name; the trained ones of a sharded model are gathered into the host memory of rank 0."""
     if not is_sharded(model):
@@ -151,6 +161,8 @@ def restore(session: Session, folder: Path, state: RunState) -> None:
         restore_optimizer(learner.optimizer, learner.model.named_parameters(), load_shares(folder, OPTIMIZER))
         if learner.critic is not None:
             learner.critic.restore(load_shares(folder, CRITIC))
+        for name, scaler in loss_scalers(learner).items():
+            scaler.load_state_dict(state.loss_scales[name])
         restore_generators(load_file(folder / GENERATORS))
         session.rollout_queue.extend(load_queue(folder, state.step, state.ahead))
     except (OSError, KeyError, ValueError, RuntimeError) as error:  # RuntimeError: a generator's state

@@ -18,6 +18,7 @@ from gspo_cli.models.packing import take_rows
 from gspo_cli.models.sharding import full_tensor, run_forward
 from gspo_cli.models.trunk import ValueModel, token_values
 from gspo_cli.training.state.tensors import optimizer_tensors, parameter_tensors, restore_optimizer, restore_parameters
+from gspo_cli.training.step.loss_scale import after_step, loss_scaler
 from gspo_cli.training.step.metrics import Accumulator, all_rows, merge_ranks
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
 
@@ -28,6 +29,7 @@ class Critic:
     def __init__(self, model: ValueModel, lr: float, grad_clip: float, ranks: Ranks = SINGLE_PROCESS) -> None:
         self.model, self.grad_clip, self.ranks = model, grad_clip, ranks
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.scaler = loss_scaler(model.trunk)
         self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
 
     def values(self, micro: MicroBatch) -> Tensor:
@@ -71,21 +73,26 @@ class Critic:
         for micro in mini_batch.micro_batches:
             values_BT = self.values(micro)
             if micro.filler:
-                (0.0 * values_BT.sum()).backward()
+                self.scaler.scale(0.0 * values_BT.sum()).backward()
                 continue
             assert micro.old_values_BT is not None and micro.returns_BT is not None
             numerator, _, value_metrics = value_loss(
                 values_BT, micro.old_values_BT, micro.returns_BT, micro.mask_BT, params.value_clip
             )
-            (numerator / total).backward()
+            self.scaler.scale(numerator / total).backward()
             metrics.add(value_metrics)
+        self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = full_tensor(nn.utils.get_total_norm(gradients))
         nn.utils.clip_grads_with_norm_(self.parameters, self.grad_clip, norm)
-        if torch.isfinite(norm):
+        if finite := bool(torch.isfinite(norm)):
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return merge_ranks(metrics, self.ranks).values | {"value/grad_norm": Mean(norm, 1)}
+        found = merge_ranks(metrics, self.ranks).values
+        scale, overflowed = after_step(self.scaler, finite)
+        if scale is not None:
+            found["value/overflow_frac"] = Mean(torch.tensor(float(overflowed)), 1)
+        return found if overflowed else found | {"value/grad_norm": Mean(norm, 1)}
 
     def tensors(self) -> dict[str, Tensor]:
         """This rank's share of its state, for a checkpoint."""

@@ -6,13 +6,15 @@ B = responses, T = token positions, N = loss tokens
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
 from gspo_cli.algorithms.ops import sequence_log_ratio, token_log_ratio
 from gspo_cli.errors import GspoError
-from gspo_cli.models.precision import compute_dtype
+from gspo_cli.models.precision import compute_dtype, exactly
+from gspo_cli.models.sharding import is_sharded
 from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.replay import record_to_replay, routed
 from gspo_cli.training.step.update import Learner, log_bounds, scored
@@ -52,21 +54,26 @@ def preflight(
         report.warnings.append("no response of the first rollout batch was scored, so nothing could be compared")
         return report
     again = squares = tokens_squared = k1 = k3 = torch.zeros((), dtype=torch.float64, device=learner.model.device)
-    rows = tokens = 0
+    rounded, rows, tokens = again, 0, 0
+    half = compute_dtype(learner.model) != torch.float32 and not is_sharded(learner.model)
     for micro in micro_batches:
         with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
             first, second = (scored(learner.model, micro, learner.temperature).log_probs_BT for _ in range(2))
+            with exactly(learner.model) if half else nullcontext():
+                exact = scored(learner.model, micro, learner.temperature).log_probs_BT if half else first
         if micro.filler:
             continue
         sampled_BT = micro.sampler_log_probs_BT
         again = again + sequence_log_ratio(second, first, micro.mask_BT).double().square().sum()
+        rounded = rounded + sequence_log_ratio(first, exact, micro.mask_BT).double().square().sum()
         squares = squares + sequence_log_ratio(first, sampled_BT, micro.mask_BT).double().square().sum()
         gap_N = token_log_ratio(first, sampled_BT, micro.mask_BT).flatten()[micro.loss_M].double()
         tokens_squared = tokens_squared + gap_N.square().sum()
         k1, k3 = k1 - gap_N.sum(), k3 + (gap_N.expm1() - gap_N).sum()
         rows, tokens = rows + len(micro.mask_BT), tokens + micro.loss_M.numel()
-    sums = [float(x) for x in (again, squares, tokens_squared, k1, k3, rows, tokens)]
-    again_sum, squares_sum, tokens_sum, k1_sum, k3_sum, num_rows, num_tokens = learner.ranks.all_sum(sums)
+    sums = [float(x) for x in (again, squares, rounded, rows, tokens_squared, k1, k3, tokens)]
+    again_sum, squares_sum, rounded_sum, num_rows, *of_tokens, num_tokens = learner.ranks.all_sum(sums)
+    tokens_sum, k1_sum, k3_sum = of_tokens
     report.metrics["mismatch/self_floor"] = RootMean(torch.tensor(again_sum, dtype=torch.float64), int(num_rows))
     report.values = {
         "self_floor": math.sqrt(again_sum / num_rows),
@@ -74,7 +81,9 @@ def preflight(
         "token_floor": math.sqrt(tokens_sum / num_tokens),
         "kl_k1": k1_sum / num_tokens,
         "kl_k3": k3_sum / num_tokens,
-    } | ({"band": band} if band else {})
+    }
+    report.values |= {"band": band} if band else {}
+    report.values |= {"rounding": math.sqrt(rounded_sum / num_rows)} if half else {}
     if report.values["token_floor"] > TOKEN_TOLERANCE:
         report.warnings.append(
             f"engine and trainer differ by {report.values['token_floor']:.2g} nats per token (RMS): does the engine "
@@ -116,7 +125,9 @@ def check_floors(learner: Learner, report: PreflightReport, band: float | None) 
             "old_log_probs = 'trainer', or algo.accept_mismatch_floor = true to study just that",
         )
     if floor > band / 10:
-        rounding = "" if compute_dtype(learner.model) == torch.float32 else "; passes in bfloat16 round that much"
+        why, dtype = "", str(compute_dtype(learner.model)).removeprefix("torch.")
+        if rounding := report.values.get("rounding"):
+            why = f"; rounding to {dtype} alone moves the trainer's by {rounding / band:.2g} times that"
         report.warnings.append(
-            f"engine and trainer differ by {floor / band:.2g} times the clip range's nearer edge{rounding}"
+            f"engine and trainer differ by {floor / band:.2g} times the clip range's nearer edge{why}"
         )

@@ -6,12 +6,13 @@ B = responses, T = token positions, L = MoE layers, N = tokens whose experts cou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import AlgorithmSpec, LossInputs, LossOutput
@@ -29,6 +30,7 @@ from gspo_cli.moe.route_noise import logit_noise, noised_routes, prefix_hashes
 from gspo_cli.moe.routers import Routing, active_parameters
 from gspo_cli.moe.volatility import slot_churn
 from gspo_cli.training.step.critic import Critic
+from gspo_cli.training.step.loss_scale import after_step
 from gspo_cli.training.step.metrics import Accumulator, merge_ranks
 from gspo_cli.training.step.weight_health import health_metrics, length_edges
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
@@ -51,6 +53,8 @@ class Learner:
     """The frozen start model for the KL penalty; or the model itself, with its adapters switched off for the pass."""
     routing: Routing | None = None
     """The model's routers; None for a dense model."""
+    scaler: GradScaler = field(default_factory=partial(GradScaler, enabled=False))
+    """Scales the loss where passes are in float16."""
     ranks: Ranks = SINGLE_PROCESS
 
     @property
@@ -116,10 +120,10 @@ def update(learner: Learner, mini_batch: MiniBatch, lr: float, first: bool) -> A
                 if first and micro.route_noise is None:
                     adopt_as_old(micro, scores, natural_routes(tap, micro))
                 if micro.filler:
-                    (0.0 * scores.log_probs_BT.sum()).backward()
+                    learner.scaler.scale(0.0 * scores.log_probs_BT.sum()).backward()
                     continue
                 output, numerator = objective(learner, micro, scores, metrics)
-                (numerator / denominator).backward()
+                learner.scaler.scale(numerator / denominator).backward()
             loss += numerator.detach() / denominator
             assert micro.old_log_probs_BT is not None
             old_BT, mask_BT = micro.old_log_probs_BT, micro.mask_BT
@@ -232,25 +236,33 @@ def at_ratio_one(learner: Learner, micro: MicroBatch, log_probs_BT: Tensor) -> T
 
 def step(learner: Learner, loss: Tensor, lr: float) -> dict[str, Reduced]:
     """Clips the gradient by its global norm and steps, unless loss or norm is not finite. That is checked before
-    clipping, which would turn an infinite norm into zeros and NaN."""
+    clipping, which would turn an infinite norm into zeros and NaN. A gradient that overflows in float16 at the present
+    scale of the loss has no norm; the next one has half the scale."""
+    learner.scaler.unscale_(learner.optimizer)
     parameters = [p for p in learner.model.parameters() if p.grad is not None]
     norm = full_tensor(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     if learner.ranks.size > 1:
         loss = loss.new_tensor(learner.ranks.all_sum([float(loss)])[0])
-    applied = all(map(math.isfinite, torch.stack([loss.double(), norm.double()]).tolist()))  # one transfer
-    if applied:
+    finite = [math.isfinite(x) for x in torch.stack([loss.double(), norm.double()]).tolist()]  # one transfer
+    if applied := all(finite):
         nn.utils.clip_grads_with_norm_(parameters, learner.grad_clip, norm)
         for group in learner.optimizer.param_groups:
             group["lr"] = lr
         learner.optimizer.step()
     learner.optimizer.zero_grad(set_to_none=True)
-    return {
+    scale, overflowed = after_step(learner.scaler, finite[1])
+    found: dict[str, Reduced] = {
         "loss": Mean(loss, 1),
-        "grad/norm": Mean(norm, 1),
-        "grad/clipped_frac": Mean((norm > learner.grad_clip).double(), 1),
         "update/applied": Mean(torch.tensor(float(applied)), 1),
         "lr": Mean(torch.tensor(lr, dtype=torch.float64), 1),
     }
+    if scale is not None:
+        found["grad/loss_scale"] = Mean(torch.tensor(scale, dtype=torch.float64), 1)
+        found["update/overflow_frac"] = Mean(torch.tensor(float(overflowed)), 1)
+    if not overflowed:
+        found["grad/norm"] = Mean(norm, 1)
+        found["grad/clipped_frac"] = Mean((norm > learner.grad_clip).double(), 1)
+    return found
 
 
 TOKEN_SHARES = ("clip/token_frac", "clip/low_frac", "clip/high_frac", "clip/dual_frac")
