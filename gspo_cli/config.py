@@ -261,6 +261,9 @@ class CheckpointConfig(Table):
     """Keep the optimizer's state of a complete run, twice the size of its weights, to train it for further steps."""
     max_missed: PositiveInt = 3
     """Consecutive failed saves that stop the run."""
+    grace_s: PositiveFloat | None = None
+    """Seconds between a signal and the kill that follows it. Default: what Slurm announces, or 25 under Slurm, torchrun
+    and Kubernetes; else no kill is expected."""
 
 
 class GuardConfig(Table):
@@ -272,6 +275,9 @@ class GuardConfig(Table):
     """Consecutive rollout batches without an update that stop the run."""
     unscored_frac: Annotated[float, Field(ge=0, le=1)] = 0.05
     """Maximum share of a rollout batch whose reward may be missing because the task failed."""
+    hang_s: PositiveFloat = 600.0
+    """With several processes: one that has been in a phase for this long, and for ten times the longest such phase so
+    far, ends the run."""
     spike_z: PositiveFloat = 6.0
     """Log an event for a gradient norm this many standard deviations above the recent ones."""
 

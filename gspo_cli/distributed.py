@@ -1,4 +1,4 @@
-"""Ranks of a distributed run: collectives on plain values, and restarts by the launcher."""
+"""Ranks of a distributed run: collectives on plain values, what each is doing, and restarts by the launcher."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,6 +42,45 @@ def created_by_first_attempt(created: str) -> bool:
     return bool(restart_reason()) and (not created or datetime.fromisoformat(created) >= launch_time())
 
 
+class Interruption(BaseException):
+    """Abandons work that changes nothing: sampling and evaluating."""
+
+
+@dataclass
+class Activity:
+    """What this process is doing, for those who watch it."""
+
+    phase: str = "start"
+    since: float = field(default_factory=time.monotonic)
+    longest: dict[str, float] = field(default_factory=dict)
+    """Phase -> seconds of the longest one that ended."""
+    least_limit_s: float = 600.0
+    """`guards.hang_s`."""
+    waits: bool = False
+    """Whether it waits for other ranks."""
+    works: bool = False
+    """Whether it does its own part of a collective, which may be abandoned by itself: the others are told."""
+    interrupted: bool = False
+    """Whether such a part is to be abandoned."""
+    ranks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the watcher knows of each rank; empty for a single process."""
+
+    def enter(self, phase: str) -> None:
+        """A phase begins, and the one before it ends."""
+        now = time.monotonic()
+        self.longest[self.phase] = max(self.longest.get(self.phase, 0.0), now - self.since)
+        self.phase, self.since = phase, now
+
+    def as_table(self) -> dict[str, Any]:
+        """The phase, for how long it has lasted, how long it may last, and whether this process waits for others."""
+        known = self.phase in self.longest and self.phase != "start"
+        limit_s = max(self.least_limit_s, 10 * self.longest[self.phase]) if known else TIMEOUT_S
+        return {"phase": self.phase, "for_s": time.monotonic() - self.since, "limit_s": limit_s, "waits": self.waits}
+
+
+TIMEOUT_S = 4 * 3600.0
+"""Of a collective, and of a phase that has not been measured yet: it must outlast the slowest sampling."""
+ACTIVITY = Activity()
 T = TypeVar("T")
 
 
@@ -62,17 +102,27 @@ class Ranks:
         """This rank's shard: every `size`-th item, starting at `rank`."""
         return items[self.rank :: self.size]
 
-    def all_gather(self, work: Callable[[], Any]) -> list[Any]:
-        """The results of `work` on every rank, in rank order; they travel as JSON.
+    def all_gather(self, work: Callable[[], Any], divisible: bool = True) -> list[Any]:
+        """The results of `work` on every rank, in rank order; they travel as JSON. `divisible` = a rank can abandon its
+        part while the others go on with theirs.
 
-        Errors: GspoError with the failing rank's message, on all ranks; GspoError (exit code 5) if a rank is lost.
+        Errors: GspoError with the failing rank's message, on all ranks; GspoError (exit code 5) if a rank is lost;
+        Interruption on all ranks if one of them was interrupted.
         """
         if self.size == 1:
             return [work()]
         try:
-            mine: dict[str, Any] = {"result": work()}
+            try:
+                ACTIVITY.works = divisible
+                if ACTIVITY.interrupted:
+                    raise Interruption
+                mine: dict[str, Any] = {"result": work()}
+            finally:
+                ACTIVITY.works = False
         except GspoError as error:
             mine = {"failed": [error.message, error.why, error.hint, int(error.code)]}
+        except Interruption:
+            mine = {"interrupted": True}
         answers = [json.loads(text) for text in all_gather_bytes(json.dumps(mine).encode())]
         for answer in answers:
             if "failed" in answer:
@@ -80,6 +130,8 @@ class Ranks:
                 failed = GspoError(message, why, hint, ExitCode(code))
                 failed.shared = True
                 raise failed
+        if any("interrupted" in answer for answer in answers):
+            raise Interruption
         return [answer["result"] for answer in answers]
 
     def broadcast(self, work: Callable[[], Any]) -> Any:
@@ -117,6 +169,7 @@ def all_gather_bytes(data: bytes) -> list[bytes]:
     import torch.distributed as dist
 
     size = dist.get_world_size()
+    ACTIVITY.waits = True
     try:
         lengths = [torch.zeros(1, dtype=torch.long) for _ in range(size)]
         dist.all_gather(lengths, torch.tensor([len(data)]))
@@ -128,6 +181,8 @@ def all_gather_bytes(data: bytes) -> list[bytes]:
         dist.all_gather(parts, mine)
     except RuntimeError as error:
         raise lost_rank_error(error) from error
+    finally:
+        ACTIVITY.waits = False
     return [part[: int(n)].numpy().tobytes() for part, n in zip(parts, lengths, strict=True)]
 
 
@@ -143,10 +198,10 @@ def lost_rank_error(error: RuntimeError) -> GspoError:
     return lost
 
 
-def join(timeout_s: float = 4 * 3600) -> Ranks:
+def join(timeout_s: float = TIMEOUT_S) -> Ranks:
     """Join the other processes that `torchrun` started; a single rank if it started none.
 
-    A rank that dies is noticed at once. The timeout catches one that hangs, and must outlast the slowest sampling.
+    A rank that dies is noticed at once; `launch.watch` notices one that hangs.
     Errors: GspoError (exit code 5) if the others do not join.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))

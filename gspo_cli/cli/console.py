@@ -142,7 +142,8 @@ def report(error: Exception, as_json: bool) -> ExitCode:
             "run `gspo --debug ...` again and report the traceback",
             ExitCode.UNEXPECTED,
         )
-    if (error.shared or error.code == ExitCode.USER_ERROR) and os.environ.get("RANK", "0") != "0":
+    everyones = error.shared or error.code == ExitCode.USER_ERROR or error.code >= ExitCode.SIGHUP
+    if everyones and os.environ.get("RANK", "0") != "0":
         time.sleep(RANK_0_REPORTS_S)  # the launcher ends all ranks as soon as one has ended
         return error.code
     if as_json:

@@ -49,6 +49,8 @@ def ls(
     for row in rows:
         table.add_row(*row[: len(table.columns)])
     console.print_whole(table)
+    for run in (run for run in runs if run.get("slowest_rank")):
+        console.note(f"{run['run']}: {run['slowest_rank']}")
     for run in (run for run in runs if run["status"] in ("killed", "silent")):
         console.note(f"{run['run']}: {run['reason']}; to resume: gspo train --resume {run['folder']}")
 

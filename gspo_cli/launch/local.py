@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gspo_cli.distributed import LAUNCHED_AT, RESTART_REASON, Ranks, join, leave
+from gspo_cli.distributed import LAUNCHED_AT, RESTART_REASON, Ranks, free_port, join, leave
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import Event, RunEmit, WorkerEnded, WorkerIs, from_line
+from gspo_cli.launch.watch import WATCHER, Watcher, watch_each_other
 
 
 def same_package(target: str) -> tuple[str, ...]:
@@ -79,7 +81,7 @@ def run_jobs(jobs: list[TrainingJob], at_once: int, emit: RunEmit, program: tupl
                 emit(job.name, event)
 
     # wait(), not Thread.join(): an exception in join() marks a living thread as ended, so the next join() returns early
-    with ThreadPoolExecutor(at_once) as pool, _signals_raise():
+    with ThreadPoolExecutor(at_once) as pool, ending_signals(_raise, (signal.SIGTERM, signal.SIGHUP)):
         slots = [pool.submit(work, slot) for slot in range(min(at_once, len(jobs)))]
         try:
             wait(slots)
@@ -104,22 +106,29 @@ def run_jobs(jobs: list[TrainingJob], at_once: int, emit: RunEmit, program: tupl
     return codes
 
 
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
 @contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise SystemExit with their exit code, as Ctrl-C raises KeyboardInterrupt."""
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
+def ending_signals(
+    handler: Callable[[int, object], None], numbers: Sequence[signal.Signals] = ENDING
+) -> Iterator[None]:
+    """Calls the handler for these signals, but for one that was ignored before (`nohup`)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+def _raise(number: int, _: object) -> None:
+    """SIGTERM and SIGHUP raise SystemExit with their exit code, as Ctrl-C raises KeyboardInterrupt."""
+    raise SystemExit(128 + number)
 
 
 def run_worker(
@@ -200,6 +209,11 @@ def visible_gpus() -> list[str]:
 
 
 ABORTED = -signal.SIGABRT
+RANK = (sys.executable, "-P", "-c", "import sys; from gspo_cli.launch.watch import report_to_launcher; "
+        "report_to_launcher(); from gspo_cli.cli.main import run; sys.exit(run())")  # fmt: skip
+"""A process of a launch; it reports before anything large is imported."""
+LAST_WORDS_S = 30.0
+"""Time for the other ranks to end by themselves after one has failed."""
 
 
 def launched_by_torchrun() -> bool:
@@ -208,9 +222,11 @@ def launched_by_torchrun() -> bool:
 
 
 def join_ranks() -> Ranks:
-    """Join the other processes that torchrun started, and leave them cleanly when the program exits."""
+    """Join the other processes that a launcher started, and leave them cleanly when the program exits."""
     ranks = join()
     atexit.register(leave, ranks)
+    if ranks.size > 1 and WATCHER not in os.environ:
+        watch_each_other(ranks)
     return ranks
 
 
@@ -218,20 +234,28 @@ def launch(nproc: int) -> ExitCode:
     """Run this same command in `nproc` connected processes, and return the exit code of the first that failed.
 
     If one aborts (SIGABRT, as C libraries do; `exit_rank` removes the one known cause), all are restarted once from the
-    last checkpoint, with a warning and an event in `events.jsonl`.
-    Errors: GspoError if a signal ended a process, which then reports nothing itself.
+    last checkpoint, with a warning and an event in `events.jsonl`. On GPUs they are not: there NCCL aborts a process
+    whose connection failed.
+    Errors: GspoError if a signal ended a process, which then reports nothing itself, or if one hangs.
     """
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the failing process reports its own error
     os.environ[LAUNCHED_AT] = datetime.now(UTC).isoformat()
     rank, code = run_ranks(nproc)
-    if code == ABORTED:
+    if code == ABORTED and not visible_gpus():
         os.environ[RESTART_REASON] = f"rank {rank} was killed by signal {-code} (SIGABRT)"
         sys.stderr.write(f"warning: {os.environ[RESTART_REASON]}; restarting once, from the last checkpoint if any\n")
         rank, code = run_ranks(nproc)
+    if -code in ENDING:
+        raise GspoError(
+            f"interrupted by {signal.Signals(-code).name}",
+            "it came before or after the training of a run",
+            "the same command again, or gspo train --resume once the study's folder is there",
+            ExitCode(128 - code),
+        )
     if code < 0:
         raise GspoError(
             f"rank {rank} was killed by signal {-code}",
-            "the system or another program sent it (signal 9 often means out of memory)",
+            "the system, a library or another program sent it (9 often means out of memory; 6 on a GPU, that NCCL lost "
+            "a connection)",
             "gspo train --resume continues from the last checkpoint, on any number of ranks",
             ExitCode.ENGINE,
         )
@@ -239,20 +263,49 @@ def launch(nproc: int) -> ExitCode:
 
 
 def run_ranks(nproc: int) -> tuple[int, int]:
-    """One attempt: the rank that failed first and its exit code, negative for a signal; code 0 if none failed."""
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    """One attempt: the rank that failed first and its exit code, negative for a signal; code 0 if none failed.
 
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=nproc, run_id="gspo", rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=0.1,
-    )  # fmt: skip
-    try:
-        program, *arguments = same_package("gspo_cli.cli.main:run")
-        elastic_launch(config, program)(*arguments, *sys.argv[1:])
-    except ChildFailedError as error:
-        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        # after an abort, the other ranks may fail at the same moment
-        rank = next((rank for rank, code in codes.items() if code == ABORTED), error.get_first_failure()[0])
-        return rank, codes[rank]
-    return 0, ExitCode.OK
+    The first signal that asks this process to end is passed on to the ranks, which save and end, however long that
+    takes. A second one kills them. Errors: GspoError if a rank hangs; all are killed then.
+    """
+    ranks, received = list[subprocess.Popen[bytes]](), list[int]()
+
+    def pass_on(number: int, _: object) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise SystemExit(128 + number)
+        for process in ranks:
+            process.send_signal(number)
+
+    with Watcher(nproc) as watcher, ending_signals(pass_on):
+        place = {"WORLD_SIZE": str(nproc), "LOCAL_WORLD_SIZE": str(nproc), "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": str(free_port()), WATCHER: f"127.0.0.1:{watcher.port}"}  # fmt: skip
+        try:
+            for number in map(str, range(nproc)):
+                environment = os.environ | place | {"RANK": number, "LOCAL_RANK": number}
+                ranks.append(subprocess.Popen((*RANK, *sys.argv[1:]), env=environment, process_group=0))
+            rank, code = first_failure(ranks, watcher)
+        finally:
+            for process in ranks:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+    return rank, -received[0] if received and code == ABORTED else code
+
+
+def first_failure(ranks: list[subprocess.Popen[bytes]], watcher: Watcher) -> tuple[int, int]:
+    """Waits until all ranks have ended, or one has failed and the others had time to; see `run_ranks`."""
+    first, until = (0, int(ExitCode.OK)), math.inf
+    while True:
+        codes = [process.poll() for process in ranks]
+        failed = [(rank, code) for rank, code in enumerate(codes) if code]
+        if failed and until == math.inf:  # the others may fail at the same moment, because of it
+            first = min(failed, key=lambda of: (of[1] != ABORTED, of[1] > 0))
+            until = time.monotonic() + LAST_WORDS_S
+        if None not in codes or time.monotonic() > until:
+            return first
+        if until == math.inf:
+            living = {rank: process.pid for rank, process in enumerate(ranks) if process.poll() is None}
+            if error := watcher.hung(living):
+                raise error
+        time.sleep(0.1)

@@ -92,7 +92,8 @@ class SharedEngine:
             samples = self.engine.generate(mine, sampling, my_seeds) if mine else []
             return [to_json(s) for s in samples] if self.ranks.rank % self.spread == 0 else []
 
-        return [from_json(table) for share in self.ranks.all_gather(draw) for table in share]
+        shares = self.ranks.all_gather(draw, divisible=self.spread == 1)
+        return [from_json(table) for share in shares for table in share]
 
     def sync(self, weights: PreTrainedModel, version: int) -> SyncReport | None:
         self.weight_version = version

@@ -7,12 +7,13 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Self
 
+from gspo_cli.distributed import ACTIVITY
 from gspo_cli.errors import GspoError
 from gspo_cli.runlog.fs import refusals, write_text
 from gspo_cli.runlog.log import now
@@ -167,6 +168,7 @@ class Heartbeat:
         """Write one heartbeat. Errors: GspoError (exit code 6) if the disk refuses."""
         step, phase = self.where()
         writer = {"pid": os.getpid(), "host": socket.gethostname(), "attempt": self.attempt}
+        writer |= {"ranks": ACTIVITY.ranks} if ACTIVITY.ranks else {}
         write_text(self.folder / HEARTBEAT, json.dumps(writer | {"step": step, "phase": phase, "time": now()}))
 
     def _beat_until_ended(self) -> None:
@@ -180,6 +182,17 @@ class Heartbeat:
 def read_heartbeat(folder: Path) -> dict[str, Any] | None:
     """The last heartbeat of a run with its `age_s`, negative if clocks differ; None if missing or unreadable."""
     return _read_sign(folder / HEARTBEAT, "time", ("phase", "step", "host"))
+
+
+def slowest_rank(folder: Path) -> str | None:
+    """Of a run on several processes: the one that the others wait for, its phase and since when, by the last heartbeat;
+    None if there is none such."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        ranks = json.loads((folder / HEARTBEAT).read_text(encoding="utf-8"))["ranks"]
+        rank, of = max(ranks.items(), key=lambda item: (item[1]["silent_s"] // INTERVAL_S, not item[1]["waits"]))
+        silent = f", silent for {of['silent_s']:.0f} s" if of["silent_s"] > INTERVAL_S else ""
+        return f"rank {rank} of {len(ranks)} has been in phase {of['phase']} for {of['for_s']:.0f} s{silent}"
+    return None
 
 
 def remove_heartbeat(folder: Path) -> None:

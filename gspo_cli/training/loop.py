@@ -7,13 +7,14 @@ off-policy, which is what the clip ranges are for.
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import asdict, replace
-from math import exp
+from math import exp, inf
 
 from torch import Tensor
 from torch.profiler import profile
 
-from gspo_cli.distributed import PROFILE
+from gspo_cli.distributed import ACTIVITY, PROFILE, Interruption
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.command import measure_all
 from gspo_cli.evals.settings import Subject
@@ -23,7 +24,7 @@ from gspo_cli.training.guards import enough_memory
 from gspo_cli.training.record import record_batch
 from gspo_cli.training.rollout_queue import sample_batches
 from gspo_cli.training.run_folder import store_if_due
-from gspo_cli.training.session import Interruption, Session
+from gspo_cli.training.session import CODES, Session
 from gspo_cli.training.state.checkpoints import Checkpoints
 from gspo_cli.training.step.batches import Batching, advantages_of, make_mini_batches
 from gspo_cli.training.step.clip_advice import clip_advice
@@ -46,7 +47,7 @@ def train(session: Session, checkpoints: Checkpoints) -> None:
     """All rollout batches that a run has left.
 
     Errors: GspoError when an update would not be finite (exit code 4; the weights are those before it), or on a signal
-    (129, 130, 143; the run is saved).
+    (129, 130, 143; the run is saved if time allows).
     """
     recipe, first = session.run.recipe, session.step
     if (traced := os.environ.get(PROFILE)) and not first < int(traced) <= recipe.train.steps:
@@ -61,8 +62,9 @@ def train(session: Session, checkpoints: Checkpoints) -> None:
                 checkpoints.boundary(session, values)
             evaluate_if_due(session, step)
     except Interruption:
-        assert session.signals.received is not None
-        checkpoints.stop(session, session.signals.received)
+        number = session.signals.agreed()
+        assert number is not None
+        checkpoints.stop(session, number)
     planned = recipe.train.steps * recipe.minibatches
     if session.updates != planned:
         raise GspoError(
@@ -81,15 +83,14 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     # Sample and score
     with clock("rollout_s"), session.signals.abandonable(), enough_memory("sampling", SAMPLE_LESS):
         sampled, prompt_batches = sample_batches(session, step)
-    session.prompt_batches = prompt_batches  # only here, where no signal abandons: the session has all of it or nothing
-    session.rollout_queue.extend(sampled)
     session.engine.rest()
     for fresh in sampled:
         session.guards.before_updates(fresh)
         store_if_due(session, fresh)  # now, while the model is the one that sampled it
         session.emit(BatchSampled(fresh))
     profiler = start_profiler(step)
-    batch = session.rollout_queue.popleft()
+    queue = deque([*session.rollout_queue, *sampled])
+    batch = queue.popleft()
 
     # Advantages, once for the whole rollout batch: its mini-batches share them, and share one old policy
     with clock("prepare_s"):
@@ -100,12 +101,16 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     extra_metrics = check_first_batch(session, batch, advantages_B, mini_batches) if step == 1 else {}
     with clock("probe_s"):
         probe = Probe(learner.model, learner.routing, batch, learner.ranks)
+    abandon_if_late(session, step, len(mini_batches), ["old_policy", "sync", "save"])
     with clock("old_policy_s"):
         record_old_policy(learner, mini_batches)
 
     # N optimizer steps
     updates: list[Accumulator] = []
     for index, mini_batch in enumerate(mini_batches):
+        abandon_if_late(session, step, len(mini_batches) - index, ["sync", "save"])
+        if index == 0:  # only here, where nothing abandons: the session has all of the batch or nothing
+            session.prompt_batches, session.rollout_queue = prompt_batches, queue
         with clock("update_s"), enough_memory("training", TRAIN_LESS):
             updates.append(update(learner, mini_batch, learning_rate(run, step, index), first=index == 0))
         if was_applied(updates[-1]):  # without a step there is no change to measure, which is not a change of 0
@@ -150,6 +155,29 @@ def write_trace(session: Session, profiler: profile, step: int) -> None:
     path.parent.mkdir(exist_ok=True)
     profiler.export_chrome_trace(str(path))
     session.emit(Noted(f"profile: {path}"))
+
+
+def abandon_if_late(session: Session, step: int, num_updates: int, phases: list[str]) -> None:
+    """Before an update of batch `step`: ends the batch if the process would be killed before `num_updates` updates and
+    these phases are done.
+
+    Errors: Interruption before the first update; GspoError after it, when no state is left that could be saved.
+    """
+    longest = ACTIVITY.longest
+    needed_s = num_updates * longest.get("update", inf) + sum(longest.get(phase, 0.0) for phase in phases)
+    if not session.signals.too_late(needed_s):
+        return
+    if num_updates == session.run.recipe.minibatches:
+        raise Interruption
+    number, folder = session.signals.agreed(), session.log.folder
+    assert number is not None
+    session.log.event("interrupted", signal=number.name, step=step, unsaved=True)
+    raise GspoError(
+        f"interrupted by {number.name} within the updates of rollout batch {step}",
+        f"{num_updates} more of them would take about {needed_s:.0f} s, longer than checkpoint.grace_s leaves",
+        f"gspo train --resume {folder} repeats what followed the last checkpoint; signal earlier, or save more often",
+        CODES[number],
+    )
 
 
 def batching(run: Run, learner: Learner, step: int) -> Batching:

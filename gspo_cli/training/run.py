@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.config import Recipe
-from gspo_cli.distributed import SINGLE_PROCESS, Ranks, restart_reason
+from gspo_cli.distributed import ACTIVITY, SINGLE_PROCESS, Ranks, restart_reason
 from gspo_cli.events import Emit, Noted
 from gspo_cli.models.admission import paths_of
 from gspo_cli.models.load import tokenizer_hash
@@ -127,7 +127,7 @@ def train_locked(
     identity = {"start_sha256": hashes["model_sha256"], "config_sha256": planned, "changes": changes}
     checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, ranks)
     seed_generators(derive_seed(recipe.seed, "global"))
-    started = time.monotonic()
+    started, ACTIVITY.least_limit_s = time.monotonic(), recipe.guards.hang_s
     try:
         beat = Heartbeat(folder, log.attempt, lambda: (session.step, session.clock.phase))
         with beat if log.writes else nullcontext():
@@ -141,6 +141,7 @@ def train_locked(
         record_end(log, error, time.monotonic() - started)
         raise
     finally:
+        ACTIVITY.enter("start")  # of a next run, whose model may take any time to load
         engine.close()
     if log.writes:
         write_run_checksums(folder)
@@ -155,5 +156,6 @@ def make_session(run: Run, setup: Setup, log: RunLog, emit: Emit) -> Session:
     return Session(
         run, learner, setup.engine, setup.tokenizer, setup.task, setup.stream, log, emit, setup.benchmarks,
         watches=(SignalWatch(recipe, emit), CollapseWatch(recipe, log, emit)),
-        signals=Signals(learner.ranks, emit), guards=Guards(recipe.guards), clock=Stopwatch(emit),
+        signals=Signals(learner.ranks, emit, recipe.checkpoint.grace_s),
+        guards=Guards(recipe.guards), clock=Stopwatch(emit),
     )  # fmt: skip

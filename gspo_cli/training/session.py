@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import time
 from collections import Counter, defaultdict, deque
@@ -15,7 +17,7 @@ import torch
 from torch.profiler import record_function
 from transformers import PreTrainedTokenizerBase
 
-from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.distributed import ACTIVITY, SINGLE_PROCESS, Interruption, Ranks
 from gspo_cli.errors import ExitCode
 from gspo_cli.evals.settings import BenchmarkSet
 from gspo_cli.events import Emit, PhaseBegun, SignalReceived, ignore
@@ -28,11 +30,9 @@ from gspo_cli.training.step.update import Learner
 from gspo_cli.training.study.arms import Run
 from gspo_cli.types import RolloutBatch
 
+LONGEST_NOTICE_S = 600.0
+"""A signal that comes earlier before the end of a Slurm job is no notice of its end."""
 CODES = {signal.SIGHUP: ExitCode.SIGHUP, signal.SIGINT: ExitCode.SIGINT, signal.SIGTERM: ExitCode.SIGTERM}
-
-
-class Interruption(BaseException):
-    """Abandons work that changes nothing: sampling and evaluating."""
 
 
 class Signals:
@@ -41,11 +41,16 @@ class Signals:
 
     The first signal removes the handlers, so that the system itself acts on the second, even inside a long call into C
     where no Python handler would run. A signal that was ignored before (`nohup`) stays ignored.
+
+    One of several ranks ignores the second: a scheduler signals the ranks and their launcher, which passes it on. The
+    launcher ends them at a second one.
     """
 
-    def __init__(self, ranks: Ranks = SINGLE_PROCESS, emit: Emit = ignore) -> None:
-        self.ranks, self.emit = ranks, emit
+    def __init__(self, ranks: Ranks = SINGLE_PROCESS, emit: Emit = ignore, grace_s: float | None = None) -> None:
+        self.ranks, self.emit, self.grace_s = ranks, emit, grace_s
         self.received: signal.Signals | None = None
+        self.deadline = math.inf
+        """When the process will be killed, by the monotonic clock."""
         self._may_abandon = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -61,10 +66,12 @@ class Signals:
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self.received = signal.Signals(number)
+        self.deadline = time.monotonic() + (usual_grace() if self.grace_s is None else self.grace_s)
         for each in self._before:
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, signal.SIG_DFL if self.ranks.size == 1 else signal.SIG_IGN)
         self.emit(SignalReceived())
-        if self._may_abandon:
+        ACTIVITY.interrupted = self._may_abandon
+        if self._may_abandon and (self.ranks.size == 1 or ACTIVITY.works):
             raise Interruption
 
     def agreed(self) -> signal.Signals | None:
@@ -73,20 +80,34 @@ class Signals:
         received = self.ranks.all_gather(lambda: self.received and int(self.received))
         return next((signal.Signals(number) for number in received if number), None)
 
+    def too_late(self, needed_s: float) -> bool:
+        """Whether a rank got a signal and would be killed before another `needed_s` seconds have passed. All ranks get
+        the same answer."""
+        left = self.ranks.all_gather(lambda: self.received and self.deadline - time.monotonic() - needed_s)
+        return any(spare is not None and spare < 0 for spare in left)
+
     @contextmanager
     def abandonable(self) -> Iterator[None]:
-        """Within the context a signal raises Interruption at once; with several ranks it does not, since the others
-        would wait for this one."""
-        if self.ranks.size > 1:
-            yield
-            return
+        """Within the context a signal raises Interruption: at once, or with several ranks on all of them where they
+        exchange what each has done."""
         self._may_abandon = True
         try:
-            if self.received:
+            ACTIVITY.interrupted = self.received is not None
+            if self.received and self.ranks.size == 1:
                 raise Interruption
             yield
         finally:
-            self._may_abandon = False
+            self._may_abandon = ACTIVITY.interrupted = False
+
+
+def usual_grace() -> float:
+    """Seconds between a signal and the kill that follows it, with a margin: what Slurm announces before the end of a
+    job's time, or 30 s under Slurm (`KillWait`), torchrun and Kubernetes. Nothing else kills."""
+    left = float(os.environ.get("SLURM_JOB_END_TIME", 0)) - time.time()
+    if left > 0 and "TORCHELASTIC_RUN_ID" not in os.environ and left < LONGEST_NOTICE_S:
+        return left - 5
+    killed = {"SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "KUBERNETES_SERVICE_HOST"} & os.environ.keys()
+    return 25.0 if killed else math.inf
 
 
 class Stopwatch:
@@ -122,6 +143,7 @@ class Stopwatch:
 
     def _enter(self, phase: str) -> None:
         self.phase = phase.removesuffix("_s")
+        ACTIVITY.enter(self.phase)
         self.emit(PhaseBegun(self.phase))
 
     def reset(self) -> dict[str, float]:

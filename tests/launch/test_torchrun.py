@@ -127,8 +127,9 @@ def test_a_rank_ends_before_pythons_shutdown(joined: str, code: int) -> None:
 
 @pytest.mark.parametrize(
     ("codes", "tries", "expected"),
-    [([-6, 0], 2, 0), ([-6, 4], 2, 4), ([-6, -6], 2, None), ([-9], 1, None), ([5], 1, 5), ([0], 1, 0)],
-)
+    [([-6, 0], 2, 0), ([-6, 4], 2, 4), ([-6, -6], 2, None), ([-9], 1, None), ([5], 1, 5), ([0], 1, 0),
+     ([143], 1, 143)],
+)  # fmt: skip
 def test_nothing_but_an_abort_is_tried_again(
     codes: list[int], tries: int, expected: int | None, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -143,6 +144,7 @@ def test_nothing_but_an_abort_is_tried_again(
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(local, "run_ranks", run_ranks)
+    monkeypatch.setattr(local, "visible_gpus", list)
     if expected is None:
         with pytest.raises(GspoError, match=f"signal {-codes[-1]}"):
             local.launch(2)
@@ -151,6 +153,95 @@ def test_nothing_but_an_abort_is_tried_again(
     assert len(told) == tries and len({when for when, _ in told}) == 1
     assert [why is not None for _, why in told] == [False, True][:tries]
     assert ("restarting once" in capsys.readouterr().err) == (tries == 2)
+
+
+def test_what_nccl_aborts_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(distributed.LAUNCHED_AT, "")
+    tries = list[int]()
+    monkeypatch.setattr(local, "run_ranks", lambda nproc: tries.append(nproc) or (1, -signal.SIGABRT))
+    monkeypatch.setattr(local, "visible_gpus", lambda: ["0", "1"])
+    with pytest.raises(GspoError, match="signal 6") as caught:
+        local.launch(2)
+    assert tries == [2] and caught.value.code == 5
+
+
+def test_a_signal_before_training_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(distributed.LAUNCHED_AT, "")
+    monkeypatch.setattr(local, "run_ranks", lambda _: (0, -signal.SIGTERM))
+    with pytest.raises(GspoError, match="SIGTERM") as caught:
+        local.launch(2)
+    assert caught.value.code == 143
+
+
+SLOW = """
+import time
+from gspo_cli.tasks.arithmetic import Arithmetic
+
+class Slow(Arithmetic):
+    def reward(self, problem, text):
+        time.sleep(0.9)
+        return super().reward(problem, text)
+
+def slow(_config=None):
+    return Slow()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "hit", "code"),
+    [(signal.SIGTERM, "launcher", 143), (signal.SIGTERM, "all", 143), (signal.SIGSTOP, "rank 1", 5)],
+)
+def test_a_batch_of_a_minute_is_abandoned_and_a_stopped_rank_is_noticed(
+    gspo: Gspo, smoke: Path, tmp_path: Path, number: signal.Signals, hit: str, code: int
+) -> None:
+    """Scoring takes a minute here: torchrun would kill the ranks after 30 s, and wait four hours for one that hangs."""
+    (tmp_path / "slow_for_tests.py").write_text(SLOW)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    options = ["--set", "task.name=slow_for_tests:slow", "--set", "eval.bench=[]", "--set", "checkpoint.every=1"]
+    launcher = subprocess.Popen(
+        [str(GSPO), "train", str(smoke), "--algo", "gspo", *options, "--out", str(tmp_path / "out"), "--launcher",
+         "torchrun", "--nproc", "2"],
+        env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 240
+        while not (found := list(tmp_path.glob("out/*/gspo-s0/checkpoints/step-000000/MANIFEST.json"))):
+            assert launcher.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(8)  # it scores by now
+        ranks = ranks_of(launcher.pid)
+        began = time.monotonic()
+        for process in {"launcher": [launcher.pid], "all": [launcher.pid, *ranks], "rank 1": ranks[1:]}[hit]:
+            os.kill(process, number)
+        if number == signal.SIGSTOP:
+            time.sleep(20)
+            listed = gspo("runs", "ls", tmp_path / "out")
+            assert "rank 1 of 2 has been in phase score" in listed.err and "silent for" in listed.err
+        _, said = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()
+    assert launcher.returncode == code and time.monotonic() - began < (60 if code == 5 else 30), said
+    assert "this is a bug" not in said and said.count("error:") == 1
+    last = strict_lines(found[0].parents[2] / "events.jsonl")[-1]
+    assert last["event"] == "checkpoint" if code == 5 else last["exit"] == 143, last
+    assert ("rank 1 in phase score" in said) == (code == 5)
+
+
+@pytest.mark.slow
+def test_launches_survive_random_signals() -> None:
+    """Six of the trials of tests/reliability/random_kills.py."""
+    program = Path(__file__).parents[1] / "reliability" / "random_kills.py"
+    folders = os.pathsep.join(map(str, (program.parents[1], program.parent)))
+    path = os.pathsep.join(filter(None, (folders, os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, program, "--trials", "6", "--seed", "7", "--at-once", "3"],
+        env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    table = [line for line in done.stdout.splitlines() if line.endswith(" wrong")]
+    assert done.returncode == 0 and table and all(line.endswith(" 0 wrong") for line in table), (
+        done.stdout + done.stderr
+    )
 
 
 def test_what_the_first_try_has_begun_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import shutil
@@ -17,8 +18,9 @@ from crashes import difference
 from program import Forked, Gspo, Spawned, strict_lines
 
 from gspo_cli.config import Recipe
+from gspo_cli.distributed import Interruption
 from gspo_cli.training import loop, rollout_queue
-from gspo_cli.training.session import CODES, Interruption, Signals
+from gspo_cli.training.session import CODES, Signals, usual_grace
 from gspo_cli.training.state import checkpoints
 
 STEPS = 3
@@ -145,6 +147,21 @@ def test_only_what_changes_nothing_is_abandoned() -> None:
         assert signals.received == signal.SIGTERM and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         with pytest.raises(Interruption), signals.abandonable():
             pass
+
+
+@pytest.mark.parametrize(
+    ("variables", "seconds"),
+    [({}, math.inf), ({"SLURM_JOB_ID": "7"}, 25), ({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "120"}, 115),
+     ({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "5000"}, 25), ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, 25),
+     ({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "120", "TORCHELASTIC_RUN_ID": "a"}, 25)],
+)  # fmt: skip
+def test_the_usual_grace(variables: dict[str, str], seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM_JOB_END_TIME is given here as seconds from now."""
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", "TORCHELASTIC_RUN_ID", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(time.time() + float(value)) if name == "SLURM_JOB_END_TIME" else value)
+    assert usual_grace() == pytest.approx(seconds, abs=1)
 
 
 # The program itself

@@ -256,26 +256,49 @@ def test_a_value_that_is_not_finite_on_one_rank_stops_all_of_them(start: Path, r
 
 
 @pytest.mark.reliability
-def test_a_signal_to_one_rank_stops_all_after_the_same_batch(start: Path, ram: Path) -> None:
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "grace_s", "done"),
+    [
+        ("loop", "train_batch", 2, None, 1),  # sampling is abandoned
+        ("rollout_queue", "collect", 2, None, 1),
+        ("loop", "update", 3, None, 2),  # the updates are finished
+        ("loop", "record_old_policy", 2, 0.001, 1),  # unless there is no time: before the first one the batch is undone
+        ("loop", "update", 3, 0.001, None),  # after it, the last checkpoint is what is left
+    ],
+)
+def test_a_signal_to_one_rank_stops_all_after_the_same_batch(
+    start: Path, ram: Path, owner: str, name: str, call: int, grace_s: float | None, done: int | None
+) -> None:
+    tables = FEW | {"checkpoint": FEW["checkpoint"] | {"grace_s": grace_s}}
+    recipe = toy.recipe(start, **QUIET, **tables)
+
     def work(ranks: Ranks) -> None:
-        from gspo_cli.training import loop
+        from gspo_cli.training import loop, rollout_queue
 
-        real = loop.train_batch
+        module, calls = {"loop": loop, "rollout_queue": rollout_queue}[owner], list[int]()
+        real = getattr(module, name)
 
-        def train_batch(session: Any, step: int) -> Any:
-            if step == 2 and ranks.rank == 1:
+        def signalled(*args: Any, **kwargs: Any) -> Any:
+            calls.append(1)
+            if len(calls) == call and ranks.rank == 1:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return real(session, step)
+                os.kill(os.getpid(), signal.SIGTERM)  # of a scheduler and of the launcher
+            return real(*args, **kwargs)
 
-        loop.train_batch = train_batch
-        toy.train(toy.recipe(start, **QUIET, **FEW), ram, ranks=ranks)
+        setattr(module, name, signalled)
+        toy.train(recipe, ram, ranks=ranks)
 
-    assert in_ranks(2, work, ram) == [ExitCode.SIGTERM] * 2
-    assert toy.events(ram / "gspo-s0", "interrupted")[0]["step"] == 2
-    assert toy.checkpoints(ram / "gspo-s0") == [0, 1, 2]
+    assert in_ranks(2, work, ram) == [ExitCode.SIGTERM] * 2, (ram / "said-0").read_text()
+    run = ram / "gspo-s0"
+    (event,) = toy.events(run, "interrupted")
+    assert event["step"] == (done or 2) and event.get("unsaved", False) == (done is None)
+    assert toy.checkpoints(run) == list(range((done or 1) + 1))
+    whole = trained(recipe, ram / "whole", 2)
+    trained(recipe, ram, 2)
+    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_a_signal_that_comes_after_the_ranks_have_agreed_waits_for_the_next_batch(start: Path, ram: Path) -> None:
+def test_a_signal_that_comes_after_the_ranks_have_agreed_waits_until_they_agree_again(start: Path, ram: Path) -> None:
     """Obeyed by one rank alone, it would leave the others waiting for ever."""
 
     def work(ranks: Ranks) -> None:
@@ -294,7 +317,7 @@ def test_a_signal_that_comes_after_the_ranks_have_agreed_waits_for_the_next_batc
         toy.train(toy.recipe(start, **QUIET, **FEW), ram, ranks=ranks)
 
     assert in_ranks(2, work, ram) == [ExitCode.SIGTERM] * 2
-    assert toy.events(ram / "gspo-s0", "interrupted")[0]["step"] == 2
+    assert toy.events(ram / "gspo-s0", "interrupted")[0]["step"] == 1
 
 
 def test_a_reward_that_fails_on_one_rank_is_everyones_error(start: Path, ram: Path) -> None:

@@ -15,7 +15,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.runs.folders import StoredRun, read_study
 from gspo_cli.report.runs.metric_spec import REWARD
 from gspo_cli.report.runs.reader import LogReader, corrupt
-from gspo_cli.runlog.lock import dead_writer, is_silent, read_heartbeat
+from gspo_cli.runlog.lock import dead_writer, is_silent, read_heartbeat, slowest_rank
 from gspo_cli.runlog.log import MAX_STEP
 from gspo_cli.runlog.strict_json import parse_object, read_object
 from gspo_cli.runlog.trainer_config import kind_of_key
@@ -228,6 +228,7 @@ def row_of(facts: Facts) -> Json:
         "study": run.folder.resolve().parent.name, "run": facts.name, "arm": run.arm, "algorithm": run.algorithm,
         "seed": run.seed, "status": status, "reason": reason,
         "phase": beat and beat["phase"], "last_sign_s": beat and beat["age_s"],
+        "slowest_rank": beat and slowest_rank(run.folder),
         "steps": last.get("step", 0), "planned": facts.planned_steps,
         "reward": values.get(REWARD), "created": facts.run_json.get("created"),
         "run_id": run.run_id, "folder": str(run.folder),
