@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,16 +89,15 @@ def test_a_phase_may_last_ten_times_as_long_as_before_and_at_least_hang_s() -> N
 
 
 def test_ranks_report_and_hear_of_each_other(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "INTERVAL_S", 0.01)
+    def sleep(_seconds: float) -> None:
+        raise OSError("enough")
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     monkeypatch.setattr(ACTIVITY, "phase", "probe")
     monkeypatch.setattr(ACTIVITY, "ranks", {})
-    answers = list[bool]()
-    address = "127.0.0.1", watcher.port
-    threading.Thread(target=lambda: answers.append(report_to(address, 1, 5.0)), daemon=True).start()
-    until = time.monotonic() + 10
-    while ACTIVITY.ranks.get("1", {}).get("phase") != "probe" and time.monotonic() < until:
-        time.sleep(0.01)
-    assert ACTIVITY.ranks["1"]["silent_s"] < 5 and ACTIVITY.ranks["0"]["phase"] == "start"
+    assert not report_to(("127.0.0.1", watcher.port), 1, 5.0)
+    assert ACTIVITY.ranks["1"]["phase"] == "probe" and ACTIVITY.ranks["0"]["phase"] == "start"
+    assert ACTIVITY.ranks["1"]["silent_s"] < 5
 
 
 def test_a_watcher_that_does_not_answer_is_noticed_and_one_that_is_gone_too() -> None:
@@ -113,6 +113,7 @@ def test_without_a_launcher_rank_0_watches(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setattr(Ranks, "broadcast", lambda _, work: work())
     monkeypatch.setattr(watch, "SILENT_S", 0.5)
-    monkeypatch.setattr(watch.os, "_exit", lambda code: (codes.append(code), ended.set(), sys.exit()))
+    monkeypatch.setattr(watch, "report_to", lambda *_: False)
+    monkeypatch.setattr(watch.os, "_exit", lambda code: (codes.append(code), ended.set(), threading.Event().wait()))
     watch.watch_each_other(Ranks(0, 2))  # rank 1 never says anything
     assert ended.wait(10) and codes == [ExitCode.ENGINE]
