@@ -64,6 +64,9 @@ def record_batch(
     if sampled:
         times |= {"gen_tokens_per_s": sum(num_sampled(fresh)[2] for fresh in sampled) / times["rollout_s"]}
     times |= gpu_memory(learner.model.device, learner.ranks)
+    active, active_trained = learner.active_parameters
+    per_token = (4 * active + 2 * active_trained) / 1e12 / learner.ranks.size  # recomputed layers are no use
+    times |= {"update_tflops": per_token * sum(num_by_mini_batch) / times["update_s"]}  # per second
 
     log.line("rollout", batch.step, rollout_line, perf=times)
     for index, line in enumerate(update_lines):

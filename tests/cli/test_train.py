@@ -163,6 +163,8 @@ def test_every_line_has_metrics_of_its_schema_and_times_beside_it(study: Study, 
     key = ("seq", "step", "kind", "mini_batch")
     assert [[p[k] for k in key] for p in perf] == [[m[k] for k in key] for m in lines]
     assert all(p["rollout_s"] > 0 and p["batch_s"] >= p["rollout_s"] for p in pick(perf, "rollout"))
+    whole, first = pick(lines, "step")[0]["metrics"]["compute/flops"] / 1e12, pick(perf, "rollout")[0]
+    assert 0.2 * whole < first["update_tflops"] * first["update_s"] < 0.9 * whole  # the rest is sampling's
 
 
 @pytest.mark.parametrize("arm", ARMS)
