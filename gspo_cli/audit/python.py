@@ -33,6 +33,19 @@ BINARY: dict[type, Any] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+MUTATORS = (
+    "update",
+    "setdefault",
+    "pop",
+    "popitem",
+    "clear",
+    "append",
+    "extend",
+    "insert",
+    "remove",
+    "sort",
+    "reverse",
+)
 
 
 @dataclass
@@ -135,6 +148,11 @@ class Reader:
         elif isinstance(target, ast.Attribute):
             owner = ast.unparse(target.value)
             self.assigned.setdefault(owner, {})[target.attr] = Value(value, f"{self.name}:{node.lineno}")
+        elif isinstance(target, ast.Subscript):
+            place, key = target.value, self.value(target.slice)
+            if isinstance(place, ast.Name) and isinstance(old := self.environment.get(place.id), dict | list):
+                known = isinstance(old, dict) and isinstance(key, str) and isinstance(node, ast.Assign)
+                self.environment[place.id] = {**old, key: value} if known else UNKNOWN
         elif isinstance(target, ast.Tuple) and isinstance(value, tuple | list) and len(value) == len(target.elts):
             self.environment |= {n.id: v for n, v in zip(target.elts, value, strict=True) if isinstance(n, ast.Name)}
 
@@ -144,6 +162,24 @@ class Reader:
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Call):
                     self.calls.append(self.call(inner))
+                    self.change(inner)
+
+    def change(self, node: ast.Call) -> None:
+        """`name.update(...)` and its like: the dictionary or list that the name has from there on."""
+        match node.func:
+            case ast.Attribute(value=ast.Name(id=name), attr=method):
+                old, given = self.environment.get(name), [self.value(argument) for argument in node.args]
+            case _:
+                return
+        named = {keyword.arg: self.value(keyword.value) for keyword in node.keywords}
+        if isinstance(old, dict) and method == "update":
+            known = all(isinstance(one, dict) for one in given) and None not in named
+            self.environment[name] = {**old, **(given[0] if given else {}), **named} if known else UNKNOWN
+        elif isinstance(old, list) and method in ("append", "extend") and len(given) == 1:
+            more = [unresolved("an item") if given == [UNKNOWN] else given[0]] if method == "append" else given[0]
+            self.environment[name] = [*old, *more] if isinstance(more, list) else UNKNOWN
+        elif isinstance(old, dict | list) and method in MUTATORS:
+            self.environment[name] = UNKNOWN
 
     def call(self, node: ast.Call) -> Call:
         """What is known of a call."""
@@ -151,6 +187,8 @@ class Reader:
         open_ = False
         for keyword in node.keywords:
             value = self.value(keyword.value)
+            if keyword.arg in keywords:
+                raise SyntaxError("keyword argument repeated")
             if keyword.arg:
                 source = f"{self.name}:{keyword.value.lineno}"
                 source += f" ({ast.unparse(keyword.value)[:60]} is not known)" if value is UNKNOWN else ""

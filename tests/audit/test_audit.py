@@ -127,11 +127,40 @@ config = GRPOConfig(output_dir="x", importance_sampling_level="sequence", epsilo
         (TRL + "config.num_iterations = 3\n", None, {"updates": 12}),
         (TRL.replace('"grpo"', '"cispo"'), None, {"algorithm": "cispo", "clip_low": None}),
         ("import unsloth\n" + TRL.replace(", beta=0.0", ""), None, {"kl": "loss"}),  # Unsloth's 0.001
+        (TRL.replace("beta=0.0", 'scale_rewards="none"'), None, {"std": False}),
+        (TRL.replace("beta=0.0", "scale_rewards=False"), None, {"std": False}),
+        (TRL.replace("beta=0.0", 'scale_rewards="batch"'), None, {"std": True}),
     ],
 )
 def test_trl(tmp_path: Path, text: str, version: str | None, expected: dict[str, Any]) -> None:
     found, _ = facts(tmp_path, "train.py", text, version)
     assert {key: found[key] for key in expected} == expected
+
+
+def test_a_dictionary_or_list_that_changes_is_read_as_it_is_in_the_end(tmp_path: Path) -> None:
+    begin = "from trl import GRPOConfig\nkeys = dict(epsilon=0.1, num_iterations=4)\n"
+    end = "GRPOConfig(loss_type='grpo', gradient_accumulation_steps=1, **keys)\n"
+    change = "keys['num_iterations'] = 2\nkeys.update({'epsilon': 0.3}, epsilon_high=0.28)\n"
+    found, _ = facts(tmp_path, "a.py", begin + change + end)
+    assert (found["clip_low"], found["clip_high"], found["updates"]) == (0.3, 0.28, 2)
+    for change in (
+        "keys.pop('epsilon')\n",
+        "keys.update(load())\n",
+        "keys[name] = 1\n",
+        "keys['num_iterations'] += 1\n",
+    ):
+        found, _ = facts(tmp_path, "a.py", begin + change + end)
+        assert (found["clip_low"], found["updates"]) == ("unknown", "unknown"), change
+    command = """command = ["python3", "-m", "verl.trainer.main_ppo", "data.train_batch_size=512"]
+command += ["algorithm.adv_estimator=grpo"]
+command.append("actor_rollout_ref.actor.ppo_mini_batch_size=512")
+command.extend(["actor_rollout_ref.actor.ppo_mini_batch_size=128", "actor_rollout_ref.actor.clip_ratio_high=4e-4"])
+run(command)
+"""
+    found, _ = facts(tmp_path, "b.py", command)
+    assert (found["updates"], found["clip_high"]) == (4, 4e-4)
+    with pytest.raises(GspoError, match="cannot read"):  # as Python does
+        facts(tmp_path, "c.py", end.replace("**keys", "loss_type='bnpo'"))
 
 
 def test_trl_version_is_read_from_a_pin_above_the_file(tmp_path: Path) -> None:
@@ -152,6 +181,20 @@ def test_trl_settings_in_the_docstring_of_a_parser(tmp_path: Path) -> None:
     assert (rloo["algorithm"], rloo["kl"], rloo["unit"]) == ("rloo", "none", "sequence")
     bare, _ = facts(tmp_path, "bare.py", text.replace("--", "").replace("loss_type", "x"))
     assert bare["loss"] == bare["updates"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("options", "divides"),
+    [
+        ("", True),
+        ("--scale_rewards none", False),
+        ("--scale_rewards group", True),
+        ("--advantage_estimator rloo", False),
+        ("--advantage_estimator rloo --scale_rewards group", True),
+    ],
+)
+def test_ms_swift_divides_by_the_deviation_as_scale_rewards_says(tmp_path: Path, options: str, divides: bool) -> None:
+    assert facts(tmp_path, "run.sh", f"swift rlhf --rlhf_type grpo {options}\n")[0]["std"] is divides
 
 
 def test_ms_swift_counts_optimizer_steps_with_megatron_only(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def read(c: Settings, t: Framework) -> Findings:
         unit=pick(c("importance_sampling_level", "token"), LEVELS),
         mean=mean,
         advantage=c.fixed("grpo"),
-        std=derive(lambda s: s not in (False, "none"), scale),
+        std=derive(lambda s: s not in (False, None, "none"), scale),
         clip_low=low,
         clip_high=high,
         dual_clip=c("delta", None) if loss.value == "clip" else implied(None, loss),
@@ -121,14 +121,16 @@ def read_swift(c: Settings, t: Framework) -> Findings:
         updates = steps(c("num_iterations", 1), c("steps_per_generation"), c.fixed(1, "Megatron in"))
     beta = derive(lambda b: 0.04 if b is None else b, c("beta", None))
     reward = derive(lambda r, e: e != "grpo" if r is None else r, c("kl_in_reward", None), estimator)
-    scale = c("scale_rewards", None)
+    scale = c("scale_rewards", "by the estimator")
     return Findings(
         **t.facts(c),
         loss=loss,
         unit=pick(c("importance_sampling_level", "token"), LEVELS),
         mean=mean,
         advantage=t.advantage(estimator),
-        std=derive(lambda s, e: e != "rloo" if s is None else s not in (False, "none"), scale, estimator),
+        std=derive(
+            lambda s, e: e != "rloo" if s == "by the estimator" else s not in (False, None, "none"), scale, estimator
+        ),
         clip_low=low,
         clip_high=high,
         dual_clip=c("delta", None) if loss.value == "clip" else implied(None, loss),
