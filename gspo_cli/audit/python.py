@@ -111,10 +111,15 @@ class Reader:
             elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
                 self.assign(node)
             else:
+                bound: Any = node.target if isinstance(node, ast.For) else getattr(node, "args", None) or ast.Tuple([])
+                names = {str(getattr(inner, "arg", getattr(inner, "id", ""))) for inner in ast.walk(bound)}
+                hidden = {name: self.environment[name] for name in names & self.environment.keys()}
+                self.environment |= dict.fromkeys(hidden, UNKNOWN)  # a parameter, or what a loop runs over
                 self.visit_calls(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
                 for part in ("body", "handlers", "orelse", "finalbody"):
                     for child in getattr(node, part, []):
                         self.block(child.body if isinstance(child, ast.ExceptHandler) else [child], depth + 1)
+                self.environment |= {} if isinstance(node, ast.For) else hidden
 
     def branches(self, bodies: Sequence[Iterable[ast.stmt]], depth: int) -> None:
         """One branch, or several of which it is not known which one runs."""
@@ -151,8 +156,8 @@ class Reader:
         elif isinstance(target, ast.Subscript):
             place, key = target.value, self.value(target.slice)
             if isinstance(place, ast.Name) and isinstance(old := self.environment.get(place.id), dict | list):
-                known = isinstance(old, dict) and isinstance(key, str) and isinstance(node, ast.Assign)
-                self.environment[place.id] = {**old, key: value} if known else UNKNOWN
+                known = isinstance(key, str) and isinstance(node, ast.Assign)
+                self.environment[place.id] = {**old, key: value} if known and isinstance(old, dict) else UNKNOWN
         elif isinstance(target, ast.Tuple) and isinstance(value, tuple | list) and len(value) == len(target.elts):
             self.environment |= {n.id: v for n, v in zip(target.elts, value, strict=True) if isinstance(n, ast.Name)}
 

@@ -163,6 +163,19 @@ run(command)
         facts(tmp_path, "c.py", end.replace("**keys", "loss_type='bnpo'"))
 
 
+def test_parameters_and_loops_hide_what_has_their_name(tmp_path: Path) -> None:
+    text = """from trl import GRPOConfig
+rounds, eps = 4, 0.1
+def train(rounds, lr=1e-5):
+    return GRPOConfig(loss_type="grpo", num_iterations=rounds, gradient_accumulation_steps=1)
+"""
+    assert facts(tmp_path, "a.py", text)[0]["updates"] == "unknown"
+    after = "GRPOConfig(loss_type='grpo', num_iterations=rounds, gradient_accumulation_steps=1, epsilon=eps)\n"
+    for loop, clip in (("", 0.1), ("for eps in (0.2, 0.3):\n    ", "unknown")):
+        found, _ = facts(tmp_path, "b.py", text.split("def")[0] + "def other(rounds): pass\n" + loop + after)
+        assert (found["clip_low"], found["updates"]) == (clip, 4)
+
+
 def test_trl_version_is_read_from_a_pin_above_the_file(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("trl==0.18.0\n")
     found, _ = facts(tmp_path, "c.yaml", "num_generations: 8\nuse_vllm: true\n")
