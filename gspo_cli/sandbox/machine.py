@@ -74,12 +74,13 @@ def find_interpreter(python: str | None = None) -> Interpreter:
 
 
 def physical_cores() -> int:
-    """The cores that this process may use; two threads of one core count once."""
+    """This process's share of the cores that it may use; two threads of one core count once. The ranks on a machine,
+    which all grade at the same time, share them."""
     cores = set()
     for cpu in os.sched_getaffinity(0):
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         cores.add(siblings.read_text(encoding="utf-8") if siblings.is_file() else str(cpu))
-    return len(cores)
+    return max(1, len(cores) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def calibration_ms() -> float:

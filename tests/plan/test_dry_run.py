@@ -30,6 +30,7 @@ def planned(name: str, *sets: str, arm: str = "gspo") -> Plan:
 def test_every_recipe_for_a_real_model_fits_its_machine(name: str) -> None:
     loaded = recipes.load(name)
     assert str(loaded.model.path).removesuffix("-Base") in PUBLISHED and loaded.cluster
+    assert (loaded.model.dtype, loaded.model.compute, loaded.rollout.vllm.dtype) == ("float32", "bfloat16", "bfloat16")
     for arm in loaded.arms:
         found = planned(name, arm=arm)
         assert found.fits and not found.warnings(), [*found.faults(), *found.warnings()]

@@ -21,7 +21,7 @@ from gspo_cli.rewards.code.script import grade_script
 from gspo_cli.sandbox.bubblewrap import Bubblewrap, User
 from gspo_cli.sandbox.choose import SandboxChoice, UnsafeLocal, open_sandbox, probe
 from gspo_cli.sandbox.contract import Job, Sandbox
-from gspo_cli.sandbox.machine import find_interpreter
+from gspo_cli.sandbox.machine import find_interpreter, physical_cores
 from gspo_cli.sandbox.memory import held_bytes
 from gspo_cli.sandbox.process import Process
 
@@ -228,3 +228,13 @@ def test_four_at_once_beside_many_other_processes(sandbox: Sandbox) -> None:
     for process in idle:
         process.kill()
     assert ends == [b"ready\nTrue\n"] * 4
+
+
+def test_the_ranks_of_a_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them grade at the same time; each has at least one core."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(100_000, 100_016)))  # which no machine has
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert physical_cores() == 16
+    for ranks, cores in ((8, 2), (32, 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+        assert physical_cores() == cores
