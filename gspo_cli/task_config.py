@@ -72,7 +72,7 @@ class TaskConfig(Table):
     """Of task `verifiers`: the keys of the environment's `TasksetConfig`, such as `{ split = "train" }`."""
     revision: str | None = None
     split: str = "train"
-    held_out: Annotated[float, Field(gt=0, lt=1)] | str | None = None
+    held_out: float | str | None = None
     """Of task `data`: the share of rows that are not trained on but evaluated, or a file or split of such rows. Of task
     `verifiers`: such a share of its tasks."""
     grader: Literal["official", "script"] = "official"
@@ -101,6 +101,13 @@ class TaskConfig(Table):
     """Whether prompts go through the tokenizer's chat template; default: if it has one."""
     chat_template_kwargs: dict[str, Any] = Field(default={})
     """Variables of the chat template, such as `{ enable_thinking = false }`."""
+
+    @field_validator("held_out")
+    @classmethod
+    def _share(cls, held_out: float | str | None) -> float | str | None:
+        if isinstance(held_out, float) and not 0 < held_out < 1:
+            raise ValueError("it is a share of the rows, above 0 and below 1 (0.2 = 20 % = 20 of 100 rows), or a file")
+        return held_out
 
     @field_validator("reward")
     @classmethod

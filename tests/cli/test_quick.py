@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from program import Gspo
 
+from gspo_cli.cli.train.execute import name_rest
 from gspo_cli.config import TinyModel
+from gspo_cli.errors import GspoError
 from gspo_cli.models.tiny import build_tiny
+from gspo_cli.recipe import load
 from gspo_cli.rollout.plain_tokenizer import read_model
 
 PROGRAM = """
@@ -89,3 +94,33 @@ def test_algorithms_imported_before_torch_compute_with_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1] == "True" and done.stdout.startswith("[0."), done.stdout
+
+
+def test_faults_of_the_data_come_before_torch_in_training_too(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"frage": "1 + 1?", "antwort": "2"}\n')
+    words = ["train", "gsm8k", "--set", "task.path=rows.jsonl"]
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *words], cwd=tmp_path, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    assert found["code"] == 2 and "question" in found["out"] and found["heavy"] == []
+
+
+@pytest.mark.parametrize("share", ["20", "1.0", "0", "-0.1"])
+def test_a_number_of_rows_to_hold_out_is_told_from_a_share(share: str) -> None:
+    with pytest.raises(GspoError, match=r"task\.held_out: it is a share of the rows, .*20 of 100 rows"):
+        load("quickstart", {}, ["task.name=data", "task.path=rows.jsonl", f"task.held_out={share}"])
+
+
+def test_a_study_that_is_cut_off_is_finished_by_one_command(
+    tmp_path: Path, smoke: Path, gspo_here: Gspo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = gspo_here("train", smoke, "--algo", "grpo,gspo", "--steps", "1", "--out", tmp_path, "--name", "cut")
+    assert done.code == 0, done.err
+    study = tmp_path / "cut"
+    shutil.rmtree(study / "gspo-s0")  # as if it had been cut off before
+    with pytest.raises(KeyboardInterrupt), name_rest(study, ["grpo-s0", "gspo-s0"]):
+        raise KeyboardInterrupt
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"the study is unfinished: gspo-s0; to train them all: gspo train --resume {study}" in said
+    done = gspo_here("report", "compare", study)
+    assert done.code == 2 and "still to train: gspo with seed 0" in done.err
+    assert f"gspo train --resume {study} trains them all" in " ".join(done.err.split())

@@ -31,7 +31,7 @@ def train_one_by_one(
     from gspo_cli.training.run import execute
 
     stopped = 0
-    with view:
+    with name_rest(study, [run.name for run in runs]), view:
         for run in runs:
             view.start_run(run.name)
             try:
@@ -105,6 +105,21 @@ def past_guard(train: Callable[[], None]) -> bool:
         console.note(str(error))
         return True
     return False
+
+
+@contextmanager
+def name_rest(study: Path, runs: list[str]) -> Iterator[None]:
+    """If training is cut off, name the runs of the study that are not complete, and the command that finishes all."""
+    try:
+        yield
+    except (KeyboardInterrupt, GspoError) as error:
+        from gspo_cli.training.state.resume import is_complete
+
+        refused = isinstance(error, GspoError) and error.code == ExitCode.USER_ERROR
+        if len(runs) > 1 and study.exists() and not refused:
+            rest = ", ".join(run for run in runs if not is_complete(study / run))
+            console.note(f"the study is unfinished: {rest}; to train them all: gspo train --resume {study}")
+        raise
 
 
 @contextmanager

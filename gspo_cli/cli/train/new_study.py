@@ -114,15 +114,15 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
         threads = threads_per_run(request.jobs, threads)
     if threads != recipe.model.threads:  # recorded like any other key
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"threads": threads})})
-    runs = plan_runs(recipe, arms, seeds, here=not request.dry_run)
+    runs = plan_runs(recipe, arms, seeds, here=False)
     if request.dry_run:
         check_free(folder, [run.name for run in runs], request.overwrite)
     inputs = read_inputs(recipe, planning=request.dry_run)
     console.note(*arm_notes(recipe, arms), *(f"warning: {note}" for note in inputs.notes))
+    if inputs.problems and inputs.first:
+        size = f"the first prompt has {console.plural(len(inputs.first.token_ids), 'token')}"
+        console.note(f"checked: {console.plural(len(inputs.problems), 'problem')}; tokenizer; {size}")
     if request.dry_run:
-        if inputs.problems and inputs.first:
-            size = f"the first prompt has {console.plural(len(inputs.first.token_ids), 'token')}"
-            console.note(f"checked: {console.plural(len(inputs.problems), 'problem')}; tokenizer; {size}")
         return show_plan(runs, inputs.config, folder, request.as_json)
     from gspo_cli.launch.ray_cluster import connect  # torch and all else, only once what needs neither is valid
     from gspo_cli.launch.report_to import reporting
@@ -133,9 +133,11 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     from gspo_cli.report.runs.folders import read_study
     from gspo_cli.tasks.scoring import show_slow_rewards
     from gspo_cli.training.cold_start import start_model
-    from gspo_cli.training.study.checks import check_ranks, check_routers
+    from gspo_cli.training.study.checks import check_ranks, check_recipe_engine, check_routers
     from gspo_cli.training.study.plans import StudyPlan, record_plan
 
+    for run in runs:
+        check_recipe_engine(run.recipe, trains=True)
     check_ranks([run.recipe for run in runs], ranks)
     cluster = connect(request.gpus_per_run, recipe.model.threads or 1) if request.on_ray else None
 

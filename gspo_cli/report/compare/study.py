@@ -36,6 +36,7 @@ from gspo_cli.report.runs.metric_spec import Axis, BenchmarkMetric, MetricSpec, 
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, all_of, load_records, write_sources
 from gspo_cli.report.runs.reader import corrupt
 from gspo_cli.report.runs.seeds import departure, planned_seeds
+from gspo_cli.runlog.folder import read_study_file
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.stats.starts import StartShare, start_share
@@ -85,6 +86,12 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
     records = load_records(study, spec)
     if len(records) == 1:
         arm, by_seed = next(iter(records.items()))
+        if missing := planned_runs(study) - {(arm, seed) for seed in by_seed}:
+            raise GspoError(
+                f"the study is unfinished: of {arm} alone a run has begun",
+                f"still to train: {', '.join(f'{name} with seed {seed}' for name, seed in sorted(missing))}",
+                f"gspo train --resume {study.folder} trains them all",
+            )
         raise GspoError(
             f"the study has one arm, {arm}",
             "a comparison takes two",
@@ -123,6 +130,12 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
                 raise
             return replace(found, unsaved=f"{error.message}: {error.why}")
     return found
+
+
+def planned_runs(study: Study) -> set[tuple[str, int]]:
+    """The arms and seeds that a study's commands were to train."""
+    plans = read_study_file(study.folder).plans if (study.folder / "study.json").is_file() else []
+    return {(str(arm), int(seed)) for plan in plans for arm in plan["arms"] for seed in plan["seeds"]}
 
 
 def report_config(study: Study) -> ReportConfig:
