@@ -21,7 +21,7 @@ def write_rollout(batch: RolloutBatch, path: Path, metadata: dict[str, str]) -> 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    group_of = pa.array([index for index, group in enumerate(batch.groups) for _ in group.samples])
+    group_of = pa.array([index for index, group in enumerate(batch.groups) for _ in group.samples], pa.int64())
     problems = [group.problem for group in batch.groups]
     prompts: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
         "problem_id": (pa.string(), [_storable(problem.id) for problem in problems]),

@@ -55,7 +55,7 @@ def preflight(
         return report
     again = squares = tokens_squared = k1 = k3 = torch.zeros((), dtype=torch.float64, device=learner.model.device)
     rounded, rows, tokens = again, 0, 0
-    half = compute_dtype(learner.model) != torch.float32 and not is_sharded(learner.model)
+    half = compute_dtype(learner.model).itemsize <= 2 and not is_sharded(learner.model)
     for micro in micro_batches:
         with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
             first, second = (scored(learner.model, micro, learner.temperature).log_probs_BT for _ in range(2))
