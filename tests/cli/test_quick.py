@@ -99,7 +99,9 @@ def test_algorithms_imported_before_torch_compute_with_it() -> None:
 def test_faults_of_the_data_come_before_torch_in_training_too(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"frage": "1 + 1?", "antwort": "2"}\n')
     words = ["train", "gsm8k", "--set", "task.path=rows.jsonl"]
-    done = subprocess.run([sys.executable, "-c", PROGRAM, json.dumps(words)], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(words)], cwd=tmp_path, capture_output=True, text=True
+    )
     found = json.loads(done.stdout)
     assert found["code"] == 2 and "question" in found["out"] and found["heavy"] == []
 

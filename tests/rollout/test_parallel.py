@@ -19,7 +19,7 @@ SEEDS: dict[SampleKey, int] = {(p.problem_id, i): i for p in PROMPTS for i in ra
 class Alone(Ranks):
     """One rank of several, of which the others say nothing."""
 
-    def all_gather(self, work: Callable[[], Any], divisible: bool = True) -> list[Any]:
+    def all_gather(self, work: Callable[[], Any], **_: bool) -> list[Any]:
         return [work()]
 
 
