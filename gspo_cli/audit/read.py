@@ -27,16 +27,23 @@ OTHER_TERM = re.compile(
 MODEL_ONLY = re.compile(r"MODEL|CKPT|WANDB|LOG|OPTIM|SGLANG|VLLM|PERF|EVAL|DATA|SAVE|MISC|GPU|NODE")
 
 
+class NoConfiguration(GspoError):
+    """A file that can be read and describes no training, as many files of a folder do."""
+
+
 def read_text(path: Path) -> str:
     """The text of a regular file. Errors: GspoError for what is too large, no text, or no file."""
     shown = str(path)
-    if not path.exists():
-        raise GspoError(f"no file {shown}", "it does not exist", "check the path")
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise GspoError(f"cannot read {shown}", "it is no regular file", "name a file or a folder")
-    if path.stat().st_size > MAX_BYTES:
-        raise GspoError(f"cannot read {shown}", f"it has more than {MAX_BYTES:,} bytes", "name a configuration")
-    return as_text(path.read_bytes(), shown)
+    try:
+        if not path.exists():
+            raise GspoError(f"no file {shown}", "it does not exist", "check the path")
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise GspoError(f"cannot read {shown}", "it is no regular file", "name a file or a folder")
+        if path.stat().st_size > MAX_BYTES:
+            raise GspoError(f"cannot read {shown}", f"it has more than {MAX_BYTES:,} bytes", "name a configuration")
+        return as_text(path.read_bytes(), shown)
+    except OSError as error:
+        raise GspoError(f"cannot read {shown}", str(error.strerror), "check who may read it") from error
 
 
 def as_text(content: bytes, shown: str) -> str:
@@ -74,7 +81,7 @@ def read(text: str, path: Path | None, version: str | None) -> list[Settings]:
         ) from error
     if not found:
         known = ", ".join(FRAMEWORKS)
-        raise GspoError(
+        raise NoConfiguration(
             f"{name} is no configuration that is known",
             f"it shows no training by {known}",
             "name the file that sets the algorithm",
@@ -303,7 +310,10 @@ BY_SUFFIX = {".toml": _toml, ".yaml": _yaml, ".yml": _yaml, ".py": _python}
 
 
 def read_path(path: str, version: str | None) -> Iterator[tuple[str, list[Settings] | GspoError]]:
-    """(name, settings or the error) of a file, of every file of a folder that is one, or of standard input for `-`."""
+    """(name, settings or the error) of a file, of every file of a folder that is one, or of standard input for `-`.
+
+    Errors: GspoError for a file that is named itself.
+    """
     if path == "-":
         text = as_text(sys.stdin.buffer.read(MAX_BYTES + 1), "-")
         if len(text) > MAX_BYTES:
@@ -319,8 +329,6 @@ def read_path(path: str, version: str | None) -> Iterator[tuple[str, list[Settin
             yield str(file), read(read_text(file), file, version)
         except GspoError as error:
             yield str(file), error
-        except OSError as error:
-            yield str(file), GspoError(f"cannot read {file}", str(error.strerror), "check who may read it")
 
 
-__all__ = ["parsed", "read", "read_path", "read_text"]
+__all__ = ["NoConfiguration", "parsed", "read", "read_path", "read_text"]

@@ -11,6 +11,8 @@ from gspo_cli.cli.options import JsonLines
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gspo_cli.audit.findings import Findings, Settings, Value
     from gspo_cli.audit.judge import Verdict
 
@@ -33,7 +35,7 @@ def audit(
     """Say which algorithm a configuration of another trainer really is. Exit code 3 if its name says another.
 
     Reads files of TRL, Unsloth, verl, ms-swift, slime, miles, NeMo-RL, SkyRL, ROLL, AReaL, prime-rl, OpenRLHF and
-    open-instruct. Runs nothing.
+    open-instruct. Runs nothing. A file that cannot be read is reported in its place; the exit code is then 2.
 
     Examples:
         gspo audit run_gspo.sh
@@ -43,18 +45,24 @@ def audit(
     """
     from gspo_cli.audit.frameworks import FRAMEWORKS
     from gspo_cli.audit.judge import judge
-    from gspo_cli.audit.read import read_path
+    from gspo_cli.audit.read import NoConfiguration
     from gspo_cli.audit.recipe import recipe as equal
 
     if trainer_version is not None and not trainer_version[:1].isdigit():
         raise GspoError(f"--trainer-version {trainer_version}", "a version begins with a digit", "e.g. 0.22 or 2026-03")
-    differs, found_any, skipped = False, False, 0
-    for path in paths:
-        for name, found in read_path(path, trainer_version):
-            if isinstance(found, GspoError):
-                skipped += 1
-                console.note(f"skipped {name}: {found.why}")
-                continue
+    differs, found_any, skipped, unreadable = False, False, 0, False
+    for name, found in _read_all(paths, trainer_version):
+        if isinstance(found, NoConfiguration) and name not in paths:
+            skipped += 1
+            console.note(f"skipped {name}: {found.why}")
+        elif isinstance(found, GspoError):
+            unreadable = True
+            if json_:
+                parts = {"error": found.message, "why": found.why, "do": found.hint}
+                console.print_json({"file": name} | parts)
+            else:
+                console.note(str(found))
+        else:
             for settings in found:
                 found_any = True
                 findings = FRAMEWORKS[settings.framework].read(settings)
@@ -66,10 +74,12 @@ def audit(
                     console.print_json(as_json(settings, findings, verdict, length))
                 else:
                     console.out.print(f"{settings.file}: {verdict.sentence}.")
-                    if len(paths) == 1 and name == path:
+                    if paths == [name]:
                         show(settings, findings, verdict, length)
     if skipped:
         console.note(f"{console.plural(skipped, 'file')} skipped")
+    if unreadable:
+        raise typer.Exit(ExitCode.USER_ERROR)
     if not found_any:
         raise GspoError(
             f"nothing to audit in {', '.join(paths)}",
@@ -78,6 +88,17 @@ def audit(
         )
     if differs:
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _read_all(paths: list[str], version: str | None) -> Iterator[tuple[str, list[Settings] | GspoError]]:
+    """What every path holds, or why it cannot be read."""
+    from gspo_cli.audit.read import read_path
+
+    for path in paths:
+        try:
+            yield from read_path(path, version)
+        except GspoError as error:
+            yield path, error
 
 
 def rows(f: Findings, verdict: Verdict, length: int | None) -> dict[str, Value]:

@@ -410,6 +410,22 @@ def test_the_command(tmp_path: Path, gspo_here: Any) -> None:
     assert gspo_here("audit", tmp_path / "empty").code == 2
 
 
+def test_an_unreadable_file_is_reported_in_its_place(tmp_path: Path, gspo_here: Any) -> None:
+    (tmp_path / "a.sh").write_bytes(b"\xff\xfe")
+    (tmp_path / "b_gspo.sh").write_text(VERL.format(loss="gspo", extra=""))
+    (tmp_path / "c.yaml").write_text("a: 1\n")
+    for named in ([tmp_path], [tmp_path / "a.sh", tmp_path / "b_gspo.sh"]):
+        done = gspo_here("audit", *named, "--json")
+        bad, good = map(json.loads, done.out.splitlines())
+        assert done.code == 2 and good["differs"] is False and bad["file"] == str(tmp_path / "a.sh")
+        assert bad["why"] == "it is not UTF-8" and bad.keys() == {"file", "error", "why", "do"}
+        done = gspo_here("audit", *named)
+        assert done.code == 2 and "it computes GSPO" in done.out and "why:   it is not UTF-8" in done.err
+    done = gspo_here("audit", tmp_path / "none.sh", tmp_path / "c.yaml", "--json")
+    missing, other = map(json.loads, done.out.splitlines())
+    assert done.code == 2 and missing["why"] == "it does not exist" and other["error"].endswith("that is known")
+
+
 @pytest.mark.parametrize(
     ("loss", "estimator", "name"),
     [("gspo", "grpo", "gspo"), ("vanilla", "grpo", "dapo"), ("geo_mean", "grpo", "gmpo"), ("sapo", "grpo", "sapo"),
