@@ -22,6 +22,15 @@ def prepare_hub() -> None:
             copied.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 
 
+def may_be_read(model: str, revision: str | None) -> bool:
+    """Whether the hub can be reached, or a model of that name is in its cache. Errors: of the library, for no name."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    prepare_hub()
+    cached = try_to_load_from_cache(model, "config.json", revision=revision)
+    return isinstance(cached, str) or not constants.HF_HUB_OFFLINE
+
+
 @cache
 def hub_problem(endpoint: str) -> str | None:
     """Why the hub does not answer; None if it does."""

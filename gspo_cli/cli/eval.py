@@ -92,8 +92,10 @@ def benchmarks(
     from gspo_cli.evals.benchmarks import find_benchmark
     from gspo_cli.evals.benchmarks.held_out import NAME
     from gspo_cli.evals.benchmarks.shared_code import grader_choice
-    from gspo_cli.evals.settings import checked_overrides
-    from gspo_cli.evals.targets import parse_data, problem_loader, trained_recipe
+    from gspo_cli.evals.settings import checked_overrides, resolve_settings
+    from gspo_cli.evals.targets import find_targets, parse_data, problem_loader, trained_recipe
+    from gspo_cli.models.files import check_source
+    from gspo_cli.models.remote_code import allow_code
     from gspo_cli.sandbox.choose import SandboxChoice
 
     names = [name for name in dict.fromkeys(options.listed(bench)) if name]
@@ -120,6 +122,13 @@ def benchmarks(
                 "--answers takes one --bench and no model", "the answers already exist", "leave out the rest"
             )
         options.refuse_beside(context, "--answers", OF_GRADING)
+    else:
+        for benchmark in chosen:
+            resolve_settings(benchmark, overrides, seed=0)
+        allow_code(trust_remote_code)
+        targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
+        for target in targets:
+            check_source(str(target.source.model.path), target.source.model.revision)
     named = {"data": data, "revision": revision, "release": release, "window": window, "contests": contests}
     problems = problem_loader(parse_data(named | {"ratings": ratings}, chosen), console.note)
     grading = grader_choice(grader, workers, SandboxChoice(unsafe_local, grader_python))
@@ -130,8 +139,6 @@ def benchmarks(
 
     from gspo_cli.evals.command import SampleRequest  # torch, only once the options are known to be valid
     from gspo_cli.evals.stored import GradeRequest
-    from gspo_cli.evals.targets import find_targets
-    from gspo_cli.models.remote_code import allow_code
 
     if answers is not None:
         request = GradeRequest(
@@ -143,8 +150,6 @@ def benchmarks(
             grader_choice=grading,
         )
         return _grade(request, json_)
-    allow_code(trust_remote_code)
-    targets = find_targets(model, out, all_checkpoints, engine, set_ or [])
     if str(model) != targets[-1].name:
         why = "; no name was given, so it is the newest run" if model is None else ""
         console.note(f"model: {', '.join(str(target.name) for target in targets)}{why}")

@@ -427,15 +427,20 @@ def batch(
         gspo report batch my-batch --model ./start
         gspo report batch run/rollouts/step_000001.parquet --model ./start --against run/model --json
     """
-    import torch
+    from gspo_cli.instruments.batch.data import read_batch
+    from gspo_cli.models.files import check_source
+    from gspo_cli.report.figures.style import requested_images
+
+    images, stored = requested_images(format_, paper), read_batch(rollout)
+    for policy in filter(None, (model, against)):
+        check_source(policy)
+    import torch  # only once the names are valid
 
     from gspo_cli.instruments.batch.report import report_batch, tables
     from gspo_cli.models.device import prepare_torch
-    from gspo_cli.report.figures.style import requested_images
 
-    images = requested_images(format_, paper)
     prepare_torch(torch.get_num_threads())
-    report = report_batch(rollout, model, against, out, images)
+    report = report_batch(stored, model, against, out, images)
     if json_:
         return console.print_json(report)
     console.out.print(*tables(report), sep="\n")

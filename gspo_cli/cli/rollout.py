@@ -102,7 +102,9 @@ def rollout(
         gspo rollout gsm8k --model ./Qwen3-0.6B --set rollout.prompts=8 --out my-batch
         gspo rollout gsm8k --model ./Qwen3-0.6B --show-prompt
     """
+    from gspo_cli.models.files import check_source
     from gspo_cli.recipe import default_arms, refuse_twice
+    from gspo_cli.runlog.folder import refuse_file, writable
 
     loaded, why = _recipe_of(source, model, set_ or [])
     chosen = check_seed(loaded.seed if seed is None else seed)
@@ -115,12 +117,14 @@ def rollout(
     target = out / "step_000001.parquet"
     if target.exists():
         raise GspoError(f"{target} exists", "stored batches are never overwritten", "choose another --out")
+    refuse_file(out)
+    if loaded.model.path is not None:
+        check_source(loaded.model.path, loaded.model.revision)
 
     # torch and all else only once the options are valid
     from gspo_cli.cli.views.training import ColdStartBar, SamplingBar
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.remote_code import allow_code
-    from gspo_cli.runlog.folder import writable
     from gspo_cli.tasks.scoring import show_slow_rewards
     from gspo_cli.training.cold_start import start_model
     from gspo_cli.training.run_folder import sample_once

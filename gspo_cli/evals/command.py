@@ -14,7 +14,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmark import Benchmark, GraderChoice, ProblemSet
 from gspo_cli.evals.benchmarks.shared_code import check_sandbox
 from gspo_cli.evals.runner import Progress, evaluate, make_plan, measure
-from gspo_cli.evals.settings import BenchmarkSet, Overrides, Subject, overrides_of, resolve_settings
+from gspo_cli.evals.settings import BenchmarkSet, Overrides, Subject, overrides_of
 from gspo_cli.evals.store import Mode
 from gspo_cli.evals.targets import Target
 from gspo_cli.models.device import prepare_torch
@@ -125,12 +125,7 @@ class Evaluation:
 
 
 def evaluations(request: SampleRequest) -> Generator[Evaluation]:
-    """All evaluations, model by model. Settings that a benchmark does not take are refused before the first.
-
-    Errors: GspoError, as `resolve_settings` and `check_sandbox`.
-    """
-    for benchmark in request.benchmarks:
-        resolve_settings(benchmark, request.overrides, seed=0)
+    """All evaluations, model by model. Errors: GspoError, as `check_sandbox`, before the first."""
     check_sandbox(request.benchmarks, request.grader_choice)
     for target in request.targets:
         with closing(LazyModel(target)) as model:

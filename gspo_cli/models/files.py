@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspo_cli.errors import GspoError
-from gspo_cli.hub import prepare_hub
+from gspo_cli.hub import may_be_read
+from gspo_cli.models.adapters import is_adapter
 from gspo_cli.models.growth import most_growth
 from gspo_cli.models.remote_code import code_arguments, code_hint
 
@@ -35,9 +36,12 @@ NOT_AS_EXPECTED = (ValueError, LookupError, TypeError, AttributeError, Recursion
 """What reading JSON of another form raises."""
 
 
-def check_source(source: str) -> None:
-    """Errors: GspoError for a path without a model in it, or with a weight file that is damaged. A hub name passes."""
+def check_source(source: str, revision: str | None = None) -> None:
+    """Errors: GspoError for a path with neither a model nor adapters in it; for a damaged weight file; and for a hub
+    name that is not in the hub's cache while the hub cannot be reached."""
     folder = Path(source)
+    if is_adapter(folder):
+        return check_model_folder(folder)
     if (looks_local(source) or folder.is_dir()) and not (folder / "config.json").is_file():
         absent = "it is a file" if folder.is_file() else "the folder does not exist"
         raise GspoError(
@@ -48,8 +52,15 @@ def check_source(source: str) -> None:
     if folder.is_dir():
         check_model_folder(folder)
         check_sizes(folder)
-    else:
-        prepare_hub()
+        return
+    with loading(f"the model {source}", source):
+        available = may_be_read(source, revision)
+    if not available:
+        raise GspoError(
+            f"cannot read the model {source}",
+            "it is not in the hub's cache, and the hub cannot be reached",
+            "check the name and the network, or give a local folder",
+        )
 
 
 def read_config(source: str, revision: str | None) -> PreTrainedConfig:

@@ -45,12 +45,11 @@ def load_policy(config: ModelConfig, path: str | Path) -> tuple[PreTrainedModel,
     Errors: GspoError when the folder holds no model, no tokenizer, or a model without an end-of-sequence token.
     """
     source, local = str(path), Path(path).is_dir()
+    check_source(source, config.revision)
     if is_adapter(path):
-        check_model_folder(Path(path))
         base, revision = adapter_base(Path(path))
         model, _ = load_policy(config.model_copy(update={"revision": revision}), base)
         return attach(model, Path(path)), load_tokenizer(source, None, local)
-    check_source(source)
     tokenizer = load_tokenizer(source, config.revision, local)
     with loading(f"the model {source}", source):
         # every architecture has eager attention, while admission chooses the one that is used

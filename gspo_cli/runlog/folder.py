@@ -54,6 +54,7 @@ def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
     """
     if study.exists() and not study.is_dir():
         raise GspoError(f"{study} is not a folder", "a file of that name is in the way", "choose another --name")
+    refuse_file(study)
     used = [r for r in runs if (study / r).exists() and not started_by_first_attempt(study / r)]
     if used and not overwrite:
         raise GspoError(
@@ -97,6 +98,12 @@ def _progress(run: Path) -> str:
         return f" ({json.loads(lines[-1])['step']} of {planned} steps)"
     except (OSError, ValueError, KeyError, IndexError):
         return ""
+
+
+def refuse_file(folder: Path) -> None:
+    """Errors: GspoError where a file is in the place of a folder that is to be made, or of one above it."""
+    if any(map(os.path.isfile, (folder, *folder.parents))):
+        raise GspoError(f"cannot write {folder}", "a file is in the way", "choose another folder with --out")
 
 
 def make_writable(folder: Path) -> None:

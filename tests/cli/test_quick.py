@@ -46,6 +46,15 @@ COMMANDS: list[tuple[tuple[str, ...], int, str]] = [
     (("report", "explain", "gspo"), 0, "clip.low = 0.0003"),
     (("doctor", "--json"), 0, '"import torch", "found": "works", "verdict": "ok"'),
     (("eval", "list"), 0, "aime24"),
+    (("eval", "benchmarks", "bees.csv"), 2, "no model in bees.csv"),
+    (("eval", "benchmarks", "b/fakemodel"), 2, "not in the hub's cache"),
+    (("eval", "benchmarks", "b/fakemodel", "--temperature", "0", "--samples", "4"), 2, "4 samples at temperature 0"),
+    (("rollout", "quickstart", "--model", "b/fakemodel"), 2, "not in the hub's cache"),
+    (("rollout", "quickstart", "--model", "b /model"), 2, "cannot load the model"),
+    (("rollout", "quickstart", "--out", "bees.csv"), 2, "a file is in the way"),
+    (("report", "batch", "bees.csv", "--model", "b/fakemodel"), 2, "cannot read bees.csv as parquet"),
+    (("train", "--out", "bees.csv"), 2, "a file is in the way"),
+    (("train", "--name", "quick", "--out", "."), 2, "already holds a run"),
     (("runs", "ls"), 0, "no runs"),
 ]
 
@@ -57,8 +66,11 @@ def said_by(commands: Iterable[Sequence[str]], folder: Path) -> list[dict[str, A
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_torch_is_not_loaded(tmp_path: Path) -> None:
+def test_torch_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "rows.jsonl").write_text('{"frage": "1 + 1?", "antwort": "2"}\n')
+    (tmp_path / "bees.csv").write_text("a,b\n")
+    (tmp_path / "quick" / "gspo-s0").mkdir(parents=True)
     answers = said_by([words for words, _, _ in COMMANDS], tmp_path)
     for (words, code, said), found in zip(COMMANDS, answers, strict=True):
         assert (found["code"], found["heavy"]) == (code, []) and said in found["out"], (words, found)

@@ -115,8 +115,7 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     if threads != recipe.model.threads:  # recorded like any other key
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"threads": threads})})
     runs = plan_runs(recipe, arms, seeds, here=False)
-    if request.dry_run:
-        check_free(folder, [run.name for run in runs], request.overwrite)
+    ranks.broadcast(partial(check_free, folder, [run.name for run in runs], request.overwrite))
     inputs = read_inputs(recipe, planning=request.dry_run)
     console.note(*arm_notes(recipe, arms), *(f"warning: {note}" for note in inputs.notes))
     if inputs.problems and inputs.first:
@@ -142,7 +141,6 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
     cluster = connect(request.gpus_per_run, recipe.model.threads or 1) if request.on_ray else None
 
     def prepare_starts() -> dict[int, str]:
-        check_free(folder, [run.name for run in runs], request.overwrite)
         make_writable(request.out)
         return {seed: str(start_model(recipe.seeded(seed), ColdStartBar())) for seed in seeds}
 

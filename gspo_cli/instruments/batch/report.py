@@ -14,7 +14,7 @@ from gspo_cli import __version__
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.algorithms.contract import Summary
 from gspo_cli.instruments.batch import length_figure, ratio_figure, weight_figure
-from gspo_cli.instruments.batch.data import read_batch
+from gspo_cli.instruments.batch.data import StoredBatch
 from gspo_cli.instruments.batch.gradients import DRAWS, MIN_GROUPS, SKETCH, noise
 from gspo_cli.instruments.batch.lengths import tails
 from gspo_cli.instruments.batch.losses import kish, weight_quantiles
@@ -224,14 +224,13 @@ FILE = "batch.json"
 
 
 def report_batch(
-    rollout: Path, model: str, against: str | None, out: Path | None, images: Collection[Image] = USUAL
+    batch: StoredBatch, model: str, against: str | None, out: Path | None, images: Collection[Image] = USUAL
 ) -> dict[str, Any]:
     """Measures a stored batch; numbers and figures go into `out` (default: `batch-report` beside the batch).
 
     Returns everything as one object that JSON can hold: numbers are finite, or None where they have no meaning.
-    Errors: GspoError for a file that is no usable batch, and for a model that did not sample it.
+    Errors: GspoError for a model that did not sample it.
     """
-    batch = read_batch(rollout)
     sampling = load_sampling_policy(model, batch)
     later = None if against is None else load_later_policy(against, batch, sampling)
     folder = batch.path.parent / "batch-report" if out is None else out
