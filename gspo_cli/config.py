@@ -400,8 +400,8 @@ class Recipe(Table):
             )
         if self.minibatches > prompts:
             raise ValueError(
-                f"minibatches = {self.minibatches} is more than rollout.prompts = {prompts}; a mini-batch holds whole "
-                "groups"
+                f"{'algo' if self.algo.minibatches else 'train'}.minibatches = {self.minibatches} is more than "
+                f"rollout.prompts = {prompts}; a mini-batch holds whole groups"
             )
         return self
 

@@ -60,11 +60,16 @@ def find(name: str) -> Path:
         if os.path.isfile(path):  # unlike Path.is_file, this takes any name
             return path
     why = "there is no such file" if name.endswith(".toml") else "it is neither a .toml file nor a shipped recipe"
-    raise GspoError(
-        f"no recipe {name!r}",
-        "it is a folder" if os.path.isdir(name) else why,
-        f"{nearest(name, names(), '')} `gspo recipes ls` lists the shipped recipes".lstrip(),
-    )
+    hint = f"{nearest(name, names(), '')} `gspo recipes ls` lists the shipped recipes".lstrip()
+    if os.path.isdir(name):
+        why, inner = "it is a folder", os.path.join(name, "recipe.toml")
+        hint = f"give its recipe: {inner}" if os.path.isfile(inner) else hint
+    elif os.path.isfile(name):
+        why, hint = (
+            "a recipe is a .toml file",
+            f"if it holds data, write their recipe: gspo recipes new NAME --data {name}",
+        )
+    raise GspoError(f"no recipe {name!r}", why, hint)
 
 
 def read_layers(path: Path, seen: tuple[Path, ...] = ()) -> list[Layer]:
@@ -263,17 +268,18 @@ def user_error(
     path; `also` are further keys that the table may hold.
     """
     path = (*prefix, *(str(part) for part in problem["loc"][skip:] if part != "[key]"))
+    whole = problem["type"] == "value_error" and isinstance(problem["input"], dict)
+    if problem["type"] not in ("missing", "extra_forbidden"):
+        path = _without_choice(path, [layer.table for layer in layers])
     key = ".".join(path) or "the recipe"
     files = [layer.source for layer in layers if is_file(layer)] or [layers[0].source]
     source = next((layer.source for layer in reversed(layers) if path and contains(layer.table, path)), files[-1])
     if problem["type"] != "extra_forbidden":
-        value = f" (given: {problem['input']!r:.200})" if problem["type"] != "missing" and path else ""
-        given = [layer.source for layer in layers if layer.table and not is_file(layer)]
-        beside = f", or what the command gave beside it: {', '.join(given)}" if given and not path else ""
+        value = f" (given: {problem['input']!r:.200})" if problem["type"] != "missing" and not whole else ""
         return GspoError(
             f"{source}: {key}: {problem['msg'].removeprefix('Value error, ')}{value}",
             "the recipe is checked before anything is loaded or written",
-            f"fix {key}{beside}",
+            "correct the keys that it names" if whole else f"fix {key}",
         )
     if path[-1] in CODE_KEYS:
         return GspoError(
@@ -292,8 +298,20 @@ def user_error(
     )
 
 
+def _without_choice(path: tuple[str, ...], tables: list[dict[str, Any]]) -> tuple[str, ...]:
+    """The path of a key, without the parts that name a choice among its types, such as `constrained-float`."""
+    for end in range(1, len(path)):
+        at = path[:end]
+        given = any(contains(table, at) for table in tables)
+        if given and not any(contains(table, path[: end + 1]) for table in tables):
+            return at
+    return path
+
+
 def contains(table: Any, path: tuple[str, ...]) -> bool:
     for part in path:
+        if isinstance(table, list):
+            table = dict(zip(map(str, range(len(table))), table, strict=True))
         if not isinstance(table, dict) or part not in table:
             return False
         table = table[part]

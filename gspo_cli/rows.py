@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -25,6 +27,9 @@ MAX_ROWS_PER_BYTE = 10
 MAX_UNPACKED, BATCH = 16 << 30, 64
 """Bytes that a parquet file may unpack to, and the rows that are unpacked at once: a few kilobytes can hold billions of
 equal rows."""
+
+HEADER = re.compile(r'(?:"[^"]*"|[^"\r\n])*')
+"""The first line of a csv file, with the line breaks of quoted names."""
 
 Row = dict[str, Any]
 Located = tuple[str, Row]
@@ -113,7 +118,7 @@ def _whole(path: Path) -> bytes:
 def _starts_with_object(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(4096).lstrip().startswith(b"{")
+            return file.read(4096).lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n").startswith(b"{")
     except OSError as error:
         raise _unreadable(path, str(error.strerror or error)) from error
 
@@ -128,10 +133,16 @@ def _list(path: Path) -> list[Row]:
 
 
 def _csv(path: Path) -> Iterator[Located]:
-    """The rows of a file with column names in its first line; every value is text, and what a row lacks is None."""
+    """The rows of a file with column names in its first line; every value is text, and what a row lacks is None.
+
+    Values are separated by commas, or where the first line has none, by semicolons or tabs, as spreadsheets of many
+    languages write them.
+    """
     usual = csv.field_size_limit(MAX_ROW)
     try:
-        reader = csv.DictReader(io.StringIO(_whole(path).decode("utf-8-sig"), newline=""), strict=True)
+        text = _whole(path).decode("utf-8-sig")
+        separator = _separator(text)
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
         if twice := [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]:
             raise _unreadable(path, f"it has two columns {twice[0]!r}")
         empty = True
@@ -143,11 +154,20 @@ def _csv(path: Path) -> Iterator[Located]:
     except UnicodeDecodeError as error:
         raise _not_utf8(str(path), error) from error
     except csv.Error as error:
-        raise _unreadable(path, f"line {reader.line_num} is not CSV: {error}") from error
+        raise _unreadable(
+            path, f"line {reader.line_num} is not CSV with {separator!r} between values: {error}"
+        ) from error
     finally:
         csv.field_size_limit(usual)  # it is the limit of all readers of the process
     if empty:
         raise _no_rows(path)
+
+
+def _separator(text: str) -> str:
+    """What separates the names in the first line of a csv file, outside of quotes."""
+    header = HEADER.match(text)
+    bare = re.sub(r'"[^"]*"', "", header[0] if header else "")
+    return "," if "," in bare else max(",;\t", key=bare.count)
 
 
 def _parquet(path: Path) -> Iterator[Row]:
@@ -192,6 +212,8 @@ def _parse(where: str, content: bytes) -> Any:
 
 def _not_utf8(where: str, error: UnicodeDecodeError) -> GspoError:
     wide = error.encoding.upper()[:6]
+    if error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        wide = "UTF-32" if error.object.startswith(codecs.BOM_UTF32_LE) else "UTF-16"
     if wide in ("UTF-16", "UTF-32"):  # json recognises these by their zeros
         why, encoding = f"it is {wide}, as some programs of Windows write text", wide
     else:

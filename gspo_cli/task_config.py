@@ -123,7 +123,7 @@ class TaskConfig(Table):
         titles = [reward.title for reward in self.rewards]
         fewest, most = self.terms or (3, 5)
         for broken, what in (
-            (self.reward is not None and bool(self.rewards), "give either reward or rewards"),
+            (self.reward is not None and bool(self.rewards), "give either task.reward or task.rewards"),
             (len(set(titles)) < len(titles), "two rewards have the same name in logs; give one of them a label"),
             (self.combine == "gdpo" and len(self.rewards) < 2, "combine = 'gdpo' needs two [[task.rewards]] or more"),
             (self.template is not None and "{question}" not in self.template and self.name != "data",

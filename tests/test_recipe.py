@@ -62,6 +62,19 @@ def test_an_unknown_recipe_is_named_with_the_nearest(write: Any, name: str, hint
         assert error.hint == f"{hint}`gspo recipes ls` lists the shipped recipes"
 
 
+def test_the_folder_of_a_recipe_or_a_file_of_data_in_its_place_names_what_to_give(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").touch()
+    (tmp_path / "bees.csv").touch()
+    assert refused(str(tmp_path)).hint == f"give its recipe: {tmp_path / 'recipe.toml'}"
+    assert refused(str(tmp_path / "bees.csv")).hint.endswith(f"gspo recipes new NAME --data {tmp_path / 'bees.csv'}")
+
+
+def test_keys_that_exclude_each_other_are_named_without_their_tables(write: Any) -> None:
+    error = refused(write(MINIMAL), sets=("task.reward=exact", "task.rewards=[{name = 'exact'}]"))
+    assert error.message.endswith(": task: give either task.reward or task.rewards")
+    assert error.hint == "correct the keys that it names"
+
+
 @pytest.mark.parametrize("content", [b"seed = ", b"[model\n", b"seed = " + b"1" * 5000])
 def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.toml"
@@ -376,7 +389,14 @@ def test_the_checkpoint_of_earlier_versions_is_read_and_no_other(write: Any) -> 
     [
         ('name = "mine"\n', (), "mine.toml: model: Field required"),
         (MINIMAL + "tiny = {}\n", (), "give either path or tiny"),
-        (MINIMAL, ("train.minibatches=9", "rollout.prompts=8"), "minibatches = 9 is more than rollout.prompts = 8"),
+        (
+            MINIMAL,
+            ("train.minibatches=9", "rollout.prompts=8"),
+            "train.minibatches = 9 is more than rollout.prompts = 8",
+        ),
+        (MINIMAL, ("task.held_out={a=1}",), "--set task.held_out={a=1}: task.held_out: Input"),
+        (MINIMAL, ("task.held_out=[1]",), "--set task.held_out=[1]: task.held_out: Input"),
+        (MINIMAL, ("train.optimizer.betas=[2, 0]",), "--set train.optimizer.betas=[2, 0]: train.optimizer.betas.0: "),
         (MINIMAL + "[train.optimizer]\nbetas = [0.9, inf]\n", (), "mine.toml: train.optimizer.betas.1 = inf"),
     ],
 )

@@ -118,8 +118,12 @@ def read_rows(path: Path, grader: RowGrader) -> list[dict[str, Any]]:
     """
     fields = {"id": (str, int), **grader.fields}
     names = ", ".join(map(repr, fields))
-    rows = []
-    for where, row in read_lines(path):
+    try:
+        located = list(read_lines(path))
+    except GspoError as error:
+        error.hint += f"; the file has one JSON object per line, with {names}"
+        raise
+    for where, row in located:
         for name, types in fields.items():
             if name not in row:
                 present = f"it has {', '.join(map(repr, row))}" if row else "it is empty"
@@ -130,5 +134,4 @@ def read_rows(path: Path, grader: RowGrader) -> list[dict[str, Any]]:
                 raise GspoError(f"{where}: field {name!r} is {actual}", f"it must be {allowed}", "correct that line")
             if isinstance(row[name], float) and not math.isfinite(row[name]):
                 raise GspoError(f"{where}: field {name!r} is {row[name]}", "it must be finite", "correct that line")
-        rows.append(row)
-    return rows
+    return [row for _, row in located]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.config import TaskConfig
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, nearest
 from gspo_cli.rows import SUFFIXES, Located, require_text
 from gspo_cli.tasks.data import SAVED, is_local, read_source, require_column, value_text
 from gspo_cli.types import Problem, Score
@@ -110,7 +110,11 @@ class OwnData:
                 "write {COLUMN} where the text of a column belongs",
             )
         unknown = [name for name in fields if name not in known and " " not in name]  # JSON and sets have spaces
-        self.notes += [f"task.template: {{{name}}} is no column, and stays as it is" for name in unknown]
+        near = {name: nearest(f"{{{name}}}", [f"{{{one}}}" for one in known], "") for name in unknown}
+        self.notes += [
+            f"task.template: {{{name}}} is no column, and stays as it is" + (hint and f"; {hint}")
+            for name, hint in near.items()
+        ]
         return {f"{{{name}}}": name for name in fields if name in known} | ({"{question}": prompt} if prompt else {})
 
     def _problem(self, identity: str, located: Located, columns: dict[str, str]) -> Problem:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from gspo_cli.config import TaskConfig
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, nearest
 from gspo_cli.tasks import Task
-from gspo_cli.tasks.rewards import own_code
+from gspo_cli.tasks.rewards import by_name, own_code
 from gspo_cli.tasks.scoring import score
 from gspo_cli.types import Problem, Response, Score
 
@@ -17,6 +17,8 @@ ALWAYS = re.compile(
     r"failed: (NameError|UnboundLocalError|ImportError|ModuleNotFoundError|NotImplementedError|SyntaxError):"
 )
 """Faults of the code, whatever the response."""
+
+NO_ARGUMENT = re.compile(r"missing \d+ required [\w-]+ arguments?: '(\w+)'")
 
 
 def try_rewards(task: Task, problems: list[Problem], config: TaskConfig) -> list[str]:
@@ -37,6 +39,7 @@ def try_rewards(task: Task, problems: list[Problem], config: TaskConfig) -> list
         scores = score(task, [(problem, text) for _, problem, text in tried], deadline)
     except GspoError as error:
         error.code = ExitCode.USER_ERROR  # nothing has begun
+        error.hint = _which_column(error.why, problems[0]) or error.hint
         raise
     missing = [(kind, problem, one) for (kind, problem, _), one in zip(tried, scores, strict=True) if one.value is None]
     for kind, problem, one in missing:
@@ -44,10 +47,19 @@ def try_rewards(task: Task, problems: list[Problem], config: TaskConfig) -> list
             raise GspoError(
                 f"the reward has no value for {kind} to problem {problem.id!r}, tried before training",
                 one.reason if one.reason != "bad gold" else f"it cannot compare with the answer {problem.answer!r:.80}",
-                "correct the reward or the data; docs/extending.md has complete examples",
+                _which_column(one.reason, problem)
+                or "correct the reward or the data; docs/extending.md has complete examples",
             )
     notes = [f"no reward for {kind} to problem {problem.id!r}: {one.reason}" for kind, problem, one in missing[:1]]
     return notes + _constant([kind for kind, _, _ in tried], scores)
+
+
+def _which_column(reason: str, problem: Problem) -> str:
+    """What to do if a reward failed for want of a parameter that is no column; empty if it did not."""
+    missing, columns = NO_ARGUMENT.search(reason), [*by_name(problem, "")]
+    if missing is None:
+        return ""
+    return f"{nearest(missing[1], columns, '')} A reward gets {', '.join(columns)}, by name".lstrip()
 
 
 def _constant(kinds: list[str], scores: list[Score]) -> list[str]:

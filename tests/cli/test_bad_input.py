@@ -164,11 +164,15 @@ def test_wrong_arguments(gspo_here: Gspo, smoke: Path, tmp_path: Path, arguments
          ["line 2 is not UTF-8", "0xe9", "iconv"]),
         ("rows.json", '[{"question": "\xe9?", "answer": "2"}]'.encode("latin-1"), ["rows.json is not UTF-8", "0xe9"]),
         ("rows.jsonl", ROW.encode("utf-16"), ["line 1 is not UTF-8", "iconv -f UTF-16"]),
+        ("rows.csv", "question,answer\n1+1?,2\n".encode("utf-16"), ["rows.csv is not UTF-8", "iconv -f UTF-16 -t"]),
+        ("rows.csv", "\ufeffquestion,answer\n1+1?,2\n".encode("utf-16-be"), ["is not UTF-8", "iconv -f UTF-16 -t"]),
+        ("rows.csv", "question,answer\n1+1?,2\n".encode("utf-32"), ["is not UTF-8", "iconv -f UTF-32 -t"]),
         ("rows.parquet", "PAR1", ["rows.parquet", "not a complete parquet file"]),
         ("rows.jsonl", '{"question": "1+1?", "answer": "2"}\n', ["1 problems, but a rollout batch takes 4"]),
     ],
     ids=["missing", "ending", "no prompt", "no answer", "broken", "surrogate", "empty", "empty json", "null", "absent",
-         "a list", "latin-1", "latin-1 json", "utf-16", "parquet", "too few"],
+         "a list", "latin-1", "latin-1 json", "utf-16", "utf-16 csv", "utf-16-be csv", "utf-32 csv", "parquet",
+         "too few"],
 )  # fmt: skip
 def test_wrong_data(
     gspo_here: Gspo, smoke: Path, small: Path, tmp_path: Path, name: str, content: str | bytes | None, words: list[str]
@@ -185,7 +189,7 @@ def test_wrong_data(
 
 def test_json_lines_are_read_whatever_the_ending(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    path.write_text(ROW + '\n{"question": "2", "answer": 4.5}\n')
+    path.write_text("\ufeff" + ROW + '\n{"question": "2", "answer": 4.5}\n', encoding="utf-8")
     rows = load_rows(str(path), None, "train", {"prompt": "question", "answer": "answer"})
     assert rows == [{"prompt": "1+1?", "answer": "2"}, {"prompt": "2", "answer": "4.5"}]
 

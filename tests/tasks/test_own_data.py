@@ -59,7 +59,9 @@ def test_nothing_is_added_and_a_template_takes_any_column(tmp_path: Path) -> Non
     path = write(tmp_path, ROWS)
     task = make_task(config(path, template="{Frage} {Stuffe}"))
     assert task.problems("train")[0].prompt == "Was ist 0 + 0? {Stuffe}"
-    assert getattr(task, "notes", []) == ["task.template: {Stuffe} is no column, and stays as it is"]
+    assert getattr(task, "notes", []) == [
+        "task.template: {Stuffe} is no column, and stays as it is; did you mean '{Stufe}'?"
+    ]
 
 
 def test_messages_keep_their_roles_and_one_message_is_a_text(tmp_path: Path) -> None:
@@ -119,15 +121,16 @@ def test_rows_of_a_held_out_file_are_not_trained_on(tmp_path: Path) -> None:
     assert [p.prompt for p in task.problems("held_out")] == [row["Frage"] for row in ROWS[50:]]
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet", "json", "folder", "saved", "splits"])
+@pytest.mark.parametrize("form", ["csv", "semicolons", "tabs", "parquet", "json", "folder", "saved", "splits"])
 def test_the_forms_of_data(tmp_path: Path, form: str) -> None:
     import datasets
     import pandas
 
     rows = [{"Frage": f'Was, "{n}"?\nJa', "Lösung": str(n)} for n in range(5)]
     path = tmp_path / f"rows.{form}"
-    if form == "csv":
-        pandas.DataFrame(rows).to_csv(path, index=False)
+    if form in (separators := {"csv": ",", "semicolons": ";", "tabs": "\t"}):
+        path = path.with_suffix(".csv")
+        pandas.DataFrame(rows).to_csv(path, index=False, sep=separators[form])
     elif form == "parquet":
         pandas.DataFrame(rows).to_parquet(path)
     elif form == "json":
@@ -151,6 +154,7 @@ def test_csv_faults_are_named_with_their_line(tmp_path: Path) -> None:
         ("a,b\n1,2,3\n", "line 2 has more values"),
         ("a,a\n1,2\n", "two columns 'a'"),
         ("a\n", "no rows"),
+        ('a;"b,c"\n"1"2;3\n', "not CSV with ';' between values"),
     ):
         (tmp_path / "x.csv").write_text(text)
         with pytest.raises(GspoError) as refused:
@@ -266,6 +270,8 @@ def trial(folder: Path, code: str, **keys: Any) -> list[str]:
     [
         ("def reward(completion, answer):\n    return float(completion == rigth)\n", ["NameError", "line 2"]),
         ("def reward(completion, gold):\n    return 1.0\n", ["missing 1 required positional argument: 'gold'"]),
+        ("def reward(completion, lsung):\n    return 1.0\n", ["did you mean 'Lösung'?", "gets Frage, Lösung, "]),
+        ("def reward(completions, *, lsung):\n    return [1.0]\n", ["did you mean 'Lösung'?"]),
         ("def reward(completion, **c):\n    return c['gold']\n", ["KeyError: 'gold'", "line 2"]),
         ("def reward(completions, **c):\n    return helper(c)\n\ndef helper(c):\n    return c['x']\n",
          ["KeyError: 'x'", "line 5", "line 5: return c['x']; called from ", "line 2"]),
