@@ -59,6 +59,12 @@ def note(*lines: str, prose: bool = False) -> None:
         err.print(text, soft_wrap=not (prose and err.is_terminal))
 
 
+def note_torch() -> None:
+    """Say that torch is about to be loaded, which takes seconds, unless it is."""
+    if "torch" not in sys.modules:
+        note("loading torch")
+
+
 def print_json(value: dict[str, Any] | Iterable[dict[str, Any]]) -> None:
     """Print one object, or a list as one object per line."""
     for item in [value] if isinstance(value, dict) else value:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,30 +37,45 @@ def doctor(
         gspo doctor --vllm-python ~/vllm-env/bin/python --json
         gspo doctor --model ./my-model
     """
-    from gspo_cli.doctor import check_hub, check_machine, check_packages, check_sandbox, check_vllm, probe_environment
+    from rich.live import Live
+
+    from gspo_cli.models.files import check_source
     from gspo_cli.rollout.engine import find_python
-    from gspo_cli.runlog.folder import cache_root
 
     interpreter = None if vllm_python is None else find_python(vllm_python)
-    checks = [
-        *check_packages(probe_environment(sys.executable, with_vllm=False)),
-        *check_machine(out, cache_root()),
-        *check_hub(),
-        check_sandbox(),
-    ]
-    if interpreter is not None:
-        checks += check_vllm(probe_environment(interpreter, with_vllm=True), interpreter)
     if model is not None:
-        checks.append(_check_model(model))
-    if json_:
-        console.print_json(map(asdict, checks))
-    else:
-        table = console.table("check", "found", "verdict", "fix", overflow="fold")
+        check_source(model)
+    console.note("checking this machine; importing torch and transformers takes seconds")
+    faults, checks = 0, _checks(out, interpreter, model)
+    table = console.table("check", "found", "verdict", "fix", overflow="fold")
+    rows_appear = console.out.is_terminal and not json_
+    with Live(table, console=console.out) if rows_appear else nullcontext():
         for check in checks:
+            faults += check.verdict == "fault"
             table.add_row(check.check, check.found, check.verdict, check.fix)
+            if json_:
+                console.print_json(asdict(check))
+    if not (json_ or rows_appear):
         console.out.print(table)
-    if any(check.verdict == "fault" for check in checks):
+    if faults:
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _checks(out: Path, interpreter: str | None, model: str | None) -> Iterator[Check]:
+    """All checks, what is quickly known first."""
+    from gspo_cli.doctor import check_hub, check_machine, check_packages, check_sandbox, check_vllm, probe_environment
+    from gspo_cli.runlog.folder import cache_root
+
+    with ThreadPoolExecutor(1) as pool:
+        probe = pool.submit(probe_environment, sys.executable, with_vllm=False)
+        yield from check_machine(out, cache_root())
+        yield check_sandbox()
+        yield from check_hub()
+        yield from check_packages(probe.result())
+    if interpreter is not None:
+        yield from check_vllm(probe_environment(interpreter, with_vllm=True), interpreter)
+    if model is not None:
+        yield _check_model(model)
 
 
 def _check_model(name: str) -> Check:

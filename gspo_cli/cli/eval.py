@@ -137,6 +137,7 @@ def benchmarks(
     if len(chosen) == 1:  # with several, the others can still be evaluated
         problems(chosen[0])
 
+    console.note_torch()
     from gspo_cli.evals.command import SampleRequest  # torch, only once the options are known to be valid
     from gspo_cli.evals.stored import GradeRequest
 

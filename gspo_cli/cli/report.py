@@ -434,6 +434,7 @@ def batch(
     images, stored = requested_images(format_, paper), read_batch(rollout)
     for policy in filter(None, (model, against)):
         check_source(policy)
+    console.note_torch()
     import torch  # only once the names are valid
 
     from gspo_cli.instruments.batch.report import report_batch, tables

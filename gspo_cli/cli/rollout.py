@@ -36,7 +36,8 @@ def cold_start(
     if out.exists():
         raise GspoError(f"{out} exists", "models are never overwritten", "choose another --out")
 
-    from gspo_cli.cli.views.training import ColdStartBar  # torch and all else only once the options are valid
+    console.note_torch()  # it and all else only once the options are valid
+    from gspo_cli.cli.views.training import ColdStartBar
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.remote_code import allow_code
     from gspo_cli.training.cold_start import build
@@ -121,7 +122,7 @@ def rollout(
     if loaded.model.path is not None:
         check_source(loaded.model.path, loaded.model.revision)
 
-    # torch and all else only once the options are valid
+    console.note_torch()  # it and all else only once the options are valid
     from gspo_cli.cli.views.training import ColdStartBar, SamplingBar
     from gspo_cli.models.device import prepare_torch
     from gspo_cli.models.remote_code import allow_code

@@ -53,6 +53,8 @@ COMMANDS: list[tuple[tuple[str, ...], int, str]] = [
     (("rollout", "quickstart", "--model", "b /model"), 2, "cannot load the model"),
     (("rollout", "quickstart", "--out", "bees.csv"), 2, "a file is in the way"),
     (("report", "batch", "bees.csv", "--model", "b/fakemodel"), 2, "cannot read bees.csv as parquet"),
+    (("train", "--resume", "bees.csv"), 2, "nothing to resume in bees.csv"),
+    (("doctor", "--model", "fakemodl"), 2, "no model in fakemodl"),
     (("train", "--out", "bees.csv"), 2, "a file is in the way"),
     (("train", "--name", "quick", "--out", "."), 2, "already holds a run"),
     (("runs", "ls"), 0, "no runs"),
@@ -74,6 +76,15 @@ def test_torch_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     answers = said_by([words for words, _, _ in COMMANDS], tmp_path)
     for (words, code, said), found in zip(COMMANDS, answers, strict=True):
         assert (found["code"], found["heavy"]) == (code, []) and said in found["out"], (words, found)
+
+
+def test_a_change_that_a_resume_refuses_is_refused_before_torch(tmp_path: Path, smoke: Path, gspo_here: Gspo) -> None:
+    done = gspo_here("train", smoke, "--algo", "grpo", "--steps", "1", "--out", tmp_path, "--name", "one")
+    assert done.code == 0, done.err
+    words = ["train", "--resume", str(tmp_path / "one"), "--set"]
+    refused, meaningless = said_by([[*words, "train.lr=1"], [*words, "train.lrr=1"]], tmp_path)
+    assert (refused["code"], refused["heavy"]) == (meaningless["code"], meaningless["heavy"]) == (2, [])
+    assert "part of the experiment" in refused["out"] and "train.lrr" in meaningless["out"]
 
 
 def test_a_model_is_known_from_its_second_plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,11 +198,18 @@ def train(
     if (folder / HALVING).is_file():
         check_resume({"--steps": steps, "--set": set_, "--allow-change": allow_change, "--launcher ray": on_ray})
         return resume_halving(folder, jobs, ranks)
-    from gspo_cli.training.state.run_config import overrides
+    from gspo_cli.training.state.run_config import check_changes, overrides
+    from gspo_cli.training.study.plans import nothing_to_resume
     from gspo_cli.training.study.sweep import studies_of
 
-    changes = overrides(steps, set_ or [])
-    for path in studies_of(folder):
+    changes, studies = overrides(steps, set_ or []), studies_of(folder)
+    for path in studies:
+        if not any(map(os.path.isfile, (path / "run.json", path / "study.json", path.parent / "study.json"))):
+            raise nothing_to_resume(path)
+        for run in (path, *path.glob("*")) if changes else ():
+            check_changes(run, changes, allow_change or [])
+    console.note_torch()
+    for path in studies:
         study = path.parent if (path / "run.json").is_file() else path
         with reporting(study, trackers, console.note):
             if on_ray or jobs > 1:

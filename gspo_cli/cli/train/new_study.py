@@ -123,6 +123,7 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
         console.note(f"checked: {console.plural(len(inputs.problems), 'problem')}; tokenizer; {size}")
     if request.dry_run:
         return show_plan(runs, inputs.config, folder, request.as_json)
+    console.note_torch()
     from gspo_cli.launch.ray_cluster import connect  # torch and all else, only once what needs neither is valid
     from gspo_cli.launch.report_to import reporting
     from gspo_cli.models.device import prepare_torch

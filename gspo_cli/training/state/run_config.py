@@ -14,6 +14,7 @@ from gspo_cli.errors import GspoError, nearest
 from gspo_cli.recipe import parse_set
 from gspo_cli.runlog.log import config_text
 from gspo_cli.runlog.strict_json import read_object
+from gspo_cli.training.state.checkpoint_folder import list_checkpoints
 
 MAY_CHANGE = ("train.steps", "checkpoint.", "eval.", "guards.", "rollout.store", "rollout.keep_newest",
               "rollout.deadline_s", "rollout.kv_budget_gb", "model.device", "model.threads",
@@ -53,6 +54,18 @@ def overrides(steps: int | None, sets: list[str]) -> dict[str, Any]:
     for assignment in sets:
         table = merge(table, parse_set(assignment).table)
     return table
+
+
+def check_changes(run: Path, overrides: dict[str, Any], allowed: Sequence[str]) -> None:
+    """`apply_overrides` with the newest checkpoint of a run, which nobody has verified yet; nothing where its state
+    cannot be read. Errors: as there."""
+    for checkpoint in list_checkpoints(run / "checkpoints")[-1:]:
+        try:
+            earlier = dict(read_object(checkpoint / "state.json")["changes"])
+            config, expected = read_object(run / "config.json"), str(read_object(run / "run.json")["config_sha256"])
+        except (GspoError, LookupError, TypeError, ValueError):
+            return  # the resume says what is wrong with them
+        apply_overrides(config, earlier, overrides, allowed, expected)
 
 
 def apply_overrides(

@@ -97,7 +97,12 @@ def runs_to_resume(path: Path) -> list[PlannedRun]:
         return [PlannedRun(path, None)]
     if found := _planned_at(path):
         return found
-    raise GspoError(
+    raise nothing_to_resume(path)
+
+
+def nothing_to_resume(path: Path) -> GspoError:
+    """The error for a path that names neither a run nor a study."""
+    return GspoError(
         f"nothing to resume in {path}",
         "it is neither a run (run.json and a checkpoint) nor a study (study.json)",
         "give the folder that `gspo train` printed",
