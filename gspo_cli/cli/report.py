@@ -84,6 +84,7 @@ def compare(
     from gspo_cli.report.compare.study import ComparisonRequest
     from gspo_cli.report.compare.study import compare as compare_arms
     from gspo_cli.report.runs.folders import find_study
+    from gspo_cli.report.runs.seeds import not_begun
 
     if margin is not None and not 0 < margin < float("inf"):
         raise GspoError(f"--margin {margin}", "a margin is a positive number", "e.g. --margin 2")
@@ -115,16 +116,21 @@ def compare(
         else:
             found = compare_scores(read_scores(scores[0], form), request, form)
         return console.print_json(found.to_json()) if json_ else show_scores(found)
-    comparison = compare_arms(find_study(study, out), request)
+    found_study = find_study(study, out)
+    comparison = compare_arms(found_study, request)
     if json_:
         console.print_json(comparison.to_json())
     elif latex or markdown:
         console.out.print((paper.latex if latex else paper.markdown)(comparison))
     else:
         show_comparison(comparison)
+    if missing := not_begun(found_study.folder, [(run.arm, run.seed) for run in found_study.runs]):
+        console.note(f"the study is unfinished: {missing}; gspo train --resume {found_study.folder} trains the rest")
     if comparison.unsaved:
         console.note(f"warning: the comparison was not stored: {comparison.unsaved}")
-    if comparison.primary.verdict == "refused" or (require is not None and not _shows(comparison.primary, require)):
+    if unmet := require is not None and not _shows(comparison.primary, require):
+        console.note(f"--require {require} is not met: the verdict is {comparison.primary.verdict}; exit code 3")
+    if unmet or comparison.primary.verdict == "refused":
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 

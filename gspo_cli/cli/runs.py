@@ -33,9 +33,12 @@ def ls(
         gspo runs ls results/quickstart-20260101-120000 --json
     """
     from gspo_cli.report.runs.facts import list_runs
-    from gspo_cli.runlog.folder import find_folder
+    from gspo_cli.report.runs.seeds import not_begun
+    from gspo_cli.runlog.folder import find_folder, unknown_folder
 
     folder = options.RESULTS if root is None else find_folder(root, options.RESULTS) or Path(root)
+    if root is not None and not folder.is_dir():
+        raise unknown_folder("folder, study or run", root, options.RESULTS)
     runs = list(list_runs(folder))
     if json_:
         return console.print_json(runs)
@@ -53,6 +56,12 @@ def ls(
         console.note(f"{run['run']}: {run['slowest_rank']}")
     for run in (run for run in runs if run["status"] in ("killed", "silent")):
         console.note(f"{run['run']}: {run['reason']}; to resume: gspo train --resume {run['folder']}")
+    studies = dict[Path, list[tuple[str, int]]]()
+    for run in (run for run in runs if run["run"] and Path(run["folder"]) != folder):
+        studies.setdefault(Path(run["folder"]).parent, []).append((run["arm"], run["seed"]))
+    for study, present in studies.items():
+        if missing := not_begun(study, present):
+            console.note(f"{study.name}: not begun: {missing}; to train what remains: gspo train --resume {study}")
 
 
 def _list_row(run: dict[str, Any]) -> tuple[str, ...]:

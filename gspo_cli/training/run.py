@@ -59,7 +59,7 @@ def execute(
     if overrides:
         recipe, changes = apply_overrides(recipe.model_dump(mode="json"), {}, overrides, allowed, planned)
     setup = load_setup(recipe, start, ranks, emit)
-    create = partial(create_folder, run, folder, plan.text, argv, setup)
+    create = partial(create_folder, run, folder, plan.text, argv, setup, changes)
     with locked(folder) if ranks.is_main else nullcontext():
         if ranks.is_main:
             record_plan(study, plan, run.name)

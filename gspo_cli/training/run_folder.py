@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -45,9 +46,10 @@ EXACT = ("packages", "python", "cpu", "code", "threads")
 
 
 def create_folder(
-    run: Run, folder: Path, recipe_text: str, argv: list[str], setup: Setup, hashes: dict[str, str]
-) -> RunLog:
-    """Creates the folder with its provenance. Returns its log."""
+    run: Run, folder: Path, recipe_text: str, argv: list[str], setup: Setup, changes: dict[str, Any],
+    hashes: dict[str, str],
+) -> RunLog:  # fmt: skip
+    """Creates the folder with its provenance; `changes` = what a resume of the study changed. Returns its log."""
     recipe, model = run.recipe, setup.model
     empty_run_folder(folder)
     fs.write_text(folder / "recipe.toml", recipe_text)
@@ -73,7 +75,7 @@ def create_folder(
     }  # fmt: skip
     fs.write_text(folder / "run.json", json.dumps(record, indent=1))
     log = RunLog(folder, record["config_sha256"][:32])
-    log.event("start", pid=os.getpid(), host=socket.gethostname())
+    log.event("start", pid=os.getpid(), host=socket.gethostname(), **({"changes": changes} if changes else {}))
     return log
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo
+from program import Forked, Gspo, check_refused
 
 from gspo_cli.cli.train.execute import name_rest
 from gspo_cli.config import TinyModel
@@ -149,3 +151,40 @@ def test_a_study_that_is_cut_off_is_finished_by_one_command(
     done = gspo_here("report", "compare", study)
     assert done.code == 2 and "still to train: gspo with seed 0" in done.err
     assert f"gspo train --resume {study} trains them all" in " ".join(done.err.split())
+
+
+def test_a_signal_in_the_first_run_names_the_study(tmp_path: Path, smoke: Path, gspo_here: Gspo) -> None:
+    words = ("train", smoke, "--algo", "grpo,gspo", "--seeds", "0-1", "--out", tmp_path, "--name", "cut")
+    program, study = Forked(*words, "--steps", "500"), tmp_path / "cut"
+    log = study / "grpo-s0" / "metrics.jsonl"
+    while not (log.exists() and log.read_text().count("\n") > 3):
+        time.sleep(0.05)
+    program.send(signal.SIGTERM)
+    done = program.wait()
+    assert done.code == 143 and f"do:    gspo train --resume {study} " in done.err, done.err
+    rest = "grpo with seed 1, gspo with seed 0, gspo with seed 1"
+    done = gspo_here("runs", "ls", study)
+    assert f"cut: not begun: {rest}; to train what remains: gspo train --resume {study}" in " ".join(done.err.split())
+    assert "not begun" not in gspo_here("runs", "ls", study / "grpo-s0").err
+    assert rest in gspo_here("report", "compare", study).err
+
+
+@pytest.mark.parametrize("name", ["resluts", "file.csv"])
+def test_runs_of_no_folder_are_a_mistake(name: str, tmp_path: Path, gspo_here: Gspo) -> None:
+    (tmp_path / "file.csv").touch()
+    check_refused(gspo_here("runs", "ls", tmp_path / name), name)
+
+
+@pytest.mark.slow
+def test_a_study_with_fewer_steps_is_complete(tmp_path: Path, smoke: Path, gspo_here: Gspo) -> None:
+    """Each arm's steps are those that the resume allowed; the comparison is then exploratory."""
+    done = gspo_here("train", smoke, "--algo", "grpo,gspo", "--steps", "3", "--out", tmp_path, "--name", "cut")
+    assert done.code == 0, done.err
+    study = tmp_path / "cut"
+    for path in study.glob("*/checkpoints/step-000003"):
+        shutil.rmtree(path)
+    done = gspo_here("train", "--resume", study, "--steps", "2", "--allow-change", "train.steps")
+    assert done.code == 0, done.err
+    found = gspo_here("report", "compare", study, "--json")
+    assert found.code == 0 and "a resume changed train.steps of grpo-s0, gspo-s0" in found.out, found.out + found.err
+    assert '"planned":2' in gspo_here("runs", "ls", study, "--json").out.replace(" ", "")

@@ -157,3 +157,12 @@ def test_a_difference_from_the_paper_is_said_once(tmp_path: Path) -> None:
     said = [part for text in run("claims", str(study)).stdout.splitlines() if text.startswith("  differs")
             for part in text.partition(": ")[2].split("; ")]  # fmt: skip
     assert len(said) == len(set(said))
+
+
+def test_seeds_that_no_run_has_are_bad_input(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", seeds=2, steps=3)
+    (study / "compare.json").write_text("stored")
+    for seeds in ("0-7", "5"):
+        result = run("compare", str(study), "--seeds", seeds)
+        assert result.exit_code == 2 and "the study has seeds 0, 1" in result.stderr
+    assert (study / "compare.json").read_text() == "stored"

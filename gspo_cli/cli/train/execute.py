@@ -119,6 +119,8 @@ def name_rest(study: Path, runs: list[str]) -> Iterator[None]:
         if len(runs) > 1 and study.exists() and not refused:
             rest = ", ".join(run for run in runs if not is_complete(study / run))
             console.note(f"the study is unfinished: {rest}; to train them all: gspo train --resume {study}")
+            if isinstance(error, GspoError) and error.code > ExitCode.STORAGE:  # a signal
+                error.hint = f"gspo train --resume {study} goes on with the whole study"
         raise
 
 

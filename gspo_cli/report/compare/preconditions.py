@@ -49,13 +49,6 @@ def failures(pair: Pair, spec: MetricSpec, checks: tuple[Check, ...] = ()) -> li
     return found
 
 
-def unknown_seeds(pair: Pair, requested: Iterable[int]) -> list[Failure]:
-    """The requested seeds that neither arm has."""
-    missing = sorted(set(requested) - pair.left.keys() - pair.right.keys())
-    text = ", ".join(map(str, missing))
-    return [Failure("pairs", f"seed {text}", "no run", "no run", "take seeds that the study has")] if missing else []
-
-
 def _recorded(record: RunRecord, *keys: str) -> Table:
     """Keys of `run.json` that every run must record."""
     run_json = record.facts.run_json

@@ -16,7 +16,7 @@ from gspo_cli.config import ReportConfig
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.report.compare.imported import ASSUMABLE, needed, unstated, why_not_judged, with_assumptions
 from gspo_cli.report.compare.learning_curves import learning_curves
-from gspo_cli.report.compare.preconditions import CHECKS, OF_IMPORTED, WAIVABLE, failures, unknown_seeds
+from gspo_cli.report.compare.preconditions import CHECKS, OF_IMPORTED, WAIVABLE, failures
 from gspo_cli.report.compare.result import Compared, Described, Found, StudyComparison, Table, adjust, sensitivity
 from gspo_cli.report.compare.scores import (
     DifferenceStats,
@@ -35,8 +35,7 @@ from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.metric_spec import Axis, BenchmarkMetric, MetricSpec, better_of, parse_metric, unit_of
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, all_of, load_records, write_sources
 from gspo_cli.report.runs.reader import corrupt
-from gspo_cli.report.runs.seeds import departure, planned_seeds
-from gspo_cli.runlog.folder import read_study_file
+from gspo_cli.report.runs.seeds import departure, not_begun, planned_seeds
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.stats.starts import StartShare, start_share
@@ -83,13 +82,20 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
         raise GspoError(f"--assume {unknown[0]}", f"it takes {', '.join(ASSUMABLE)}", "e.g. --assume start,data")
     declared = report_config(study)
     spec = parse_metric(request.metric or declared.metric)
+    seeds = sorted({run.seed for run in study.runs})
+    if unknown := sorted(set(request.seeds or ()) - set(seeds)):
+        raise GspoError(
+            f"--seeds {','.join(map(str, unknown))}: no run has it",
+            f"the study has seeds {', '.join(map(str, seeds))}",
+            "name some of these, or leave out --seeds for all",
+        )
     records = load_records(study, spec)
     if len(records) == 1:
         arm, by_seed = next(iter(records.items()))
-        if missing := planned_runs(study) - {(arm, seed) for seed in by_seed}:
+        if missing := not_begun(study.folder, [(run.arm, run.seed) for run in study.runs]):
             raise GspoError(
                 f"the study is unfinished: of {arm} alone a run has begun",
-                f"still to train: {', '.join(f'{name} with seed {seed}' for name, seed in sorted(missing))}",
+                f"still to train: {missing}",
                 f"gspo train --resume {study.folder} trains them all",
             )
         raise GspoError(
@@ -130,12 +136,6 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
                 raise
             return replace(found, unsaved=f"{error.message}: {error.why}")
     return found
-
-
-def planned_runs(study: Study) -> set[tuple[str, int]]:
-    """The arms and seeds that a study's commands were to train."""
-    plans = read_study_file(study.folder).plans if (study.folder / "study.json").is_file() else []
-    return {(str(arm), int(seed)) for plan in plans for arm in plan["arms"] for seed in plan["seeds"]}
 
 
 def report_config(study: Study) -> ReportConfig:
@@ -194,10 +194,14 @@ def _is_declared(primary: Pair, declared: ReportConfig, request: ComparisonReque
 
 
 def seed_departure(study: Study, pair: Pair, declared: ReportConfig) -> str:
-    """How the pair's seeds differ from those that the study planned."""
+    """How the pair's seeds and steps differ from those that the study planned."""
     valid, invalid = pair.drop_invalid()
     planned = planned_seeds(study.folder, (pair.baseline, pair.treatment))
-    return departure(planned, valid.seeds, sorted({r.run.seed for r in invalid}), declared.looks)
+    planned_steps = {r.name: r.facts.run_json.get("planned_steps", r.facts.planned_steps) for r in valid.records}
+    changed = [r.name for r in valid.records if r.facts.planned_steps != planned_steps[r.name]]
+    steps = f"a resume changed train.steps of {', '.join(changed)}" if changed else ""
+    seeds = departure(planned, valid.seeds, sorted({r.run.seed for r in invalid}), declared.looks)
+    return "; ".join(filter(None, (seeds, steps)))
 
 
 def _look(num_seeds: int, looks: tuple[int, ...]) -> str:
@@ -218,10 +222,9 @@ def _compare_pair(
     if request.grader_errors_wrong:
         ungraded = sum(r.answers.num_ungraded for r in kept.records if r.answers)
         kept = kept.ungraded_as_wrong()
-    failed = unknown_seeds(kept, request.seeds or ())
     imported = any(record.facts.imported for record in kept.records)
     kept = kept.in_order() if request.unpaired else kept
-    failed += failures(kept, spec, OF_IMPORTED if imported else CHECKS)
+    failed = failures(kept, spec, OF_IMPORTED if imported else CHECKS)
     if remaining := [f for f in failed if f.check not in request.allow]:
         return Found(
             verdict="refused", sentence=refusal(len(remaining)), metric=spec.text, baseline=pair.baseline,

@@ -71,7 +71,7 @@ class Facts:
 
     @property
     def planned_steps(self) -> int:
-        """Rollout batches of the plan."""
+        """Rollout batches of the plan, or to which a resume changed it (`--allow-change train.steps`)."""
         return int(self.config["train"]["steps"])
 
     @property
@@ -104,9 +104,13 @@ def read_facts(run: StoredRun) -> Facts:
     """Reads the small files of a run folder. Errors: GspoError (exit code STORAGE) naming a file that is corrupt."""
     config = read_object(run.folder / "config.json")
     steps = config["train"].get("steps") if isinstance(config.get("train"), dict) else None
+    events = read_events(run.folder)
+    changes = next((e.get("changes") for e in reversed(events) if e.get("event") == "start"), None)
+    if isinstance(config.get("train"), dict) and isinstance(changes, dict) and "train.steps" in changes:
+        steps = config["train"]["steps"] = changes["train.steps"]
     if type(steps) is not int or not 1 <= steps <= MAX_STEP:
         raise corrupt(str(run.folder / "config.json"), f"`train.steps` is {steps!r:.80}, not a positive whole number")
-    status, reason = final_status(run.folder)
+    status, reason = final_status(run.folder, events)
     note = run.folder / "invalidated.json"
     invalid = str(read_object(note).get("reason") or "no reason given") if note.is_file() else None
     run_json = read_object(run.folder / "run.json")
@@ -120,11 +124,11 @@ def read_events(folder: Path) -> list[Json]:
     return [event for block in reader.blocks() for event in reader.parse(block)] if path.is_file() else []
 
 
-def final_status(folder: Path) -> tuple[Status, str]:
-    """(how the last attempt ended, why), from `events.jsonl`."""
+def final_status(folder: Path, events: list[Json] | None = None) -> tuple[Status, str]:
+    """(how the last attempt ended, why), from `events.jsonl`, or from its `events` if they have been read."""
     if not (folder / "events.jsonl").is_file():
         return "running", "it has no events.jsonl"
-    marks = [event for event in read_events(folder) if event.get("event") in ("start", "end")]
+    marks = [event for event in events or read_events(folder) if event.get("event") in ("start", "end")]
     if not marks or marks[-1]["event"] == "start":
         if (pid := dead_writer(folder)) is not None:
             return "killed", f"no end was recorded and process {pid} is gone: it was killed, perhaps for memory"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from gspo_cli.report.runs.reader import corrupt
 from gspo_cli.runlog.folder import read_study_file
+from gspo_cli.sanitize import sanitize
 
 PLANS = "study.json"
 
@@ -28,6 +30,13 @@ def planned_seeds(study: Path, arms: tuple[str, ...]) -> list[int] | None:
     if not first.keys() >= set(arms):
         return None
     return list(dict.fromkeys(seed for arm in arms for seed in first[arm]))
+
+
+def not_begun(study: Path, runs: Collection[tuple[str, int]]) -> str:
+    """The planned arms and seeds of a study that are not among its `runs`; empty if all are."""
+    plans = read_study_file(study).plans if (study / PLANS).is_file() else []
+    planned = {(sanitize(str(arm)), int(seed)) for plan in plans for arm in plan["arms"] for seed in plan["seeds"]}
+    return ", ".join(f"{arm} with seed {seed}" for arm, seed in sorted(planned - set(runs)))
 
 
 def begun_runs(study: Path) -> list[str]:
