@@ -124,11 +124,13 @@ def compare(
         console.out.print((paper.latex if latex else paper.markdown)(comparison))
     else:
         show_comparison(comparison)
-    if missing := not_begun(found_study.folder, [(run.arm, run.seed) for run in found_study.runs]):
+    missing = not_begun(found_study.folder, [(run.arm, run.seed) for run in found_study.runs])
+    if missing and not json_:
         console.note(f"the study is unfinished: {missing}; gspo train --resume {found_study.folder} trains the rest")
     if comparison.unsaved:
         console.note(f"warning: the comparison was not stored: {comparison.unsaved}")
-    if unmet := require is not None and not _shows(comparison.primary, require):
+    unmet = require is not None and not _shows(comparison.primary, require)
+    if unmet and not json_:
         console.note(f"--require {require} is not met: the verdict is {comparison.primary.verdict}; exit code 3")
     if unmet or comparison.primary.verdict == "refused":
         raise typer.Exit(ExitCode.CHECK_FAILED)

@@ -44,7 +44,11 @@ def test_the_end_of_a_study_has_the_sentence_and_the_weights(
     text = capsys.readouterr().err
     assert "GSPO better than GRPO on reward/mean:area@steps" in " ".join(text.split())
     assert f"weights: {study}/*/checkpoints/step-000020/model" in text
-    assert f"next: gspo report html {study}" in text and not (study / "compare.json").exists()
+    assert (
+        f"next: gspo report html {study} (" in text
+        and "`report compare`" in text
+        and not (study / "compare.json").exists()
+    )
 
 
 def test_runs_that_cannot_be_compared_and_a_single_arm_end_without_a_claim(

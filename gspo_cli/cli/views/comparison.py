@@ -44,7 +44,8 @@ def show_outcome(folder: Path) -> None:
         console.note(*_sentences(study), prose=True)
     if weights := _weights(study):
         console.note(f"weights: {weights}")
-    console.note(f"next: gspo report html {shlex.quote(str(folder))}")
+    quoted = shlex.quote(str(folder))
+    console.note(f"next: gspo report html {quoted} (a page of all; `report compare` and `report plots` take it too)")
 
 
 def _sentences(study: Study) -> list[str]:

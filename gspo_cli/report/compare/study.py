@@ -83,9 +83,9 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
     declared = report_config(study)
     spec = parse_metric(request.metric or declared.metric)
     seeds = sorted({run.seed for run in study.runs})
-    if unknown := sorted(set(request.seeds or ()) - set(seeds)):
+    if absent := sorted(set(request.seeds or ()) - set(seeds)):
         raise GspoError(
-            f"--seeds {','.join(map(str, unknown))}: no run has it",
+            f"--seeds {','.join(map(str, absent))}: no run has it",
             f"the study has seeds {', '.join(map(str, seeds))}",
             "name some of these, or leave out --seeds for all",
         )
