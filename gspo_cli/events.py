@@ -34,6 +34,15 @@ class SamplingProgress:
 
 
 @dataclass(frozen=True)
+class EvaluationProgress:
+    """How far an evaluation during training is, as its next request to the engine begins."""
+
+    done: int
+    """Answers of the benchmark that have been drawn."""
+    wanted: int
+
+
+@dataclass(frozen=True)
 class BatchSampled:
     """A rollout batch is scored, and not yet trained on."""
 
@@ -104,7 +113,10 @@ class WorkerEnded:
         return GspoError(self.message, self.why, self.hint, code)
 
 
-RunEvent = PhaseBegun | SamplingProgress | BatchSampled | BatchDone | PreflightDone | Warned | Noted | SignalReceived
+RunEvent = (
+    PhaseBegun | SamplingProgress | EvaluationProgress | BatchSampled | BatchDone | PreflightDone | Warned | Noted
+    | SignalReceived
+)  # fmt: skip
 Event = RunEvent | WorkerIs | WorkerEnded
 Emit = Callable[[Event], None]
 """The sink that takes a run's events."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gspo_cli.config import EvalConfig
-from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmark import Benchmark, GraderChoice, ProblemSet
 from gspo_cli.evals.benchmarks.shared_code import check_sandbox
@@ -27,13 +27,13 @@ from gspo_cli.types import StepMetrics
 
 
 def measure_all(
-    benchmarks: BenchmarkSet, config: EvalConfig, subject: Subject, seed: int, ranks: Ranks = SINGLE_PROCESS
+    benchmarks: BenchmarkSet, config: EvalConfig, subject: Subject, seed: int, ranks: Ranks, progress: Progress
 ) -> StepMetrics:
     """avg@k of each benchmark, with the number of graded answers; the same on all ranks."""
     metrics = StepMetrics()
     for benchmark, problems in benchmarks:
         plan = make_plan(benchmark, problems, subject, overrides_of(config), seed, GraderChoice())
-        figures = measure(plan, ranks)
+        figures = measure(plan, ranks, progress)
         name = f"{benchmark.name}/avg@{plan.settings.samples}"
         metrics.values[name] = figures["average"]
         metrics.counts[name] = figures["num_answers"] - figures["grader_errors"]

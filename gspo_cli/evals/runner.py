@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gspo_cli.distributed import SINGLE_PROCESS, Ranks, interleave
+from gspo_cli.distributed import Ranks, interleave
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmark import Benchmark, Grade, Grader, GraderChoice, ProblemSet
 from gspo_cli.evals.settings import Overrides, Settings, Subject, fit_context, generation_identity, resolve_settings
@@ -153,17 +153,20 @@ def _draw_missing(plan: EvalPlan, store: Store, grading: GradingQueue, progress:
     return tokens
 
 
-def measure(plan: EvalPlan, ranks: Ranks = SINGLE_PROCESS) -> dict[str, Any]:
+def measure(plan: EvalPlan, ranks: Ranks, progress: Progress) -> dict[str, Any]:
     """The figures of `score` without storing anything, for evaluation during training.
 
     All ranks must call it; each answer is graded by one of them.
     """
     answers: list[Answer] = []
+    total = sum(map(len, plan.portions))
+    progress(0, total, 0)
     grader = plan.benchmark.grader(plan.problems, plan.grader_choice)
     with GradingQueue(grader, plan.problems, plan.response_prefix) as grading:
         for index, drawn in enumerate(generate(plan, plan.portions)):
             grading.submit(index, [a for i, a in enumerate(drawn, len(answers)) if i % ranks.size == ranks.rank])
             answers += drawn
+            progress(len(answers), total, sum(a.n_tokens or 0 for a in drawn))
         # gathered on this thread: only one thread may talk to the other ranks
         grades = ranks.all_gather(lambda: [asdict(grade) for grade in grading.result()])
     return score(answers, [Grade(**values) for values in interleave(grades)])

@@ -18,7 +18,7 @@ from gspo_cli.distributed import ACTIVITY, PROFILE, Interruption
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.command import measure_all
 from gspo_cli.evals.settings import Subject
-from gspo_cli.events import BatchDone, BatchSampled, Noted, PreflightDone, Warned
+from gspo_cli.events import BatchDone, BatchSampled, EvaluationProgress, Noted, PreflightDone, Warned
 from gspo_cli.models.admission import paths_of
 from gspo_cli.training.guards import enough_memory
 from gspo_cli.training.record import record_batch
@@ -212,7 +212,10 @@ def evaluate_if_due(session: Session, step: int) -> None:
         return
     with session.clock("evaluate_s"), session.signals.abandonable(), enough_memory("evaluating", SAMPLE_LESS):
         subject = Subject(session.engine, session.learner.model, session.tokenizer, recipe.name, recipe.task)
-        metrics = measure_all(session.benchmarks, recipe.eval, subject, recipe.seed, session.learner.ranks)
+        metrics = measure_all(
+            session.benchmarks, recipe.eval, subject, recipe.seed, session.learner.ranks,
+            lambda done, wanted, _: session.emit(EvaluationProgress(done, wanted)),
+        )  # fmt: skip
     session.log.line("eval", step, metrics)
     session.log.flush()
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from program import Gspo
 from transformers import PreTrainedModel
 
 from gspo_cli.cli.views import training as activity
 from gspo_cli.cli.views.evaluation import EvalView
 from gspo_cli.cli.views.training import Activity, Drawing, batch_times
-from gspo_cli.events import SamplingProgress
+from gspo_cli.events import EvaluationProgress, SamplingProgress
 from gspo_cli.rollout.builtin import engine as builtin
 from gspo_cli.rollout.builtin.engine import TransformersEngine
 from gspo_cli.rollout.engine import SampleKey
@@ -81,6 +83,18 @@ def test_the_time_left_follows_from_the_share(monkeypatch: pytest.MonkeyPatch) -
     assert [doing.line_is_due() for _ in range(2)] == [False, False]
     now[0] += activity.LINE_INTERVAL_S
     assert [doing.line_is_due() for _ in range(2)] == [True, False]
+    doing.evaluate(EvaluationProgress(8, 20))
+    doing.drawing.update(SamplingProgress(3, 8, 100, 0.5))
+    assert doing.progress() == "11/20 answers"
+
+
+def test_an_evaluation_in_training_counts_its_answers(
+    gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity, "LINE_INTERVAL_S", 0.0)
+    more = ("--set", "eval.bench=['arithmetic']", "--set", "eval.limit=4", "--set", "eval.samples=1")
+    done = gspo_here("train", smoke, "--algo", "grpo", "--steps", "1", *more, "--out", tmp_path)
+    assert done.code == 0 and re.search(r"evaluating 0:\d\d, 4/4 answers", done.err), done.err
 
 
 def test_the_phases_of_a_batch_add_up() -> None:

@@ -19,7 +19,7 @@ from gspo_cli.cli import console
 from gspo_cli.cli.console import Shown, clock, is_live, note, number
 from gspo_cli.cli.views.samples import LINES_EVERY_S, ROOM, SampleView
 from gspo_cli.errors import ExitCode
-from gspo_cli.events import Event, SamplingProgress
+from gspo_cli.events import EvaluationProgress, Event, SamplingProgress
 
 LINE_INTERVAL_S = 30.0
 """Without a terminal: the minimum time between two lines about the same batch."""
@@ -67,6 +67,7 @@ class Activity:
         self.phase, self.since = "start", time.monotonic()
         self.batch: int | None = None
         self.drawing = Drawing()
+        self.evaluation = EvaluationProgress(0, 0)
         self.last_batch = ""
         self.stopping = ""
         """What to say after a signal."""
@@ -74,9 +75,22 @@ class Activity:
 
     def enter(self, phase: str) -> None:
         """The run begins a phase."""
-        if phase == "rollout":
-            self.drawing = Drawing()
+        if phase in ("rollout", "evaluate"):
+            self.drawing, self.evaluation = Drawing(), EvaluationProgress(0, 0)
         self.phase, self.since = phase, time.monotonic()
+
+    def evaluate(self, progress: EvaluationProgress) -> None:
+        """An evaluation begins, or its next request to the engine does."""
+        self.evaluation, self.drawing = progress, Drawing()
+
+    def progress(self) -> str:
+        """How far the sampling or the evaluation is; empty in other phases, and before the first report."""
+        if self.phase == "rollout":
+            return self.drawing.text()
+        if self.phase != "evaluate" or not self.evaluation.wanted:
+            return ""
+        drawn = self.drawing.last.done if self.drawing.last else 0
+        return f"{self.evaluation.done + drawn}/{self.evaluation.wanted} answers"
 
     def finish_batch(self, step: int, values: Mapping[str, float | None]) -> None:
         """Take in the times of a finished rollout batch."""
@@ -86,8 +100,8 @@ class Activity:
         """`batch 3: sampling 0:42, 12/64 responses, 480 tok/s, at most 1:20 left; memory 2.1 GB`."""
         where = "" if self.batch is None else f"batch {self.batch + (self.phase not in AFTER)}: "
         parts = [f"{where}{PHASES.get(self.phase, self.phase)} {clock(time.monotonic() - self.since)}"]
-        if self.phase == "rollout" and (drawing := self.drawing.text()):
-            parts.append(drawing)
+        if progress := self.progress():
+            parts.append(progress)
         return ", ".join(parts) + f"; memory {memory_gb():.1f} GB"
 
     def line_is_due(self) -> bool:
@@ -251,6 +265,8 @@ class TrainView(Shown):
                 self.activity.drawing.update(event)
                 if self.plain and self.activity.line_is_due():
                     console.note(f"run={self.run} {self.activity.text()}")
+            case EvaluationProgress():
+                self.activity.evaluate(event)
             case events.BatchSampled(batch):  # beneath the live table where there is room, or as lines if asked
                 if self.live and self._has_room():
                     self.samples.update(batch)
@@ -344,6 +360,9 @@ class StudyView(Shown):
                 self._show_activity(name)
                 if self.activities[name].line_is_due():
                     return f"batch {self.at[name] + 1}: {self.state[name][1]}"
+            case EvaluationProgress():
+                self.activities[name].evaluate(event)
+                self._show_activity(name)
             case events.BatchDone(step, values):
                 self.at[name], self.values[name] = step, with_signal(values)
                 cells, left = cells_of(self.values[name], STUDY_COLUMNS), self.left()
@@ -363,8 +382,7 @@ class StudyView(Shown):
         """What a run does now, with the counts of its sampling; nothing once it is asked to stop."""
         activity = self.activities[name]
         if self.state[name][0] == TRAINING:
-            drawing = activity.drawing.text() if activity.phase == "rollout" else ""
-            self.state[name] = (TRAINING, f"{PHASES.get(activity.phase, activity.phase)} {drawing}".strip())
+            self.state[name] = (TRAINING, f"{PHASES.get(activity.phase, activity.phase)} {activity.progress()}".strip())
 
     def left(self) -> float | None:
         """Seconds until all runs are done, at the pace so far; None before the first step."""
