@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.plugins import make_importable, users_code
+from gspo_cli.plugins import environment_module, make_importable, users_code
 from gspo_cli.rows import Located
 from gspo_cli.tasks.own_data import OwnData
 from gspo_cli.tasks.rewards import Responses, call_function
@@ -49,7 +49,7 @@ class Verifiers(OwnData):
         """The taskset, before it reads its data. Errors: GspoError if it is not there, does not take `task.args`, or
         needs several turns, tools or a judge."""
         vf = self.vf
-        make_importable(name, name.rpartition("/")[2].partition("@")[0].replace("-", "_").lower())
+        make_importable(name, environment_module(name).rstrip(":"))
         try:
             with users_code(f"{self.name} cannot be imported"):
                 kind = vf.utils.loaders.taskset_class(name)

@@ -21,7 +21,7 @@ from gspo_cli.models.admission import paths_of, position_limit
 from gspo_cli.models.device import determinism
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.remote_code import allowed_code
-from gspo_cli.plugins import is_plugin, plugin_path, plugin_source
+from gspo_cli.plugins import environment_module, is_plugin, plugin_path, plugin_source
 from gspo_cli.rollout.collect import PromptStream, collect
 from gspo_cli.rollout.engine import Progress
 from gspo_cli.rollout.engines import open_engine
@@ -56,7 +56,8 @@ def create_folder(
     fs.write_text(folder / "config.json", json.dumps(recipe.model_dump(mode="json"), indent=1))
     fs.write_text(folder / "code.diff", code_diff())
     rewards = (recipe.task.reward, *(reward.name for reward in recipe.task.rewards))
-    named = (recipe.algo.name, recipe.task.name, *rewards, recipe.rollout.engine, *recipe.eval.bench)
+    environment = recipe.task.environment and environment_module(recipe.task.environment)
+    named = (recipe.algo.name, recipe.task.name, *rewards, environment, recipe.rollout.engine, *recipe.eval.bench)
     device = model.device
     record = provenance(argv) | hashes | {
         "engine": asdict(setup.engine.info), "paths": asdict(paths_of(model)),

@@ -271,7 +271,8 @@ def test_a_model_trains_in_an_environment_and_is_evaluated(
     monkeypatch.chdir(folder / "work")
     shown = gspo_here("rollout", folder / "recipe.toml", "--show-prompt")
     assert re.search(r"<system>Be brief.<user>\d+\?<assistant>", shown.out)
-    done = gspo_here("train", folder / "recipe.toml", "--name", "own")
+    keep = ("--set", "checkpoint.keep_optimizer=true")
+    done = gspo_here("train", folder / "recipe.toml", "--name", "own", *keep)
     assert done.code == 0, done.err
     log = list(strict_lines(Path("results/own/gspo-s0/metrics.jsonl")))
     trained = [line["metrics"] for line in log if line["kind"] == "rollout"]
@@ -283,3 +284,7 @@ def test_a_model_trains_in_an_environment_and_is_evaluated(
     evaluated = gspo_here("eval", "benchmarks", "results/own", "--bench", "held_out", "--json")
     assert evaluated.code == 0, evaluated.err
     assert json.loads(evaluated.out)["average"] == pytest.approx(scores[-1])
+    code = next(folder.glob("environment_*.py"))
+    code.write_text(code.read_text().replace("weight=2.0", "weight=3.0"))
+    changed = gspo_here("train", "--resume", "results/own/gspo-s0", "--steps", "3", "--allow-change", "train.steps")
+    assert changed.code == 2 and f"{code.stem}: changed since" in " ".join(changed.err.split()), changed.err

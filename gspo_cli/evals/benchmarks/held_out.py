@@ -10,7 +10,7 @@ from typing import Any
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, Grader, ProblemSet, refuse_data
-from gspo_cli.plugins import is_plugin, plugin_source
+from gspo_cli.plugins import environment_module, is_plugin, plugin_source
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.rewards import own_code
 from gspo_cli.tasks.scoring import score
@@ -28,6 +28,7 @@ class RewardGrader(Grader):
         rules = recipe.task.model_dump(mode="json", include={"reward", "rewards"})
         if recipe.task.environment is not None:
             rules |= {"environment": recipe.task.environment, "args": recipe.task.args}
+            names.append(environment_module(recipe.task.environment))
         sources = [plugin_source(name) for name in names if is_plugin(name)]
         version = hashlib.sha256(json.dumps([rules, sources]).encode()).hexdigest()[:12]
         self.about: dict[str, Any] = {"name": NAME, "version": version}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.config import flat
+from gspo_cli.plugins import environment_module
 from gspo_cli.report.runs.curves import QUERIES
 from gspo_cli.report.runs.facts import TRAINER, command_for
 from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec
@@ -87,6 +88,7 @@ def _code(record: RunRecord, _: MetricSpec) -> Table:
     code = run_json["code"] if isinstance(run_json.get("code"), dict) else {"commit": ABSENT}
     rewards = config.get("task.rewards") or ()
     task = {config.get("task.name"), config.get("task.reward"), *(reward.get("name") for reward in rewards)}
+    task |= {environment_module(environment)} if (environment := config.get("task.environment")) else set()
     sources = {name: source for name, source in (run_json.get("plugins") or {}).items() if name in task}
     plugins = {
         name: {key: source[key] for key in ("file", "sha256") if key in source} for name, source in sources.items()
