@@ -39,11 +39,6 @@ def is_plugin(name: str) -> bool:
     return ":" in name
 
 
-def environment_module(environment: str) -> str:
-    """The module of an environment of `verifiers` (`owner/my-env@1.0` is in `my_env`), as the name of a plugin."""
-    return environment.rpartition("/")[2].partition("@")[0].replace("-", "_").lower() + ":"
-
-
 def load_plugin(name: str, needs: tuple[str, ...]) -> Any:
     """Import the object called `name`, which must have the attributes in `needs`.
 
