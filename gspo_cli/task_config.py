@@ -149,3 +149,8 @@ class TaskConfig(Table):
         """Most tokens of a worked answer of task `arithmetic`: n - 1 steps, each with the rest of the row."""
         digits = self.terms[1] if self.terms else 5
         return (digits - 1) * (digits - 2) + len(str(9 * digits)) * (digits - 1) + digits - 1
+
+
+def environment_module(environment: str) -> str:
+    """The module of an environment of `verifiers` (`owner/my-env@1.0` is in `my_env`), as the name of a plugin."""
+    return environment.rpartition("/")[2].partition("@")[0].replace("-", "_").lower() + ":"

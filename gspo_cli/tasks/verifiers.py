@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.plugins import environment_module, make_importable, users_code
+from gspo_cli.plugins import make_importable, users_code
 from gspo_cli.rows import Located
+from gspo_cli.task_config import environment_module
 from gspo_cli.tasks.own_data import OwnData
 from gspo_cli.tasks.rewards import Responses, call_function
 from gspo_cli.types import Problem, Score

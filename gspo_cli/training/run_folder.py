@@ -21,7 +21,7 @@ from gspo_cli.models.admission import paths_of, position_limit
 from gspo_cli.models.device import determinism
 from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.remote_code import allowed_code
-from gspo_cli.plugins import environment_module, is_plugin, plugin_path, plugin_source
+from gspo_cli.plugins import is_plugin, plugin_path, plugin_source
 from gspo_cli.rollout.collect import PromptStream, collect
 from gspo_cli.rollout.engine import Progress
 from gspo_cli.rollout.engines import open_engine
@@ -32,6 +32,7 @@ from gspo_cli.runlog.checksums import sha256_of, write_run_checksums
 from gspo_cli.runlog.folder import empty_run_folder
 from gspo_cli.runlog.log import RunLog, check_log, move_later_rollouts, truncate_log
 from gspo_cli.runlog.provenance import code_diff, provenance
+from gspo_cli.task_config import environment_module
 from gspo_cli.tasks import make_task, read_problems
 from gspo_cli.training.session import CODES, Session
 from gspo_cli.training.setup import Setup

@@ -10,7 +10,8 @@ from typing import Any
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, Grader, ProblemSet, refuse_data
-from gspo_cli.plugins import environment_module, is_plugin, plugin_source
+from gspo_cli.plugins import is_plugin, plugin_source
+from gspo_cli.task_config import environment_module
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.rewards import own_code
 from gspo_cli.tasks.scoring import score

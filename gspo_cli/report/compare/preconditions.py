@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.config import flat
-from gspo_cli.plugins import environment_module
 from gspo_cli.report.runs.curves import QUERIES
 from gspo_cli.report.runs.facts import TRAINER, command_for
 from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec
 from gspo_cli.report.runs.pairs import Pair, RunRecord
 from gspo_cli.runlog.schema import metric
 from gspo_cli.runlog.trainer_config import kind_of_key
+from gspo_cli.task_config import environment_module
 
 ABSENT = "not recorded"
 """A fact that every run should record; it equals nothing, not even another gap."""
