@@ -226,6 +226,8 @@ def _finish(summaries: list[dict[str, Any]], codes: list[ExitCode], as_json: boo
 
     if summaries and not as_json:
         console.out.print(result_table(summaries), *(line for s in summaries for line in rating_lines(s)), sep="\n")
+    if not as_json and any(s["average"] is not None and not s["pass_at_k"] for s in summaries):
+        console.note("pass@k is n/a where a reward is neither 0 nor 1")
     if max(codes):
         raise typer.Exit(int(max(codes)))
 

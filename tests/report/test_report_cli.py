@@ -166,3 +166,11 @@ def test_seeds_that_no_run_has_are_bad_input(tmp_path: Path) -> None:
         result = run("compare", str(study), "--seeds", seeds)
         assert result.exit_code == 2 and "the study has seeds 0, 1" in result.stderr
     assert (study / "compare.json").read_text() == "stored"
+
+
+def test_a_score_that_was_not_logged_says_how_it_is(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "demo", seeds=2, steps=20)
+    result = run("compare", str(study), "--metric", "held_out/avg@4")
+    said = " ".join(result.stdout.split())
+    assert result.exit_code == 3 and "complete it" not in said
+    assert f"gspo eval benchmarks {study} --bench held_out --samples 4" in said

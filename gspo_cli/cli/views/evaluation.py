@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import TimeRemainingColumn
@@ -65,13 +66,15 @@ def result_table(summaries: list[dict[str, Any]]) -> Table:
     table = console.table(*names, *(["graders differ"] if two_graders else []))
     table.padding = (0, 1, 0, 0)
     steps = {s["folder"].rpartition("step-")[2] for s in summaries if "step-" in s["folder"]}
+    runs = {s["folder"]: Path(s["folder"]).parents[2].name for s in summaries if "step-" in s["folder"]}
+    several = len(set(runs.values())) > 1
     for s in summaries:
         passes = s["pass_at_k"]
         step = f" step {int(s['folder'].rpartition('step-')[2])}" if len(steps) > 1 else ""
         excluded = sum(map(len, s["data"]["excluded"].values()))
         differ = s["verdicts_differ"]
         row = [
-            s["benchmark"] + step,
+            s["benchmark"] + (f" {runs.get(s['folder'], '')}" if several else "") + step,
             str(s["samples"]),
             number(s["average"], ".4f") + (" (incomplete)" if s["incomplete"] else ""),
             number(s["standard_error"], ".4f"),

@@ -281,11 +281,17 @@ def _cells(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
     for record in pair.records:
         if gap := _gap(record, spec, stored):
             do = "complete it; a part of a run is not compared"
+            if isinstance(spec, BenchmarkMetric) and spec.k and gap == UNSCORED:
+                do = f"training logs {spec.metric} with eval.bench and eval.samples = {spec.k}; of stored weights: "
+                do += f"gspo eval benchmarks {record.run.folder.parent} --bench {spec.bench} --samples {spec.k}"
             if isinstance(spec, BenchmarkMetric) and stored:
                 do = f"gspo eval benchmarks {record.run.folder} --bench {spec.bench}"
                 if record.answers and record.answers.num_ungraded:
                     do = "grade them again, or --grader-errors wrong counts them in both arms"
             yield Failure("cells", f"{spec.text} of {record.name}", *_sides(pair, record, gap), do)
+
+
+UNSCORED = "neither stored answers nor a value in the log"
 
 
 def _gap(record: RunRecord, spec: MetricSpec, stored: bool) -> str | None:
@@ -305,7 +311,7 @@ def _gap(record: RunRecord, spec: MetricSpec, stored: bool) -> str | None:
     if isinstance(spec, BenchmarkMetric):
         values = record.curves.values[spec.metric]
         if spec.kind != "avg" or not len(values):
-            return "neither stored answers nor a value in the log"
+            return UNSCORED
         if completed and values.index[-1] != planned:
             return f"last evaluated at step {values.index[-1]} of {planned}"
         return None
