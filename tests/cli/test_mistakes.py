@@ -74,7 +74,7 @@ SETTINGS = [
     (["task.rewards=[{name='length'}]"], "tokens = [START, END]"),
     (["task.rewards=[{name='format',pattern='('}]"], "no regular expression"),
     (["task.rewards=[{name='task'},{name='task'}]"], "the same name"),
-    (["task.rewards=[{name='task'}]", "task.reward=own_code:text"], "either reward or rewards"),
+    (["task.rewards=[{name='task'}]", "task.reward=own_code:text"], "either task.reward or task.rewards"),
     (["task.combine=gdpo"], "two [[task.rewards]] or more"),
     (["task.reward=absent_module:reward"], "absent_module"),
     (["task.reward=own_code:txet"], "did you mean 'text'?"),

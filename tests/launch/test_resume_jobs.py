@@ -32,7 +32,8 @@ def test_unfinished_runs_go_to_workers_and_complete_ones_do_not(
     assert done.code == 0 and "grpo-s0 is complete" in done.err, done.err
     assert len(seen) == 1  # no plan of the second command was recorded: its run had not begun
 
-    longer = gspo_here("train", "--resume", tmp_path / "one", "--jobs", "3", "--steps", "2")
+    more = ("--steps", "2", "--allow-change", "train.steps")
+    longer = gspo_here("train", "--resume", tmp_path / "one", "--jobs", "3", *more)
     assert longer.code == 0, longer.err
     jobs, at_once = seen[-1]
     assert [job.name for job in jobs] == ["grpo-s0"] and at_once == 3

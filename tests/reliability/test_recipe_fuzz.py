@@ -58,7 +58,7 @@ def check(folder: Path, data: bytes) -> None:
         if b"extends" not in data:  # what is wrong there is another file's name
             assert "mine.toml" in error.message
         try:
-            tomllib.loads(data.decode())
+            tomllib.loads(data.decode("utf-8-sig"))
         except ValueError as broken:
             assert str(broken) in error.why  # with line and column where TOML's parser knows them
         except RecursionError:
