@@ -215,7 +215,7 @@ def test_a_batch_of_a_minute_is_abandoned_and_a_stopped_rank_is_noticed(
         for process in {"launcher": [launcher.pid], "all": [launcher.pid, *ranks], "rank 1": ranks[1:]}[hit]:
             os.kill(process, number)
         if number == signal.SIGSTOP:
-            time.sleep(20)
+            time.sleep(22)  # the heartbeat is written every 10 s, and a rank counts as silent after as many
             listed = gspo("runs", "ls", tmp_path / "out")
             assert "rank 1 of 2 has been in phase score" in listed.err and "silent for" in listed.err
         _, said = launcher.communicate(timeout=60)
