@@ -12,7 +12,7 @@ import typer
 from typer.main import get_command
 
 from gspo_cli import __version__
-from gspo_cli.cli import audit, console, doctor, eval, fidelity, recipes, report, report_map, rollout, runs
+from gspo_cli.cli import audit, console, doctor, eval, explain, fidelity, recipes, report, report_map, rollout, runs
 from gspo_cli.cli.train import command
 from gspo_cli.distributed import exit_rank
 from gspo_cli.errors import ExitCode, GspoError
@@ -54,6 +54,7 @@ app.command("audit")(audit.audit)
 app.command("doctor")(doctor.doctor)
 app.add_typer(eval.app, name="eval")
 app.add_typer(recipes.app, name="recipes")
+report.app.command("explain")(explain.explain)
 report.app.command("fidelity")(fidelity.fidelity)
 report.app.command("map")(report_map.effect_map)
 app.add_typer(report.app, name="report")

@@ -94,7 +94,7 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
         arm, by_seed = next(iter(records.items()))
         if missing := not_begun(study.folder, [(run.arm, run.seed) for run in study.runs]):
             raise GspoError(
-                f"the study is unfinished: of {arm} alone a run has begun",
+                f"the study is unfinished: only {arm} has begun",
                 f"still to train: {missing}",
                 f"gspo train --resume {study.folder} trains them all",
             )
