@@ -37,6 +37,7 @@ def test_an_arm_at_a_hopeless_learning_rate_is_not_beaten(tmp_path: Path, gspo_h
     found = compared(gspo_here, study)
     assert found["verdict"] == "suggestive" and "better" not in found["sentence"]
     assert "neither arm was tuned" in found["sentence"] and "lr 1e-09 and 0.0004" in found["sentence"]
+    assert "`gspo train --grid` tunes both" in " ".join(gspo_here("report", "compare", str(study)).out.split())
     assert gspo_here("report", "compare", str(study), "--require", "better").code == 3
 
 

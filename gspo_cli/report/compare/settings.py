@@ -152,7 +152,7 @@ def _wider(edges: list[Table], key: str) -> list[str]:
 
 def _tuning(tuning: dict[str, Tuning | None], elsewhere: str) -> str:
     if not any(tuning.values()):
-        return "Neither arm was tuned."
+        return "Neither arm was tuned; `gspo train --grid` tunes both alike, and `--tuned` takes what it chose."
     head = f"{elsewhere[0].upper()}{elsewhere[1:]}" if elsewhere else "Tuned"
     trials = {arm: _trials(own) for arm, own in sorted(tuning.items())}
     if len(set(trials.values())) == 1:
