@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from gspo_cli.models.packing import Packing, take_rows
 from gspo_cli.models.precision import Weights, in_place, summed, use
 from gspo_cli.models.sharding import run_forward
-from gspo_cli.models.trunk import head_logits, last_hidden, trunk_of
+from gspo_cli.models.trunk import head_logits, head_of, last_hidden, trunk_of
 
 CHUNK_LOGITS = 1 << 24
 """The head runs on chunks of tokens: with this many logits,"""
@@ -73,11 +73,9 @@ def _token_scores(
 
 def head_weights(model: PreTrainedModel) -> Weights:
     """What only the head uses, for several chunks, some of which run again when the model has its own weights back."""
-    trunk = set(trunk_of(model).modules())
     return [
         (module, name, summed(weight))
-        for module in model.modules()
-        if module not in trunk
+        for module in (model, *head_of(model))
         for name, weight in module._parameters.items()
         if weight is not None
     ]
