@@ -46,7 +46,8 @@ def test_its_reward_and_algorithm_train_and_the_study_is_finished_from_elsewhere
     recipe.write_text(recipe.read_text().replace("# reward =", "reward ="))
     assert find_errors(recipe) == []
     out = tmp_path / "out"
-    done = gspo("train", recipe, *QUICK, "--algo", "gspo,mine", "--jobs", "2", "--out", out, "--name", "s")
+    keep = ("--set", "checkpoint.keep_optimizer=true")
+    done = gspo("train", recipe, *QUICK, *keep, "--algo", "gspo,mine", "--jobs", "2", "--out", out, "--name", "s")
     assert done.code == 0, done.err
     (tmp_path / "far").mkdir()
     monkeypatch.chdir(tmp_path / "far")
