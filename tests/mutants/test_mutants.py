@@ -8,8 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from run import MUTANTS
 
 HERE = Path(__file__).parent
+
+
+def test_every_mutant_fits_the_source() -> None:
+    assert [fault for mutant in MUTANTS if (fault := mutant.fault())] == []
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ TRAINING = (
     ),
     Mutant(
         "temperature ignored", "models/log_probs.py",
-        "logits_NV if temperature == 1 else logits_NV / temperature", "logits_NV",
+        "scores_NV if temperature == 1 else scores_NV / temperature", "scores_NV",
         f"{LOG_PROBS}::test_equals_log_softmax_of_the_logits_before",
     ),
     Mutant(
@@ -83,13 +83,12 @@ TRAINING = (
     ),
     Mutant(
         "M30 a non-finite gradient applied", UPDATE,
-        "all(map(math.isfinite, torch.stack([loss.double(), norm.double()]).tolist()))", "True",
+        "applied := all(finite)", "applied := True",
         f"{BATCHES}::test_a_non_finite_gradient_never_reaches_the_weights",
     ),
     Mutant(
         "only the loss is checked", UPDATE,
-        "all(map(math.isfinite, torch.stack([loss.double(), norm.double()]).tolist()))",
-        "math.isfinite(float(loss))",
+        "applied := all(finite)", "applied := finite[0]",
         f"{STEP}::test_an_infinite_gradient_of_a_finite_loss_is_refused",
     ),
     Mutant(
