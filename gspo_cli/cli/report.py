@@ -323,6 +323,9 @@ def batch(
     against: Annotated[
         str | None, typer.Option(help="The policy some updates later.", show_default="none: every ratio is 1")
     ] = None,
+    precision: Annotated[
+        bool, typer.Option("--precision", help="Only how far each precision moves the log-probabilities.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the figures.", show_default="batch-report beside the batch")
     ] = None,
@@ -332,24 +335,38 @@ def batch(
 ) -> None:
     """Compare every algorithm's loss, weights, clipping and gradient on one stored batch, with three figures.
 
+    With --precision: is the difference between engine and trainer one of precision?
+
     Examples:
         gspo report batch my-batch --model ./start
         gspo report batch run/rollouts/step_000001.parquet --model ./start --against run/model --json
+        gspo report batch my-batch --model ./start --precision
     """
     from gspo_cli.instruments.batch.data import read_batch
     from gspo_cli.models.files import check_source
     from gspo_cli.report.figures.style import requested_images
 
+    if precision and (against or format_ or paper):
+        raise GspoError(
+            "--precision with --against, --format or --paper",
+            "it concerns the policy that sampled alone, and draws no figure",
+            "leave these options out, or --precision",
+        )
     images, stored = requested_images(format_, paper), read_batch(rollout)
     for policy in filter(None, (model, against)):
         check_source(policy)
     console.note_torch()
     import torch  # only once the names are valid
 
+    from gspo_cli.instruments.batch.precision import precision_table, report_precision
     from gspo_cli.instruments.batch.report import report_batch, tables
     from gspo_cli.models.device import prepare_torch
 
     prepare_torch(torch.get_num_threads())
+    if precision:
+        numbers = report_precision(stored, model, out)
+        text = f"{precision_table(numbers)}\n{numbers['verdict']}"
+        return console.print_json(numbers) if json_ else console.out.print(text)
     report = report_batch(stored, model, against, out, images)
     if json_:
         return console.print_json(report)

@@ -1,5 +1,6 @@
 """The checks before the first update: each fault is named, and a sound batch is not."""
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any, cast
@@ -15,11 +16,13 @@ from gspo_cli.config import AlgoConfig, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.events import Event, PreflightDone, Warned
 from gspo_cli.models.log_probs import token_scores
+from gspo_cli.models.precision import compute_in
 from gspo_cli.training import loop
 from gspo_cli.training.loop import CLIP_RANGE_BATCHES, watch_clip_range
 from gspo_cli.training.session import Session
 from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
 from gspo_cli.training.step.preflight import PreflightReport, preflight
+from gspo_cli.training.step.update import scored
 from gspo_cli.training.study.arms import resolve_arm
 from gspo_cli.types import RolloutBatch
 
@@ -127,6 +130,40 @@ def test_what_was_measured_is_printed_beside_the_band(
     assert "rounding, as it should be" in " ".join(capsys.readouterr().err.split())
     view(Warned("one"))
     assert capsys.readouterr().err == "warning: one\n"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_rounding_alone_does_is_measured_and_said(
+    tiny_moe: PreTrainedModel, capsys: pytest.CaptureFixture[str], dtype: torch.dtype
+) -> None:
+    """Against two models that need no setting: the whole one, and a copy whose weights were rounded. The engine is the
+    rounded model, 0.003 nat off everywhere."""
+    half, rounded = copy.deepcopy(tiny_moe), copy.deepcopy(tiny_moe)
+    compute_in(half, dtype)
+    for p in rounded.parameters():
+        p.data = p.data.to(dtype)
+    batch, parts = sound()
+    squares, means = list[torch.Tensor](), list[torch.Tensor]()
+    for micro in parts[0].micro_batches:
+        with torch.no_grad():
+            a, b = (scored(model, micro, 1.0).log_probs_BT.double() for model in (rounded, tiny_moe))
+        micro.sampler_log_probs_BT = torch.where(micro.mask_BT, a.float() + 0.003, 0.0)
+        squares.append((a - b)[micro.mask_BT].square())
+        means.append(torch.where(micro.mask_BT, a - b, 0.0).sum(-1) / micro.mask_BT.sum(-1))
+    token, response = (math.sqrt(float(torch.cat(x).mean())) for x in (squares, [m.square() for m in means]))
+    found = preflight(learner(half, "gspo"), batch, parts, STOP)
+    assert found.values["token_rounding"] == pytest.approx(token, rel=1e-4) and token > 1e-4
+    assert found.values["rounding"] == pytest.approx(response, rel=1e-4)
+    assert found.values["floor"] == pytest.approx(0.003, rel=1e-3)
+    (warning,) = [w for w in found.warnings if "nearer edge" in w]
+    name, band = str(dtype).removeprefix("torch."), found.values["band"]
+    assert f"rounding to {name} alone moves the trainer's by {response / band:.2g} times that" in warning
+    view = TrainView(steps=1, num_runs=1)
+    view.start_run("gspo-s0")
+    view(PreflightDone(found.values))
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"half precision alone moves the trainer's by {response:.2g} per response and {token:.2g} per token" in said
+    assert not {"rounding", "token_rounding"} & check(tiny_moe).values.keys()
 
 
 def test_sampler_log_probs_are_refused_beyond_the_band(tiny_moe: PreTrainedModel) -> None:

@@ -225,6 +225,7 @@ def preflight_text(values: dict[str, float]) -> str:
     verdict = "rounding, as it should be" if small else "more than float32 rounds; see the warnings"
     if "rounding" in values:
         verdict += f"; half precision alone moves the trainer's by {values['rounding']:.2g} per response"
+        verdict += f" and {values['token_rounding']:.2g} per token"
     return (
         f"before any update, engine and trainer differ by {values['floor']:.2g} nats per response{band} and "
         f"{values['token_floor']:.2g} per token: {verdict}"

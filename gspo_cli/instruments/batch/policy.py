@@ -91,6 +91,12 @@ def chunks(batch: StoredBatch, rows: list[int]) -> Iterator[list[int]]:
 
 def forward(model: PreTrainedModel, batch: StoredBatch, rows: list[int]) -> Tensor:
     """Log-probabilities of all response tokens of these rows, one after the other: [loss tokens], with gradient."""
+    ids_BT, mask_BT = padded(model, batch, rows)
+    return token_scores(model, ids_BT, mask_BT, batch.temperature).log_probs_BT[mask_BT]
+
+
+def padded(model: PreTrainedModel, batch: StoredBatch, rows: list[int]) -> tuple[Tensor, Tensor]:
+    """Token ids of these rows, padded on the right, and where they are response tokens; on the model's device."""
     responses = [batch.responses[i] for i in rows]
     width = max(len(r.prompt_ids) + len(r.token_ids) for r in responses)
     ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
@@ -99,23 +105,22 @@ def forward(model: PreTrainedModel, batch: StoredBatch, rows: list[int]) -> Tens
         end = len(r.prompt_ids) + len(r.token_ids)
         ids_BT[row, :end] = torch.tensor(r.prompt_ids + r.token_ids)
         mask_BT[row, len(r.prompt_ids) : end] = True
-    ids_BT, mask_BT = ids_BT.to(model.device), mask_BT.to(model.device)
-    return token_scores(model, ids_BT, mask_BT, batch.temperature).log_probs_BT[mask_BT]
+    return ids_BT.to(model.device), mask_BT.to(model.device)
 
 
 @torch.no_grad()
 def log_probs(policy: Policy, batch: StoredBatch) -> Tensor:
     """log pi(y_t) at the stored temperature of every response token, float64 on the CPU: [B, T], 0 after the end."""
     passes = (rows for group in batch.groups for rows in chunks(batch, group))
-    return _rows(batch, torch.cat([forward(policy.model, batch, rows).cpu().double() for rows in passes]))
+    return as_rows(batch, torch.cat([forward(policy.model, batch, rows).cpu().double() for rows in passes]))
 
 
 def sampler_log_probs(batch: StoredBatch) -> Tensor:
     """The stored ones, likewise: [B, T]."""
-    return _rows(batch, torch.tensor([p for r in batch.responses for p in r.log_probs], dtype=torch.float64))
+    return as_rows(batch, torch.tensor([p for r in batch.responses for p in r.log_probs], dtype=torch.float64))
 
 
-def _rows(batch: StoredBatch, flat_N: Tensor) -> Tensor:
+def as_rows(batch: StoredBatch, flat_N: Tensor) -> Tensor:
     """The responses' values as rows: [B, T], 0 after the end."""
     mask_BT = response_mask(batch)
     return torch.zeros(mask_BT.shape, dtype=torch.float64).masked_scatter(mask_BT, flat_N)

@@ -140,11 +140,11 @@ def tables(found: dict[str, Any]) -> list[str]:
 
 def _algorithms(found: dict[str, Any]) -> str:
     policy = f"against {found['against']}" if found["against"] else "on policy (no --against: l = o, every ratio is 1)"
-    ratio = {name: _number(value) for name, value in found["ratios"].items()}
+    ratio = {name: number(value) for name, value in found["ratios"].items()}
     title = (
         f"{found['responses']} responses in {found['groups']} groups, {found['tokens']} tokens, {policy}\n"
         f"log w: sd {ratio['token_log_std']} nat, log s: sd {ratio['seq_log_std']} nat, "
-        f"o - m: {_number(found['mismatch_token_rms'])} nat (root mean square)\n"
+        f"o - m: {number(found['mismatch_token_rms'])} nat (root mean square)\n"
         f"mean of (log w)^2: {ratio['token_log_square']} nat^2, Pareto k of w: {ratio['token_pareto_k']}, of s: "
         f"{ratio['seq_pareto_k']} (above 0.7 a mean of such ratios is not to be trusted)"
     )
@@ -154,10 +154,10 @@ def _algorithms(found: dict[str, Any]) -> str:
     )  # fmt: skip
     rows = [
         (
-            name, _number(a["objective"], sign=True), _gate(a["metrics"]), _quantiles(a["weight_quantiles"]),
-            _number(a["metrics"]["weight/within_seq_cv"]), _count(a["effective_tokens"]),
-            _count(a["effective_responses"]), _number(a["gradient_norm"]), _share(a["noise_share"]),
-            _number(a["noise_scale"]),
+            name, number(a["objective"], sign=True), _gate(a["metrics"]), _quantiles(a["weight_quantiles"]),
+            number(a["metrics"]["weight/within_seq_cv"]), _count(a["effective_tokens"]),
+            _count(a["effective_responses"]), number(a["gradient_norm"]), share(a["noise_share"]),
+            number(a["noise_scale"]),
         )
         for name, a in found["algorithms"].items()
     ]  # fmt: skip
@@ -177,9 +177,9 @@ def _lengths(found: dict[str, Any]) -> str:
         rows.append(
             (
                 f"{part['low']}-{part['high']}" if part["high"] > part["low"] else str(part["low"]),
-                str(spread["responses"]), str(spread["tokens"]), _number(spread["token_log_std"]),
-                _number(spread["seq_log_std"]), _number(spread["independent_seq_log_std"]),
-                _share(clips["grpo"]["clip_token_frac"]), _share(clips["gspo"]["clip_token_frac"]),
+                str(spread["responses"]), str(spread["tokens"]), number(spread["token_log_std"]),
+                number(spread["seq_log_std"]), number(spread["independent_seq_log_std"]),
+                share(clips["grpo"]["clip_token_frac"]), share(clips["gspo"]["clip_token_frac"]),
             )
         )  # fmt: skip
     return text_table(title, columns, rows)
@@ -198,7 +198,7 @@ def _gate(metrics: dict[str, float | None]) -> str:
     """The share of clipped tokens, a soft gate's mean, or the share of capped weights: whatever the algorithm has."""
     for name, prefix in (("clip/token_frac", ""), ("gate/mean", "gate "), ("weight/capped_frac", "cap ")):
         if name in metrics:
-            return prefix + (_number(metrics[name]) if name == "gate/mean" else _share(metrics[name]))
+            return prefix + (number(metrics[name]) if name == "gate/mean" else share(metrics[name]))
     return "n/a"
 
 
@@ -206,7 +206,7 @@ def _quantiles(values: dict[str, float] | None) -> str:
     return "n/a" if values is None else " ".join(f"{values[q]:.2f}" for q in ("p05", "p50", "p95"))
 
 
-def _number(value: float | None, sign: bool = False) -> str:
+def number(value: float | None, sign: bool = False) -> str:
     """Three digits; what is only rounding is 0."""
     return "n/a" if value is None else f"{value if abs(value) > 1e-12 else 0.0:{'+' if sign else ''}.3g}"
 
@@ -215,7 +215,7 @@ def _count(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.0f}"
 
 
-def _share(value: float | None) -> str:
+def share(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.2f} %"
 
 

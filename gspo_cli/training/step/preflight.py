@@ -54,7 +54,8 @@ def preflight(
         report.warnings.append("no response of the first rollout batch was scored, so nothing could be compared")
         return report
     again = squares = tokens_squared = k1 = k3 = torch.zeros((), dtype=torch.float64, device=learner.model.device)
-    rounded, rows, tokens = again, 0, 0
+    rounded = tokens_rounded = again
+    rows = tokens = 0
     half = compute_dtype(learner.model).itemsize <= 2 and not is_sharded(learner.model)
     for micro in micro_batches:
         with tapped(learner.routing) as tap, routed(tap, micro, record_to_replay(learner.algo, micro)):
@@ -66,14 +67,16 @@ def preflight(
         sampled_BT = micro.sampler_log_probs_BT
         again = again + sequence_log_ratio(second, first, micro.mask_BT).double().square().sum()
         rounded = rounded + sequence_log_ratio(first, exact, micro.mask_BT).double().square().sum()
+        rounded_N = token_log_ratio(first, exact, micro.mask_BT).flatten()[micro.loss_M].double()
+        tokens_rounded = tokens_rounded + rounded_N.square().sum()
         squares = squares + sequence_log_ratio(first, sampled_BT, micro.mask_BT).double().square().sum()
         gap_N = token_log_ratio(first, sampled_BT, micro.mask_BT).flatten()[micro.loss_M].double()
         tokens_squared = tokens_squared + gap_N.square().sum()
         k1, k3 = k1 - gap_N.sum(), k3 + (gap_N.expm1() - gap_N).sum()
         rows, tokens = rows + len(micro.mask_BT), tokens + micro.loss_M.numel()
-    sums = [float(x) for x in (again, squares, rounded, rows, tokens_squared, k1, k3, tokens)]
+    sums = [float(x) for x in (again, squares, rounded, rows, tokens_squared, tokens_rounded, k1, k3, tokens)]
     again_sum, squares_sum, rounded_sum, num_rows, *of_tokens, num_tokens = learner.ranks.all_sum(sums)
-    tokens_sum, k1_sum, k3_sum = of_tokens
+    tokens_sum, tokens_rounded_sum, k1_sum, k3_sum = of_tokens
     report.metrics["mismatch/self_floor"] = RootMean(torch.tensor(again_sum, dtype=torch.float64), int(num_rows))
     report.values = {
         "self_floor": math.sqrt(again_sum / num_rows),
@@ -83,7 +86,9 @@ def preflight(
         "kl_k3": k3_sum / num_tokens,
     }
     report.values |= {"band": band} if band else {}
-    report.values |= {"rounding": math.sqrt(rounded_sum / num_rows)} if half else {}
+    if half:
+        report.values["rounding"] = math.sqrt(rounded_sum / num_rows)
+        report.values["token_rounding"] = math.sqrt(tokens_rounded_sum / num_tokens)
     if report.values["token_floor"] > TOKEN_TOLERANCE:
         report.warnings.append(
             f"engine and trainer differ by {report.values['token_floor']:.2g} nats per token (RMS): does the engine "
