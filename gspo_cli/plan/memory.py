@@ -23,6 +23,12 @@ TRAINING_RESERVE = 3 * GIB
 ROLLOUT_RESERVE = 6 * GIB
 """The same, plus vLLM's graphs and workspace."""
 
+ENGINE_ASLEEP, LINKS_ASLEEP = 1.5 * GIB, 1.0 * GIB
+"""What vLLM keeps while it sleeps: CUDA graphs (1.4 GiB of 166 published in vllm#47654), and with several GPUs NCCL's
+buffers (1 GiB, vllm#51485)."""
+CHECK_TOKENS = 176
+"""Of the trainer's pass that checks a weight transfer, while the engine is awake (rollout/vllm/sync_check.py)."""
+
 Parts = dict[str, float]
 """Purpose -> bytes on each GPU."""
 
@@ -69,6 +75,13 @@ def gathered(workload: Workload) -> Parts:
     return {"gathered layers": (2 * workload.computed + 4) * layer, "gathered ends": (workload.computed + 4) * ends}
 
 
+def forward_weights(workload: Workload) -> float:
+    """Of a pass without gradients: two gathered layers and the ends, or all weights if they are rounded for it."""
+    ends = workload.model.head * (1 if workload.model.tied else 2)
+    gathers = workload.computed * (2 * workload.model.largest_layer + ends) if workload.ranks > 1 else 0
+    return gathers + sum(rounded(workload).values())
+
+
 def rounded(workload: Workload) -> Parts:
     """One process that computes in another precision than its weights' has a copy of them during a pass."""
     if workload.ranks > 1 or workload.computed == workload.stored:
@@ -108,9 +121,17 @@ def training(workload: Workload) -> Parts:
         | reference_and_critic(workload)
         | gathered(workload)
         | kept_by_sampler(workload)
+        | asleep(workload)
         | peak
         | reserve(workload, TRAINING_RESERVE)
     )
+
+
+def asleep(workload: Workload) -> Parts:
+    """What a sleeping vLLM does not give back."""
+    if workload.recipe.rollout.engine != "vllm":
+        return {}
+    return {"sleeping engine": ENGINE_ASLEEP + (LINKS_ASLEEP if workload.parallel > 1 else 0.0)}
 
 
 def kept_by_sampler(workload: Workload) -> Parts:
@@ -150,7 +171,10 @@ def rollout(workload: Workload) -> Parts:
         {"engine's weights": weights} if engine == "vllm" or (engine == "transformers" and workload.ranks > 1) else {}
     )
     own |= rounded(workload) if engine == "transformers" else {}
-    cache: Parts = {"KV cache": workload.recipe.rollout.kv_budget_gb * GIB} if engine == "vllm" else {}
+    cache: Parts = {}
+    if engine == "vllm":
+        checked = forward_weights(workload) + CHECK_TOKENS * workload.model.vocabulary * LOGIT_BYTES
+        cache = {"KV cache": workload.recipe.rollout.kv_budget_gb * GIB, "check of the weights": checked}
     if engine == "transformers":
         rows = running(workload)
         cache = {"KV cache": sampler_cache(workload), "logits": rows * workload.model.vocabulary * float(LOGIT_BYTES)}

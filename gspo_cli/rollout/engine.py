@@ -45,6 +45,8 @@ class SyncReport:
     tensors: int
     absdiff_max: float
     absdiff_mean: float
+    wake_room_gb: float | None = None
+    """What was free on the GPU, beyond what a sleeping engine needed to wake up; None where none slept."""
 
 
 Progress = Callable[[SamplingProgress], None]

@@ -124,7 +124,10 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
         write_trace(session, profiler, step)
 
     extra_metrics |= sync_metrics(sync_report) | lag_metrics(batch, run.recipe.rollout.max_lag)
-    values, update_lines = record_batch(session, batch, advantages_B, mini_batches, updates, extra_metrics, sampled)
+    room = {} if sync_report is None or sync_report.wake_room_gb is None else {"wake_room_gb": sync_report.wake_room_gb}
+    values, update_lines = record_batch(
+        session, batch, advantages_B, mini_batches, updates, extra_metrics, sampled, room
+    )
     session.updates += len(updates)
     session.guards.after_updates(session.log, batch, update_lines)
     stop_if_not_replayed(update_lines, step)

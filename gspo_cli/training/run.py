@@ -33,7 +33,7 @@ from gspo_cli.training.state.checkpoints import Checkpoints, end_of
 from gspo_cli.training.state.contents import restore
 from gspo_cli.training.state.resume import ResumePoint, has_begun, is_complete, locked_resume_point
 from gspo_cli.training.state.run_config import apply_overrides, config_hash
-from gspo_cli.training.state.tensors import seed_generators
+from gspo_cli.training.state.tensors import make_moments, seed_generators
 from gspo_cli.training.study.arms import Run
 from gspo_cli.training.study.checks import check_ranks
 from gspo_cli.training.study.plans import StudyPlan, record_plan
@@ -153,6 +153,8 @@ def train_locked(
 def make_session(run: Run, setup: Setup, log: RunLog, emit: Emit) -> Session:
     """The run with its learner, what it evaluates, and what watches it."""
     recipe, learner = run.recipe, make_learner(run, setup.model, setup.ranks, setup.start)
+    for optimizer in [learner.optimizer] + ([learner.critic.optimizer] if learner.critic else []):
+        make_moments(optimizer)
     return Session(
         run, learner, setup.engine, setup.tokenizer, setup.task, setup.stream, log, emit, setup.benchmarks,
         watches=(SignalWatch(recipe, emit), CollapseWatch(recipe, log, emit)),

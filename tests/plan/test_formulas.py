@@ -80,6 +80,7 @@ def test_the_peak_of_training_on_8_gpus_is_near_what_was_measured_elsewhere() ->
     table["train"] |= {"micro_batch_tokens": 16_384}
     table["rollout"] |= {"max_new_tokens": 8192}
     parts = memory.training(Workload(Recipe.model_validate(table), BIG))
+    assert parts.pop("sleeping engine") / GIB == 2.5  # there it ran on other GPUs
     by_hand = {"gathered layers": 5.0e9, "gathered ends": 2 * 1.8e9, "activations": 3.2e9 + 4.9e9}
     for part, size in by_hand.items():
         assert parts[part] == pytest.approx(size, rel=0.05), part

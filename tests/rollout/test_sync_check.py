@@ -21,8 +21,8 @@ from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.types import Sampling
 
 BLOCK = 32
-DRAWN: dict[tuple[tuple[int, ...], int, int, str], Drawn] = {}
-"""What was drawn before, by prompt, length, seed and weights."""
+DRAWN: dict[tuple[tuple[int, ...], int, int, float, str], Drawn] = {}
+"""What was drawn before, by prompt, length, seed, temperature and weights."""
 
 
 class CopyHost:
@@ -44,11 +44,15 @@ class CopyHost:
         prompt, length = tuple(request["prompts"][0]), request["sampling"]["max_tokens"]
         model = self.cached if len(prompt) > BLOCK else self.model  # a stale prefix cache serves long prompts
         seed = request["requests"][0][1]
-        request_key = (prompt, length, seed, weights_hash(model))
+        temperature = request["sampling"]["temperature"]
+        request_key = (prompt, length, seed, temperature, weights_hash(model))
         if request_key not in DRAWN:  # most tests begin with the same samples of the same weights
-            [[DRAWN[request_key]]] = sample(model, [prompt], [[seed]], Sampling(1.0, length), frozenset(), 1e12)
+            [[DRAWN[request_key]]] = sample(model, [prompt], [[seed]], Sampling(temperature, length), frozenset(), 1e12)
         drawn = DRAWN[request_key]
-        return {"samples": [[0, 0, "length", list(drawn.token_ids), list(drawn.log_probs)]]}
+        log_probs = list(drawn.log_probs)
+        if self.fault == "before temperature":
+            log_probs = self._score(model, [*prompt, *drawn.token_ids])[len(prompt) - 1 :]
+        return {"samples": [[0, 0, "length", list(drawn.token_ids), log_probs]]}
 
     def _score(self, model: PreTrainedModel, ids: list[int]) -> list[float]:
         ids_BT = torch.tensor([ids])
@@ -99,7 +103,7 @@ def test_an_engine_that_follows_passes_and_says_how_near_it_is(tiny_moe: PreTrai
     assert report.tensors == len(list(tiny_moe.parameters()))
 
 
-@pytest.mark.parametrize("fault", ["ignored", "tied head", "stale cache", "unpacked", "shifted"])
+@pytest.mark.parametrize("fault", ["ignored", "tied head", "stale cache", "unpacked", "shifted", "before temperature"])
 def test_a_fault_of_the_reload_is_seen(tiny_moe: PreTrainedModel, fault: str) -> None:
     host = CopyHost(tiny_moe)
     engine = opened(host, tiny_moe)

@@ -1,9 +1,10 @@
 """The one-prompt check: after every hand-over of weights, engine and trainer score the same text.
 
-Two texts are sampled once, when the engine opens. The check scores one, and samples a few more tokens after it: the
-text is longer than a block of the engine's prefix cache, so keys and values of old weights would show in the second
-part. The other text is a second opinion: where two experts are level to the last digit, the two sides may choose
-differently and both be right, but hardly so on two texts at once, while wrong weights show on every text.
+Two texts are sampled once, when the engine opens. The check scores one, and samples a few more tokens after it, at a
+lower temperature: the text is longer than a block of the engine's prefix cache, so keys and values of old weights would
+show in the second part, and so would log-probabilities taken before the temperature. The other text is a second
+opinion: where two experts are level to the last digit, the two sides may choose differently and both be right, but
+hardly so on two texts at once, while wrong weights show on every text.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gspo_cli.rollout.engine import SyncReport
 from gspo_cli.rollout.vllm.host import Host, vllm_sampling
 from gspo_cli.types import Sampling
 
+COOLER = 0.7
 LENGTH, MORE = 160, 16  # tokens; vLLM's blocks on a CPU have 128
 EXACT = 1e-4  # nats of any token, both sides in float32: sums are merely taken in another order
 RELOAD = 1e-6  # nats of any token, the same weights loaded again
@@ -40,11 +42,11 @@ class Gap:
 
 
 @torch.no_grad()
-def trainer_log_probs(model: PreTrainedModel, ids: list[int]) -> Tensor:
-    """Log-probabilities at temperature 1 of every token but the first, in float64 on the CPU."""
+def trainer_log_probs(model: PreTrainedModel, ids: list[int], temperature: float = 1.0) -> Tensor:
+    """Log-probabilities of every token but the first, in float64 on the CPU."""
     ids_BT = torch.tensor([ids], device=model.device)
     mask_BT = torch.arange(len(ids), device=model.device)[None] > 0
-    return token_scores(model, ids_BT, mask_BT, 1.0).log_probs_BT[0, 1:].double().cpu()
+    return token_scores(model, ids_BT, mask_BT, temperature).log_probs_BT[0, 1:].double().cpu()
 
 
 class SyncProbe:
@@ -71,7 +73,7 @@ class SyncProbe:
             gap = self.gap(host, weights, text)
             # in lower precision a single token may be far off: experts that were level are chosen differently
             if self._all((gap.largest if self.exact else gap.median) <= self.limit):
-                return SyncReport(version, tensors, gap.largest, gap.mean)
+                return SyncReport(version, tensors, gap.largest, gap.mean, host.facts.get("wake_room_gb"))
         kind = "at most" if self.exact else "in the median, three times the difference at the start"
         raise self._differs(gap, version, f"{self.limit:.2g} {kind}")
 
@@ -103,16 +105,20 @@ class SyncProbe:
     def gap(self, host: Host, weights: PreTrainedModel, text: list[int]) -> Gap:
         """The engine's log-probabilities of a text and of what it samples after it, against the trainer's."""
         [scored] = host.ask("score", sequences=[text], deadline_s=self.deadline_s)["log_probs"]
-        more, sampled = self._sample(host, text, MORE)
-        trained_T = trainer_log_probs(weights, [*text, *more])
+        more, sampled = self._sample(host, text, MORE, temperature=COOLER)
+        cooler_T = trainer_log_probs(weights, [*text, *more], COOLER)[len(scored) :]
+        trained_T = torch.cat([trainer_log_probs(weights, text), cooler_T])
         difference_T = (torch.tensor([*scored, *sampled], dtype=torch.float64) - trained_T).abs()
         medians = [float(part_T.median()) for part_T in difference_T.split([len(scored), len(sampled)])]
         return Gap(float(difference_T.max()), float(difference_T.mean()), max(medians))
 
-    def _sample(self, host: Host, prompt: list[int], length: int, seed: int = 1) -> tuple[list[int], list[float]]:
+    def _sample(
+        self, host: Host, prompt: list[int], length: int, seed: int = 1, temperature: float = 1.0
+    ) -> tuple[list[int], list[float]]:
+        sampling = vllm_sampling(Sampling(temperature, length))
         [sample] = host.ask(
-            "generate", prompts=[prompt], requests=[[0, seed]], sampling=vllm_sampling(Sampling(1.0, length)),
-            stop=False, deadline_s=self.deadline_s,
+            "generate", prompts=[prompt], requests=[[0, seed]], sampling=sampling, stop=False,
+            deadline_s=self.deadline_s,
         )["samples"]  # fmt: skip
         return sample[3], sample[4]
 

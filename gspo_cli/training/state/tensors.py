@@ -14,7 +14,7 @@ from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.models.sharding import full_tensor, shard_like
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps for a parameter once that has had a gradient."""
+"""What AdamW keeps for a parameter."""
 
 Named = Iterable[tuple[str, nn.Parameter]]
 
@@ -25,14 +25,23 @@ def parameter_tensors(parameters: Named, ranks: Ranks) -> dict[str, Tensor]:
     return {name: rows.cpu().contiguous() for number, name, rows in gathered if number % ranks.size == ranks.rank}
 
 
+def make_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Gives a new AdamW its moments. torch makes them within the first step, in the room that activations have just
+    left: on a GPU, large blocks could then never be given back to an engine that wakes up (tests/device)."""
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        step = torch.zeros((), dtype=torch.float32, device=parameter.device)  # where a fused step reads it
+        moments = [torch.zeros_like(parameter) for _ in MOMENTS[1:]]
+        optimizer.state[parameter] = dict(zip(MOMENTS, [step, *moments], strict=True))
+
+
 def optimizer_tensors(
     optimizer: torch.optim.Optimizer, parameters: Named, ranks: Ranks = SINGLE_PROCESS
 ) -> dict[str, Tensor]:
     """AdamW's state under `<parameter>|<moment>`: an index would mean nothing to another version's model.
 
-    Full tensors, however they are sharded; each of several ranks gets those of every `size`-th parameter. A parameter
-    without state has no entry. (`torch.distributed.checkpoint.state_dict` would create one, with a step already
-    counted, and gather all of them on rank 0.)
+    Full tensors, however they are sharded; each of several ranks gets those of every `size`-th parameter. A frozen
+    parameter has no entry. (`torch.distributed.checkpoint.state_dict` would create one, with a step already counted,
+    and gather all of them on rank 0.)
     """
     tensors = {}
     for number, (name, parameter) in enumerate(parameters):
@@ -54,23 +63,22 @@ def restore_parameters(parameters: Named, tensors: dict[str, Tensor]) -> None:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, parameters: Named, tensors: dict[str, Tensor]) -> None:
-    """The reverse of `optimizer_tensors`. Errors: ValueError for a tensor that does not belong to this model."""
+    """The reverse of `optimizer_tensors`, after `make_moments`. Errors: ValueError for a tensor that is not of this
+    model."""
     states: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         name, _, moment = key.rpartition("|")
         states.setdefault(name, {})[moment] = value
     known = dict(parameters)
     for name, state in states.items():
-        if name not in known or set(state) != set(MOMENTS):
+        if name not in known or known[name] not in optimizer.state or set(state) != set(MOMENTS):
             raise ValueError(f"the optimizer's state of {name} does not belong to this model")
         moments = [state[moment] for moment in MOMENTS if moment != "step"]
         if any(moment.shape != known[name].shape or moment.dtype != known[name].dtype for moment in moments):
             raise ValueError(f"the optimizer's state of {name} has another shape or type")
-        # a fused step reads its count on the parameter's device
-        on_device = {m: v.to(known[name].device).clone() for m, v in state.items()}
-        optimizer.state[known[name]] = {
-            m: v if m == "step" else shard_like(known[name], v) for m, v in on_device.items()
-        }
+        for moment, value in state.items():
+            own = optimizer.state[known[name]][moment]
+            own.copy_(shard_like(own, value))
 
 
 def seed_generators(seed: int) -> None:

@@ -6,6 +6,7 @@ model's generation config is switched off, and every sampling field is given wit
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -97,6 +98,10 @@ class Backend:
         self.report: Callable[..., None] = lambda *_: None
         self.on_cpu = current_platform.is_cpu()
         self.asleep = False
+        self.released = 0
+        """Bytes that falling asleep has given back."""
+        if not self.on_cpu and tensor_parallel == 1:
+            expand_segments()
         if external and self.on_cpu:
             name_shared_memory(os.environ["MASTER_PORT"])
         # a prompt that does not fit into a step is cut, and its seeded generator set back: not possible on a CPU
@@ -117,10 +122,13 @@ class Backend:
         self.positions = config.model_config.max_model_len
         self.llm.update_weight_version("0")
         self.facts = {
-            "versions": {"vllm": vllm.__version__, "torch": torch.__version__},
+            "versions": {
+                "vllm": vllm.__version__, "torch": torch.__version__,
+                "model_runner": "V2" if config.use_v2_model_runner else "V1",
+            },
             "dtype": str(config.model_config.dtype).removeprefix("torch."),
             "positions": self.positions,
-        }
+        }  # fmt: skip
 
     def generate(
         self, prompts: list[list[int]], requests: list[list[int]], sampling: dict[str, Any], deadline_s: float,
@@ -206,8 +214,20 @@ class Backend:
         self, version: int, repack: bool, path: str | None = None,
         weights: Iterable[tuple[str, torch.Tensor]] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """New weights, then no cached key or value of the old ones, then their version."""
+        """New weights, then no cached key or value of the old ones, then their version.
+
+        Errors: ValueError where the trainer leaves too little memory to wake up.
+        """
         if self.asleep:
+            free = free_memory()
+            if free < self.released:
+                held, kept = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+                raise ValueError(
+                    f"waking up takes {self.released / 1e9:.1f} GB and {free / 1e9:.1f} are free: the trainer holds "
+                    f"{held / 1e9:.1f} GB of tensors, and {(kept - held) / 1e9:.1f} between them that it cannot give "
+                    "back; lower rollout.kv_budget_gb or train.micro_batch_tokens"
+                )
+            self.facts["wake_room_gb"] = (free - self.released) / 1e9
             self.llm.wake_up(["weights"])
         arguments = {"weights": weights, "path": path, "repack": repack and self.on_cpu}
         self.llm.collective_rpc("gspo_reload", kwargs=arguments)
@@ -222,9 +242,27 @@ class Backend:
     def rest(self) -> dict[str, Any]:
         """Gives the accelerator's memory to the trainer until the next load, which brings the weights anyway."""
         if not self.on_cpu:
+            free = free_memory()
             self.llm.sleep(level=2)
-            self.asleep = True
+            self.released, self.asleep = free_memory() - free, True
         return {}
+
+
+def expand_segments() -> None:
+    """From now on torch can give back to the driver what lies between the trainer's tensors, page by page, unless the
+    user has set the allocator up. vLLM 0.32 leaves its own pool out of it; with several GPUs an engine its all-reduce
+    would end the process (vllm#42609), so it is not called there."""
+    from vllm.device_allocator.alloc_conf import current_alloc_conf, set_alloc_conf
+
+    if not current_alloc_conf():
+        set_alloc_conf("expandable_segments:True")
+
+
+def free_memory() -> int:
+    """Bytes of the GPU that are free once torch has given back what it can."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
 
 
 def _free_share() -> float:
