@@ -167,7 +167,8 @@ def test_from_the_grid_to_the_comparison(gspo_here: Gspo, smoke: Path, tmp_path:
 def test_halving_goes_on_where_it_stopped_and_takes_more_trials(
     gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sets = [part for key in ("eval.bench=[]", "report.metric=reward/mean:last@1") for part in ("--set", key)]
+    keys = ("eval.bench=[]", "report.metric=reward/mean:last@1", "arms.gspo.clip.low=1e-3")
+    sets = [part for key in keys for part in ("--set", key)]
     where = ("train", smoke, "--out", tmp_path, "--algo", "grpo,gspo")
     command = (*where, "--halving", "1,2", "--seeds", "100,101", *sets)
     clip = ("--grid", "arms.gspo.clip.high=4e-4,0.2")
@@ -176,6 +177,9 @@ def test_halving_goes_on_where_it_stopped_and_takes_more_trials(
     wanted = json.loads((tmp_path / "whole" / "tuning.json").read_text())
     assert [len(wanted["arms"][arm]["scores"]) for arm in ("grpo", "gspo")] == [3, 6]
     batches = [row["batches"] for row in wanted["arms"]["gspo"]["scores"]]
+    for stage in (1, 2):
+        config = next((tmp_path / "whole" / f"stage-{stage}").glob("gspo.*/config.json"))
+        assert json.loads(config.read_text())["algo"]["clip"]["low"] == 1e-3
     assert batches == [2, 2, 1, 1, 1, 1] and wanted["arms"]["gspo"]["seeds"] == [100, 101]
 
     with monkeypatch.context() as stopped:  # after the first trial

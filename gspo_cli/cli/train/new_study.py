@@ -108,7 +108,9 @@ def train_new_study(request: StudyRequest, ranks: Ranks) -> None:
         recipe = with_tuning(recipe, arms, seeds, request.tuned)
     elif request.grid:
         recipe, arms, trials = expand(recipe, arms, parse_grid(request.grid))
-        arms = [*request.trials] or arms
+        if request.trials:  # of a later stage: what the command line sets in the other trials is none of its arms'
+            arms, given = [*request.trials], recipe._command_line
+            recipe._command_line = given | {"arms": {arm: own for arm, own in given["arms"].items() if arm in arms}}
     threads = recipe.model.threads or (1 if request.on_ray else None)
     if request.jobs > 1:
         threads = threads_per_run(request.jobs, threads)
