@@ -34,10 +34,10 @@ MARGIN = 2.0
 OUTCOMES = {"end": "mean reward of the last 30 batches", "area": "mean reward of all batches", "held_out": "avg@4"}
 
 
-def cell_runs(folder: Path) -> pd.DataFrame:
+def cell_runs(logs: Path, planned: int = STEPS, last: int = LAST) -> pd.DataFrame:
     """A row per run of a cell: what is judged, and what explains it. Rewards are in points."""
     with tempfile.TemporaryDirectory() as scratch:
-        study = load_study(folder / "final.tar.xz", Path(scratch))
+        study = load_study(logs, Path(scratch))
         steps = study.steps
         starts = {(r.arm, r.seed): read_object(r.folder / "run.json")["model_sha256"][:8] for r in study.runs}
         commits = {read_object(r.folder / "run.json")["code"]["commit"] for r in study.runs}
@@ -45,12 +45,12 @@ def cell_runs(folder: Path) -> pd.DataFrame:
     for (arm, seed), of_run in steps.groupby(["arm", "seed"]):
         batches = of_run[of_run["step"] > 0].set_index("step")
         logged = 100 * batches["reward/mean"].dropna()
-        reward = logged.reindex(range(1, STEPS + 1)).ffill()  # a run that a guard stopped keeps its last value
+        reward = logged.reindex(range(1, planned + 1)).ffill()  # a run that a guard stopped keeps its last value
         rows.append({
             "arm": arm, "seed": seed, "start": starts[arm, seed], "batches": len(logged),
-            "end": reward[-LAST:].mean(), "area": reward.mean(),
+            "end": reward[-last:].mean(), "area": reward.mean(),
             "held_out": 100 * batches["arithmetic/avg@4"].dropna().iloc[-1],
-            "below_start": bool(reward[-STEPS // 10 :].mean() < reward[:3].mean()),
+            "below_start": bool(reward[-planned // 10 :].mean() < reward[:3].mean()),
             "spread": batches["ratio/token_log_std"].median(), "discarded": batches["clip/token_frac"].mean(),
             "largest_gradient": batches["grad/norm"].max(), "length": batches["length/mean"].mean(),
             "slots": batches["moe/noise_slot_churn"].mean() if "moe/noise_slot_churn" in batches else 0.0,
@@ -224,7 +224,7 @@ def main() -> None:
     for rows, noise in CELLS:
         folder = arguments.logs / f"{rows}-{noise:g}"
         if (folder / "final.tar.xz").is_file():
-            found.append(cell_runs(folder).assign(rows=rows, noise=noise))
+            found.append(cell_runs(folder / "final.tar.xz").assign(rows=rows, noise=noise))
             tuning = read_object(folder / "tuning.json")
             tuned[folder.name] = {arm: about["chosen"] for arm, about in tuning["arms"].items()}
     if not found:
