@@ -322,12 +322,26 @@ class ReportConfig(Table):
         return looks
 
 
+class OtherGpu(Table):
+    """A GPU by its data sheet, for the plan: peaks without sparsity, rates one way."""
+
+    memory_gib: PositiveFloat
+    bf16_tflops: PositiveFloat
+    fp32_tflops: PositiveFloat | None = None
+    """Without tensor cores; default: as in bfloat16."""
+    memory_tb_s: PositiveFloat
+    link_gb_s: PositiveFloat = 32.0
+    """To the other GPUs of its machine; default: PCIe 4."""
+
+
 class Cluster(Table):
     """The machine that `gspo train --dry-run` plans for. The number of processes is set by torchrun."""
 
-    gpu: Literal["a100", "h100", "h200", "rtx4090"]
+    gpu: Literal["a100", "h100", "h200", "b200", "rtx4090"] | OtherGpu
     nodes: PositiveInt = 1
     gpus_per_node: PositiveInt = 1
+    network_gbps: PositiveFloat = 400.0
+    """Of a GPU's share of the network between machines, in gigabits per second."""
 
 
 class Recipe(Table):

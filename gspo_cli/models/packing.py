@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -47,19 +48,21 @@ def pack(rows: list[tuple[int, ...]]) -> Packing:
     """Packs rows of prompt and response."""
     ids: list[int] = []
     positions: list[int] = []
-    index: list[list[int]] = [[] for _ in rows]
+    width = max(map(len, rows))
+    index = np.zeros((len(rows), width), np.int64)
     order = sorted(range(len(rows)), key=rows.__getitem__)  # so that the previous row shares the longest prefix
     for before, b in zip([order[0], *order], order, strict=False):
         row, shared = rows[b], shared_prefix(rows[before], rows[b]) if ids else 0
-        index[b] = [*index[before][:shared], *range(len(ids), len(ids) + len(row) - shared)]
+        index[b, :shared] = index[before, :shared]
+        index[b, shared : len(row)] = np.arange(len(ids), len(ids) + len(row) - shared)
         ids += row[shared:]
         positions += range(shared, len(row))
-    width = max(map(len, rows))
-    index_BT = torch.tensor([where + [0] * (width - len(where)) for where in index])
+    index_BT = torch.from_numpy(index)
     # a row that is a prefix of another needs no attention of its own
     whole = [b for b, after in pairwise(order) if rows[after][: len(rows[b])] != rows[b]] + order[-1:]
     blocks, unpack_N = make_blocks(index_BT, sorted((len(rows[b]), b) for b in whole)[::-1], len(ids))
-    return Packing(torch.tensor([ids]), torch.tensor([positions]), index_BT, blocks, unpack_N)
+    fed_1N, positions_1N = (torch.from_numpy(np.array([numbers], np.int64)) for numbers in (ids, positions))
+    return Packing(fed_1N, positions_1N, index_BT, blocks, unpack_N)
 
 
 def shared_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> int:

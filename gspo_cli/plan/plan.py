@@ -9,8 +9,8 @@ from typing import Any
 from gspo_cli.config import Recipe, merge, nest
 from gspo_cli.plan import memory, time
 from gspo_cli.plan.architecture import Architecture
-from gspo_cli.plan.time import ADAM, COPIES, LINKS, decode_efficiency, training_efficiency
-from gspo_cli.plan.workload import GIB, GPUS, MEAN_SHARE, PROMPT_TOKENS, Workload
+from gspo_cli.plan.time import ADAM, COPIES, HOST, LINKS, STORAGE, decode_efficiency, training_efficiency
+from gspo_cli.plan.workload import GIB, GPUS, MEAN_SHARE, PROMPT_TOKENS, Gpu, Workload
 
 SMALLEST_STEP = 1e-5
 """Learning rate up to which bfloat16, whose numbers are 0.4 to 0.8 % apart, loses most of AdamW's steps.
@@ -81,9 +81,11 @@ class Plan:
         ]
         if workload.gpu:
             lines += [
+                f"host {HOST.text}",
                 f"sampling {decode_efficiency(workload).text}",
                 f"training and old policy {training_efficiency(workload).text}",
                 f"optimizer {ADAM.text}",
+                f"checkpoints {STORAGE.text}",
             ]
         if workload.ranks > 1:
             lines += [
@@ -133,5 +135,5 @@ def candidates(recipe: Recipe) -> Iterator[tuple[str, Any]]:
         yield from (("rollout.vllm.tensor_parallel", n) for n in sizes)
     yield from (("cluster.gpus_per_node", n) for n in (2, 4, 8) if n > cluster.gpus_per_node)
     yield from (("cluster.nodes", cluster.nodes * n) for n in (2, 4, 8))
-    larger = [name for name, gpu in GPUS.items() if gpu.memory_gib > GPUS[cluster.gpu].memory_gib]
+    larger = [name for name, gpu in GPUS.items() if gpu.memory_gib > Gpu.of(cluster.gpu).memory_gib]
     yield from (("cluster.gpu", name) for name in sorted(larger, key=lambda name: GPUS[name].memory_gib))

@@ -31,15 +31,23 @@ TRAIN_EXPERTS = Efficiency(
     0.03, 0.28, "published for Qwen3-30B-A3B on 8 H100: prime-rl (RL, passes of 16k) to Automodel (expert parallel)"
 )
 TRAIN_DENSE = Efficiency(
-    0.15, 0.39, "most: published for Qwen3-32B, FSDP over 8 GPUs (torchtitan#1690); least: a guess"
+    0.12,
+    0.34,
+    "without torch.compile, recomputed layers counted; most: published, Qwen3-8B, FSDP over 8 H100 "
+    "(verl#3870); least: half of the least published (0.24, torchtitan#1690)",
 )
 TRAIN_FLOAT32 = Efficiency(0.3, 0.8, "a guess: float32 off the tensor cores is easily kept busy")
 DECODE_ONE = Efficiency(0.62, 0.74, "vLLM on one H100 (ml-energy), context assumed")
 DECODE_SPREAD = Efficiency(0.45, 0.55, "vLLM on two H100 (ml-energy, about one half)")
 DECODE_BUILT_IN = Efficiency(0.01, 0.1, "a guess from 0.012 of transformers' own generate (sglang#12614, one sequence)")
-LINKS = Efficiency(
-    0.1, 0.67, "most: 300 of 450 GB/s, assumed, between nodes too (8 adapters of 400 Gbit/s); least: a guess"
-)
+LINKS = Efficiency(0.1, 0.67, "most: 300 of 450 GB/s, assumed; between nodes of cluster.network_gbps; least: a guess")
+HOST = Efficiency(0.5, 1.0, "laying out passes, measured here on one core of a CPU; least: a core half as fast")
+STORAGE = Efficiency(0.1, 1.0, "assumed: 0.2 to 2 GB/s, written by the ranks in turn")
+HOST_S, DISK = 0.5e-6, 2e9
+"""Seconds of processor time per token of a rank's passes (0.49 measured: `make_mini_batches`); bytes a second."""
+ANSWERS = {"aime24": (30, 32), "aime25": (30, 16), "math500": (500, 1), "gsm8k": (1319, 1)}
+"""Problems of a benchmark and answers to each (evals/benchmarks); others count as `OTHERS`."""
+OTHERS = (500, 1)
 COPIES = Efficiency(0.01, 0.67, "least: 15.8 s for 30B between 16 and 16 GPUs (published, verl); most: as the links")
 ADAM = Efficiency(0.5, 0.9, "a guess: a fused optimizer reads and writes memory and nothing else")
 
@@ -133,6 +141,42 @@ def traffic(workload: Workload) -> float:
     return micro_steps(workload) * each * (workload.ranks - 1) / workload.ranks
 
 
+def exchange(workload: Workload, gpu: Gpu) -> Phase:
+    """Within a node over its links, and between nodes over all adapters of a node, whichever takes longer.
+
+    Sharded over all ranks, (N - 1) / N of every gather crosses the network once for each node. Sharded within nodes,
+    only a rank's share of the gradients does, there and back.
+    """
+    cluster = workload.recipe.cluster
+    assert cluster is not None
+    received, nodes = traffic(workload), cluster.nodes
+    if workload.shards == workload.ranks:
+        between = received * (nodes - 1) / nodes
+    else:
+        between = 2 * 4 * workload.trained * workload.recipe.minibatches * (nodes - 1) / nodes
+    network = between / (cluster.network_gbps * 1e9 / 8 * cluster.gpus_per_node)
+    note = f"{received / 1e12:.2g} TB a GPU in {micro_steps(workload)} passes; between nodes {network:.3g}; overlaps"
+    return Phase("exchange", max(received / gpu.link, network), LINKS, note)
+
+
+def beside(workload: Workload, gpu: Gpu) -> list[Phase]:
+    """What a batch costs beside itself: the host's work, its share of checkpoints and of evaluations."""
+    recipe = workload.recipe
+    found = [Phase("host", HOST_S * workload.batch_tokens / workload.ranks, HOST, "laying out a rank's passes")]
+    if every := recipe.checkpoint.every:
+        size = workload.stored * (workload.model.parameters + 2 * workload.trained)
+        found.append(Phase("checkpoint", size / DISK / every, STORAGE, f"{size / 1e9:.3g} GB, every {every} batches"))
+    if recipe.eval.bench:
+        count = recipe.train.steps // recipe.eval.every + 1 if recipe.eval.every else 1
+        limit = recipe.eval.limit or 10**9
+        sizes = [ANSWERS.get(name, OTHERS) for name in recipe.eval.bench]
+        answers = sum(min(limit, problems) * (recipe.eval.samples or usual) for problems, usual in sizes)
+        share = decode(workload, gpu).limit_s / workload.responses * answers * count / recipe.train.steps
+        note = f"{count} times {answers} answers, as long as the batch's"
+        found.append(Phase("evaluation", share, decode_efficiency(workload), note))
+    return found
+
+
 def phases(workload: Workload) -> list[Phase]:
     """All phases in order; none if the recipe names no machine."""
     gpu = workload.gpu
@@ -149,12 +193,11 @@ def phases(workload: Workload) -> list[Phase]:
               f"{steps} steps, {step_bytes} bytes a parameter"),
     ]  # fmt: skip
     if workload.ranks > 1:
-        note = f"{micro_steps(workload)} passes a GPU; overlaps with them"
-        found.append(Phase("exchange", traffic(workload) / gpu.link, LINKS, note))
+        found.append(exchange(workload, gpu))
     if workload.recipe.rollout.engine == "vllm":
         rate = gpu.link if workload.ranks > 1 else gpu.bandwidth
         found.append(Phase("weights to the engine", weights / rate, COPIES, "once a batch"))
-    return found
+    return found + beside(workload, gpu)
 
 
 def total(found: list[Phase]) -> tuple[float, float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gspo_cli.config import Recipe
+from gspo_cli.config import OtherGpu, Recipe
 from gspo_cli.plan.architecture import Architecture
 
 GIB = 2**30
@@ -26,6 +26,16 @@ class Gpu:
     link: float
     """To its neighbours in the node, one way, bytes per second."""
 
+    @classmethod
+    def of(cls, gpu: str | OtherGpu) -> Gpu:
+        """One of `GPUS`, or what a recipe says of another."""
+        if isinstance(gpu, str):
+            return GPUS[gpu]
+        fp32 = gpu.fp32_tflops or gpu.bf16_tflops
+        return cls(
+            "GPU", gpu.memory_gib, gpu.bf16_tflops * 1e12, fp32 * 1e12, gpu.memory_tb_s * 1e12, gpu.link_gb_s * 1e9
+        )
+
     def flops(self, itemsize: int) -> float:
         """Peak for numbers of 2 or 4 bytes."""
         return self.bf16_flops if itemsize == 2 else self.fp32_flops
@@ -35,6 +45,7 @@ GPUS = {
     "a100": Gpu("A100 80 GB", 79, 312e12, 19.5e12, 2.039e12, 300e9),
     "h100": Gpu("H100 80 GB", 79, 989e12, 67e12, 3.35e12, 450e9),
     "h200": Gpu("H200 141 GB", 139, 989e12, 67e12, 4.8e12, 450e9),
+    "b200": Gpu("B200", 178, 2250e12, 75e12, 7.7e12, 900e9),
     "rtx4090": Gpu("RTX 4090", 23.5, 165e12, 82.6e12, 1.008e12, 32e9),
 }
 
@@ -54,7 +65,7 @@ class Workload:
     @property
     def gpu(self) -> Gpu | None:
         """None if the recipe has no `[cluster]`: one device of unknown kind."""
-        return GPUS[self.recipe.cluster.gpu] if self.recipe.cluster else None
+        return Gpu.of(self.recipe.cluster.gpu) if self.recipe.cluster else None
 
     @property
     def ranks(self) -> int:

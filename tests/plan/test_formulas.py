@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
@@ -179,3 +181,28 @@ def test_a_forward_pass_multiplies_a_token_with_the_active_weights() -> None:
     model = Architecture("llama", 4, 1, 1, 1, 2, 3, 5, tied=True)
     assert model.active == (8 + 8 + 8 + 8) + 3 * 12 + 20
     assert model.forward_flop(10) == 2 * model.active + 2 * 1 * 2 * 10
+
+
+def test_a_gpu_that_the_table_lacks_is_entered_by_its_data_sheet() -> None:
+    sheet = {"memory_gib": 79, "bf16_tflops": 989, "fp32_tflops": 67, "memory_tb_s": 3.35, "link_gb_s": 450}
+    table = on("h100").recipe.model_dump(mode="json")
+    table["cluster"]["gpu"] = sheet
+    own = Workload(Recipe.model_validate(table), BIG)
+    assert own.gpu is not None and own.gpu == replace(GPUS["h100"], name=own.gpu.name)
+
+
+def test_between_nodes_a_gather_takes_the_adapters_of_a_node() -> None:
+    """30.5 B parameters on 16 GPUs: 2.7 TB reach each GPU in a batch, half of them from the other node."""
+    workload = Workload(recipes.load("real/qwen3-30b-a3b-16xh100"), BIG)
+    assert time.traffic(workload) == pytest.approx(2.75e12, rel=0.01)
+
+    def seconds(gbps: float, divide: str) -> float:
+        table = workload.recipe.model_dump(mode="json")
+        table["cluster"]["network_gbps"] = gbps
+        table["train"]["divide"] = divide
+        return next(p for p in time.phases(Workload(Recipe.model_validate(table), BIG)) if p.name == "exchange").limit_s
+
+    assert seconds(400, "all") == pytest.approx(2.75e12 / 450e9, rel=0.01)  # the links within a node are slower
+    assert seconds(100, "all") == pytest.approx(2.75e12 / 2 / (8 * 12.5e9), rel=0.01)
+    assert seconds(100, "machine") < seconds(100, "all") / 2
+    assert seconds(25, "machine") == pytest.approx(2 * 4 * 30.53e9 * 4 / 2 / (8 * 3.125e9), rel=0.01)

@@ -12,7 +12,15 @@ from gspo_cli.config import AlgoConfig, Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.moe.routers import find_routing
 from gspo_cli.training.loop import batching
-from gspo_cli.training.step.batches import Batching, cut_padded, make_mini_batches, rewards_and_groups, split
+from gspo_cli.training.step.batches import (
+    Batching,
+    Row,
+    balance,
+    cut_padded,
+    make_mini_batches,
+    rewards_and_groups,
+    split,
+)
 from gspo_cli.training.step.update import Learner, record_old_policy, update
 from gspo_cli.training.study.arms import plan_runs
 from gspo_cli.types import Group, MiniBatch, Problem, Prompt, RolloutBatch, Sample, Score
@@ -204,3 +212,19 @@ def test_unscored_responses_are_left_out() -> None:
     (mini,) = make_mini_batches(batch, advantages, Batching(1, 10_000), CPU)
     assert len(mini.mask_BT) == 3 and mini.num_skipped == 0
     assert advantages[:3].sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_ranks_get_equal_arithmetic_where_tokens_would_be_equal() -> None:
+    """One row of 40 tokens against 4 of 10: with attention that costs as much as the weights at 20 tokens, the long
+    row takes 40 (1 + 40 / 20) = 120, a short one 15; by tokens alone the ranks would hold 40 and 40."""
+    group = rollout_batch(1).groups[0]
+
+    def row(length: int) -> Row:
+        sample = replace(group.samples[0], token_ids=(4,) * (length - 3), log_probs=(-1.0,) * (length - 3))
+        return Row((1, 2, 3), sample, 1.0)
+
+    units = [[row(40)], *([row(10)] for _ in range(12))]
+    for attention, lone in ((0.0, 4), (1 / 20, 8)):  # how many short rows fewer the rank with the long one has
+        ranks = balance(units, 2, attention)
+        with_long = next(part for part in ranks if units[0] in part)
+        assert len(units) - 2 * (len(with_long) - 1) - 1 == lone

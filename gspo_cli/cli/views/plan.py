@@ -122,7 +122,7 @@ def _time_table(plan: Plan, num_runs: int) -> Table:
         table.add_row("as published", "", _short(anchor), note)
     steps = plan.workload.recipe.train.steps
     hours = num_runs * steps / 3600
-    note = f"{num_runs} x {steps} batches, no evaluation"
+    note = f"{num_runs} x {steps} batches"
     table.add_row("total hours", _short(limit * hours), _span(low * hours, high * hours), note)
     return table
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +44,8 @@ class Batching:
     """Feed the model rows without padding, each prompt once."""
     ranks: Ranks = SINGLE_PROCESS
     """The rows are divided over them."""
+    attention: float = 0.0
+    """Attention's share of the arithmetic: that of a row of T tokens is in proportion to T (1 + attention T)."""
     noise: RecordedNoise | None = None
     """Synthetic noise on the old policy's log-probabilities."""
 
@@ -154,7 +157,8 @@ def make_micro_batches(rows: list[Row], batching: Batching, device: torch.device
     units = [[row] for row in rows]
     if batching.whole_groups:
         units = [sorted(group, key=lambda r: -r.length) for _, group in groupby(rows, key=lambda r: r.group)]
-    by_rank = [cut(share, batching.micro_batch_tokens) for share in balance(units, batching.ranks.size)]
+    shares = balance(units, batching.ranks.size, batching.attention)
+    by_rank = [cut(share, batching.micro_batch_tokens) for share in shares]
     settings = (device, batching.packed, batching.routing, batching.noise)
     mine = [lay_out(chunk, *settings) for chunk in by_rank[batching.ranks.rank]]
     for _ in range(max(map(len, by_rank)) - len(mine)):
@@ -163,19 +167,19 @@ def make_micro_batches(rows: list[Row], batching: Batching, device: torch.device
     return mine
 
 
-def balance(units: list[list[Row]], parts: int) -> list[list[list[Row]]]:
-    """Divides units into parts with about equally many tokens: the longest first, each to the emptiest part.
+def balance(units: list[list[Row]], parts: int, attention: float = 0.0) -> list[list[list[Row]]]:
+    """Divides units into parts with about equally much arithmetic: the largest first, each to the emptiest part.
 
     A unit is what one micro-batch must hold: a row, or the rows of a prompt, the longest first. Within a part they stay
     in order, so that responses to one prompt stay together.
     """
     if parts == 1:
         return [units]
-    sizes = [sum(row.length for row in unit) for unit in units]
-    num_tokens, part_of = [0] * parts, [0] * len(units)
+    sizes = [sum(row.length * (1 + attention * row.length) for row in unit) for unit in units]
+    filled, part_of = [0.0] * parts, [0] * len(units)
     for i in sorted(range(len(units)), key=lambda i: -sizes[i]):
-        part_of[i] = min(range(parts), key=num_tokens.__getitem__)
-        num_tokens[part_of[i]] += sizes[i]
+        part_of[i] = min(range(parts), key=filled.__getitem__)
+        filled[part_of[i]] += sizes[i]
     return [[unit for unit, its_part in zip(units, part_of, strict=True) if its_part == part] for part in range(parts)]
 
 
@@ -216,8 +220,12 @@ def lay_out(
     width = rows[0].length
     lengths_B1 = torch.tensor([[row.length] for row in rows])
     starts_B1 = torch.tensor([[len(row.prompt_ids)] for row in rows])
-    ids_BT = torch.tensor([pad(row.prompt_ids + row.sample.token_ids, width) for row in rows])
-    sampled_BT = torch.tensor([pad((0.0,) * len(row.prompt_ids) + row.sample.log_probs, width) for row in rows])
+    ids, sampled = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.float32)
+    for i, row in enumerate(rows):  # numpy reads numbers of Python four times as fast as torch
+        response = slice(len(row.prompt_ids), row.length)
+        ids[i, : response.start], ids[i, response] = row.prompt_ids, row.sample.token_ids
+        sampled[i, response] = row.sample.log_probs
+    ids_BT, sampled_BT = torch.from_numpy(ids), torch.from_numpy(sampled)
     positions_T = torch.arange(width)
     mask_BT = (positions_T >= starts_B1) & (positions_T < lengths_B1)
     advantages = torch.tensor([r.advantage for r in rows])
@@ -240,11 +248,6 @@ def lay_out(
         micro.noise_BT = upload(noise_matrix(noise, [(len(r.prompt_ids), r.sample) for r in rows], width), device)
         micro.route_noise = route_noise(noise)
     return micro
-
-
-def pad(values: tuple[Any, ...], width: int) -> tuple[Any, ...]:
-    """Appends zeros up to the width."""
-    return values + (0,) * (width - len(values))
 
 
 def credit_matrix(rows: list[Row], width: int) -> Tensor:
