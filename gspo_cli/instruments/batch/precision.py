@@ -105,8 +105,8 @@ def against(scores: TokenScores) -> dict[str, float | None]:
 
 def measure_precisions(policy: Policy, batch: StoredBatch) -> dict[str, dict[str, Any]]:
     """By precision: `float32` (its log-probabilities against float32's), `engine` (the engine's recorded ones against
-    its), the share of tokens whose most probable token changes and of expert slots that change; or `impossible`, what
-    torch says where this device cannot compute so."""
+    its), the share of tokens whose most probable token changes and of expert slots that change; or `impossible`, why
+    it cannot be measured: this device does not compute so, or the model overflows."""
     model, routing, mask_BT = policy.model, find_routing(policy.model), response_mask(batch)
     if routing is not None:
         with suppress(GspoError):  # else the choice of experts can be read, not replayed
@@ -119,7 +119,12 @@ def measure_precisions(policy: Policy, batch: StoredBatch) -> dict[str, dict[str
         try:
             now = scored(policy, batch, routing, exact.routes if exact and replays else None)
         except RuntimeError as error:
-            found[name] = {"impossible": str(error).splitlines()[0]}
+            found[name] = {"impossible": f"torch says {str(error).splitlines()[0]}"}
+            continue
+        if not bool(now.log_probs_BT.isfinite().all()):
+            found[name] = {
+                "impossible": "log-probabilities are not finite; an activation may exceed the largest number"
+            }
             continue
         exact = exact or now
         found[name] = {
@@ -186,7 +191,7 @@ def precision_table(numbers: dict[str, Any]) -> str:
     rows, missing = [], list[str]()
     for name, row in numbers["precisions"].items():
         if "impossible" in row:
-            missing.append(f"{name}: torch cannot compute it on {numbers['device']}: {row['impossible']}\n")
+            missing.append(f"{name}: not measured on {numbers['device']}: {row['impossible']}\n")
             continue
         moved, engine = row["float32"], row["engine"]
         rows.append((
