@@ -59,7 +59,7 @@ def cell_tables(cell: str, runs: pd.DataFrame, chosen: dict[str, Any]) -> list[s
     # without a spread there is no p: arms that are the same algorithm in a cell have equal runs
     p_holm = adjusted([float(np.nan_to_num(found[arm]["end"]["p"], nan=1.0)) for arm in ARMS], len(ARMS))
     minibatches, noise = cell.split("-")
-    title = f"### {minibatches} mini-batches, {100 * float(noise):g} % router noise"
+    title = f"### {minibatches} mini-batch{'es' if minibatches != '1' else ''}, {100 * float(noise):g} % router noise"
     lines = [f"{title}{' (primary)' if cell == PRIMARY else ''}", ""]
     lines += [f"| minus GRPO | {' | '.join(OUTCOMES.values())} | p, Holm over seven | verdict |", "|---" * 6 + "|"]
     for arm, p in zip(ARMS, p_holm, strict=True):
