@@ -48,8 +48,13 @@ if imports.get("torch", "no") is None:
     import torch
     facts["cuda"] = torch.version.cuda
     facts["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    facts["bfloat16"] = facts["gpu"] is not None and torch.cuda.get_device_capability() >= (8, 0)
 print(json.dumps(facts))
 """
+BFLOAT16 = (
+    "--set model.compute=bfloat16, and --set rollout.vllm.dtype=bfloat16 with vLLM, or --set "
+    "model.float32_matmul=high (docs/gpu.md: another precision is another experiment)"
+)
 IMPORTS = {"torch": "import torch", "transformers": "from transformers import Qwen3MoeForCausalLM"}
 
 
@@ -92,6 +97,8 @@ def check_packages(facts: dict[str, Any]) -> Iterator[Check]:
     for name, requirement in _own_requirements().items():
         yield _check_version(name, facts["packages"].get(name), requirement, f"pip install '{requirement}'")
     yield Check("gpu", facts.get("gpu") or "none", "ok")
+    if facts.get("bfloat16"):
+        yield Check("tensor cores", "idle in float32, which recipes compute in by default", "warning", BFLOAT16)
     yield Check("ray", facts["packages"].get("ray", "none"), "ok")  # for --launcher ray alone
     yield from _check_imports(facts, "", "python")
     yield from _check_vllm_clash(facts, "")

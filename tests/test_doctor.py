@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from gspo_cli.doctor import Check, check_folder, check_hub, check_machine, check_sandbox, check_vllm, probe_environment
+from gspo_cli.doctor import (
+    Check,
+    check_folder,
+    check_hub,
+    check_machine,
+    check_packages,
+    check_sandbox,
+    check_vllm,
+    probe_environment,
+)
 
 WANTED = ["torch==2.13.0", "transformers<5.20,>=5.16.1", "torchvision"]
 
@@ -59,6 +68,15 @@ def test_what_does_not_fit_is_named(packages: dict[str, str], check: str, fix: s
 
 def test_an_interpreter_that_does_not_run_is_a_fault() -> None:
     assert faults(probe_environment("/bin/false", with_vllm=True))["vllm: interpreter"].verdict == "fault"
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_idle_tensor_cores_are_said_with_what_to_set(has: bool) -> None:
+    rows = {c.check: c for c in check_packages(facts(SOUND) | {"gpu": "H100", "bfloat16": has})}
+    assert ("tensor cores" in rows) == has
+    assert not has or (rows["tensor cores"].verdict, "model.compute=bfloat16" in rows["tensor cores"].fix) == (
+        "warning", True,
+    )  # fmt: skip
 
 
 def test_a_folder_that_cannot_be_written_to_is_a_fault(tmp_path: Path) -> None:

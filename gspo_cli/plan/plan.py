@@ -65,6 +65,13 @@ class Plan:
         lr = recipe.algo.lr or recipe.train.lr
         if recipe.model.dtype == "bfloat16" and recipe.model.lora is None and lr <= SMALLEST_STEP:
             lines.append(f"bfloat16 parameters with lr = {lr:g}: most of every step is rounded away; use float32")
+        gpu = self.workload.gpu
+        if gpu and self.workload.computed == 4 and gpu.bf16_flops > gpu.fp32_flops:
+            share = gpu.fp32_flops / gpu.bf16_flops
+            lines.append(
+                f"passes in float32: the tensor cores idle, and {share:.2g} of the GPU's speed is left; "
+                "--set model.compute=bfloat16"
+            )
         if self.workload.ranks > 1 and self.workload.micro_tokens < SMALLEST_PASS:
             lines.append(
                 f"passes of {self.workload.micro_tokens} tokens: below {SMALLEST_PASS} the exchange of weights takes "

@@ -95,8 +95,11 @@ def test_a_remedy_helps() -> None:
 
 
 def test_steps_that_bfloat16_would_lose_are_warned_of() -> None:
-    assert any("bfloat16" in line for line in planned("math-qwen3-4b", "model.dtype=bfloat16").warnings())
-    assert not planned("math-qwen3-4b").warnings()
+    lost = planned("math-qwen3-4b", "model.dtype=bfloat16").warnings()
+    assert any("bfloat16 parameters" in line for line in lost)
+    assert not any("bfloat16 parameters" in line for line in planned("math-qwen3-4b").warnings())
+    [idle] = planned("real/qwen3-1.7b", "model.compute=float32").warnings()
+    assert "tensor cores idle" in idle and "model.compute=bfloat16" in idle
     assert any("16384" in line for line in planned("real/qwen3-4b-8gpu", "train.micro_batch_tokens=8448").warnings())
 
 
