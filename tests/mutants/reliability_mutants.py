@@ -92,7 +92,7 @@ RELIABILITY = (
     ),
     Mutant(
         "M28 optimizer not restored", "training/state/tensors.py",
-        "optimizer.state[known[name]] = {", "optimizer.state.get(known[name]) or {", EVERY_STEP, "gspo",
+        "own.copy_(shard_like(own, value))", "shard_like(own, value)", EVERY_STEP, "gspo",
     ),
     Mutant(
         "the critic not restored", SAVED, "learner.critic.restore(load_shares(folder, CRITIC))", "pass",

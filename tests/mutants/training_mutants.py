@@ -40,8 +40,8 @@ TRAINING = (
     ),
     Mutant(
         "sampler's log-probabilities off by one", "training/step/batches.py",
-        "(0.0,) * len(row.prompt_ids) + row.sample.log_probs, width)",
-        "(0.0,) * (len(row.prompt_ids) - 1) + row.sample.log_probs, width)",
+        "sampled[i, response] = row.sample.log_probs",
+        "sampled[i, response.start - 1 : response.stop - 1] = row.sample.log_probs",
         f"{STEP}::test_the_loss_tokens_are_the_response_to_its_end",
     ),
     Mutant(
