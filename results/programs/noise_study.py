@@ -212,7 +212,8 @@ def figure(runs: pd.DataFrame, result: dict[str, Any], stem: Path) -> None:
             axes[0][0].plot([], [], marker, color=colour, label=label)
         axes[0][0].legend(loc="upper left", fontsize=7, frameon=False)
         for suffix in ("svg", "png"):
-            fig.savefig(stem.with_suffix(f".{suffix}"), dpi=200, metadata={"Date": None} if suffix == "svg" else None)
+            date = {"Date": None} if suffix == "svg" else None
+            fig.savefig(stem.with_suffix(f".{suffix}"), dpi=200, bbox_inches="tight", metadata=date)
 
 
 def main() -> None:
