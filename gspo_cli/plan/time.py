@@ -42,7 +42,7 @@ DECODE_SPREAD = Efficiency(0.45, 0.55, "vLLM on two H100 (ml-energy, about one h
 DECODE_BUILT_IN = Efficiency(0.01, 0.1, "a guess from 0.012 of transformers' own generate (sglang#12614, one sequence)")
 LINKS = Efficiency(0.1, 0.67, "most: 300 of 450 GB/s, assumed; between nodes of cluster.network_gbps; least: a guess")
 HOST = Efficiency(0.5, 1.0, "laying out passes, measured here on one core of a CPU; least: a core half as fast")
-STORAGE = Efficiency(0.1, 1.0, "assumed: 0.2 to 2 GB/s, written by the ranks in turn")
+STORAGE = Efficiency(0.1, 1.0, "0.2 to 2 GB/s, written by the ranks in turn")
 HOST_S, DISK = 0.5e-6, 2e9
 """Seconds of processor time per token of a rank's passes (0.49 measured: `make_mini_batches`); bytes a second."""
 ANSWERS = {"aime24": (30, 32), "aime25": (30, 16), "math500": (500, 1), "gsm8k": (1319, 1)}

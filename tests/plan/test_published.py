@@ -1,4 +1,4 @@
-"""The plan's ranges against what others published of RL and FSDP training; the sources are in docs/gpu.md."""
+"""The plan's ranges against what others published of RL and FSDP training; the sources are in docs/real-models.md."""
 
 from __future__ import annotations
 
