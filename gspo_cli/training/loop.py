@@ -20,7 +20,6 @@ from gspo_cli.evals.command import measure_all
 from gspo_cli.evals.settings import Subject
 from gspo_cli.events import BatchDone, BatchSampled, EvaluationProgress, Noted, PreflightDone, Warned
 from gspo_cli.models.admission import paths_of
-from gspo_cli.models.trunk import head_dim
 from gspo_cli.training.guards import enough_memory
 from gspo_cli.training.record import record_batch
 from gspo_cli.training.rollout_queue import sample_batches
@@ -125,9 +124,8 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
         write_trace(session, profiler, step)
 
     extra_metrics |= sync_metrics(sync_report) | lag_metrics(batch, run.recipe.rollout.max_lag)
-    room = {} if sync_report is None or sync_report.wake_room_gb is None else {"wake_room_gb": sync_report.wake_room_gb}
     values, update_lines = record_batch(
-        session, batch, advantages_B, mini_batches, updates, extra_metrics, sampled, room
+        session, batch, advantages_B, mini_batches, updates, extra_metrics, sampled, sync_report
     )
     session.updates += len(updates)
     session.guards.after_updates(session.log, batch, update_lines)
@@ -197,17 +195,9 @@ def batching(run: Run, learner: Learner, step: int) -> Batching:
         routing=learner.routing if run.recipe.records_routes else None,
         packed=paths_of(learner.model).packed,
         ranks=learner.ranks,
-        attention=attention_share(learner),
+        attention=learner.attention_share,
         noise=noise_of(run.recipe, step),
     )
-
-
-def attention_share(learner: Learner) -> float:
-    """L q d / A: the products of attention (2 L q d T per token of a causal row) for each product with a weight (2 A).
-    0 without attention heads; a window makes it an upper bound."""
-    config = learner.model.config.get_text_config()
-    width = (head_dim(learner.model) or 0) * getattr(config, "num_attention_heads", 0)
-    return float(config.num_hidden_layers * width / learner.active_parameters[0])
 
 
 def learning_rate(run: Run, step: int, mini_batch: int) -> float:

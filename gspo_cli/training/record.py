@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gspo_cli.distributed import Ranks
 from gspo_cli.moe.replay import num_input_tokens
+from gspo_cli.rollout.engine import SyncReport
 from gspo_cli.runlog.schema import NOT_APPLICABLE
 from gspo_cli.training.session import Session
 from gspo_cli.training.step.metrics import Accumulator, merge_ranks
@@ -25,12 +26,11 @@ def record_batch(
     updates: list[Accumulator],
     extra_metrics: dict[str, Reduced],
     sampled: list[RolloutBatch],
-    room: dict[str, float],
+    sync_report: SyncReport | None,
 ) -> tuple[dict[str, float | None], list[StepMetrics]]:
     """Writes the lines. Returns the pooled values with the times, for display, and the `update` lines.
 
-    `sampled` = the rollout batches on which sampling time was spent: with `max_lag`, not the batch trained on;
-    `room` = what is known of the memory in which the engine woke up, for `perf.jsonl`.
+    `sampled` = the rollout batches on which sampling time was spent: with `max_lag`, not the batch trained on.
     """
     learner, log, totals = session.learner, session.log, session.totals
     rollout, pooled = Accumulator(), Accumulator()
@@ -65,7 +65,9 @@ def record_batch(
     times |= {"padding_frac": 1 - sum(num_by_mini_batch) / num_fed if num_fed else 0.0}
     if sampled:
         times |= {"gen_tokens_per_s": sum(num_sampled(fresh)[2] for fresh in sampled) / times["rollout_s"]}
-    times |= gpu_memory(learner.model.device, learner.ranks) | room
+    times |= gpu_memory(learner.model.device, learner.ranks)
+    if sync_report is not None and sync_report.wake_room_gb is not None:
+        times |= {"wake_room_gb": sync_report.wake_room_gb}
     active, active_trained = learner.active_parameters
     per_token = (4 * active + 2 * active_trained) / 1e12 / learner.ranks.size  # recomputed layers are no use
     times |= {"update_tflops": per_token * sum(num_by_mini_batch) / times["update_s"]}  # per second

@@ -24,6 +24,7 @@ from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.models.log_probs import TokenScores, token_scores
 from gspo_cli.models.lora import adapters_off
 from gspo_cli.models.sharding import full_tensor
+from gspo_cli.models.trunk import head_dim
 from gspo_cli.moe.hooks import RouterTap, tapped
 from gspo_cli.moe.replay import natural_routes, num_input_tokens, record_to_replay, route_metrics, routed
 from gspo_cli.moe.route_noise import logit_noise, noised_routes, prefix_hashes
@@ -66,6 +67,14 @@ class Learner:
     def active_parameters(self) -> tuple[int, int]:
         """Parameters in the matrix products of one token: all, and those that are trained."""
         return active_parameters(self.model), active_parameters(self.model, trained=True)
+
+    @cached_property
+    def attention_share(self) -> float:
+        """L q d / A: the products of attention (2 L q d T per token of a causal row) for each product with a weight
+        (2 A). 0 without attention heads; a window makes it an upper bound."""
+        config = self.model.config.get_text_config()
+        width = (head_dim(self.model) or 0) * getattr(config, "num_attention_heads", 0)
+        return float(config.num_hidden_layers * width / self.active_parameters[0])
 
 
 def log_bounds(params: Any) -> tuple[float, float] | None:
