@@ -155,10 +155,12 @@ def tables(result: dict[str, Any]) -> str:
         f"| {names[name]} | {points(found['pairs'])} | {points(found['starts'])} | {found['p_holm']:.2g} |"
         for name, found in result["primaries"].items()
     ]
-    head = ["cell", "arms", "final reward", "area", "held out", "p, Holm over six", "spread of the token log-ratio"]
+    head = ["cell", "arms", "final reward", "over start models", "area", "held out", "p, Holm over six"]
+    head += ["spread of the token log-ratio"]
     lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in result["cells"]:
-        outcomes = " | ".join(points(row[outcome]["pairs"]) for outcome in OUTCOMES)
+        end, *others = (points(row[outcome]["pairs"]) for outcome in OUTCOMES)
+        outcomes = " | ".join([end, points(row["end"]["starts"]), *others])
         cell = f"{row['rows']}, {100 * row['noise']:g} %"
         lines.append(f"| {cell} | {row['pair']} | {outcomes} | {row['p_holm']:.2g} | {row['spread']:.2f} |")
     head = ["cell", "arm", "final reward", "area", "held out", "ended below its start"]
