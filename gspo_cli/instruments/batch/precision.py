@@ -184,31 +184,34 @@ def report_precision(batch: StoredBatch, model: str, out: Path | None) -> dict[s
 
 
 def precision_table(numbers: dict[str, Any]) -> str:
-    """The same for readers, without the verdict."""
+    """The same for readers in two tables of at most 80 columns, without the verdict."""
     mixture = any("slots_changed_frac" in row for row in numbers["precisions"].values())
-    columns = (
-        "precision", "token", "response", "largest", "tokens outside", "responses outside", "argmax", "engine token",
-        "engine response", *(("experts",) if mixture else ()),
-    )  # fmt: skip
-    rows, missing = [], list[str]()
+    ratios, choices, missing = list[tuple[str, ...]](), list[tuple[str, ...]](), list[str]()
     for name, row in numbers["precisions"].items():
         if "impossible" in row:
             missing.append(f"{name}: not measured on {numbers['device']}: {row['impossible']}\n")
             continue
         moved, engine = row["float32"], row["engine"]
-        rows.append((
+        ratios.append((
             name, number(moved["token_std"]), number(moved["response_std"]), number(moved["token_max"]),
-            share(moved["token_outside_frac"]), share(moved["response_outside_frac"]), share(row["best_changed_frac"]),
-            number(engine["token_std"]), number(engine["response_std"]),
-            *((share(row["slots_changed_frac"]),) if mixture else ()),
+            share(moved["token_outside_frac"]), share(moved["response_outside_frac"]),
         ))  # fmt: skip
+        slots = (share(row["slots_changed_frac"]),) if mixture else ()
+        choices.append(
+            (name, number(engine["token_std"]), number(engine["response_std"]), share(row["best_changed_frac"]), *slots)
+        )
     clip = GspoParams().clip
     title = (
         f"{numbers['responses']} responses, {numbers['tokens']} tokens; each precision against float32\n"
-        "token, response: sigma (standard deviation, nat) of the log-ratio, and of its mean over a response\n"
-        f"outside: ratios beyond {1 - TOKEN_CLIP:g} to {1 + TOKEN_CLIP:g}; beyond GSPO's 1 - {clip.low:g} to 1 + "
-        f"{clip.high:g}\n"
-        "argmax: tokens whose most probable token changes; engine: sigma of its own log-probabilities against these"
-        + ("\nexperts: slots that change" if mixture else "")
+        "token, response: sigma (standard deviation, nat) of the log-ratio, and of its\n"
+        f"mean over a response; tokens out: ratios beyond {1 - TOKEN_CLIP:g} to {1 + TOKEN_CLIP:g}; responses\n"
+        f"out: beyond GSPO's 1 - {clip.low:g} to 1 + {clip.high:g}"
     )
-    return text_table(title, columns, rows) + "".join(missing)
+    columns = ("precision", "token", "response", "largest", "tokens out", "resp. out")
+    engine_title = (
+        "engine: sigma of its recorded log-probabilities against these; argmax: tokens\n"
+        "whose most probable token is not float32's" + ("; experts: slots likewise" if mixture else "")
+    )
+    engine_columns = ("precision", "engine token", "engine response", "argmax", *(("experts",) if mixture else ()))
+    found = [text_table(title, columns, ratios), text_table(engine_title, engine_columns, choices)]
+    return "\n".join(found) + "".join(missing)
