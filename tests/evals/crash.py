@@ -17,8 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import transformers.models.qwen3.modeling_qwen3  # noqa: F401  the slow one, and with it torch
+
 from gspo_cli.cli.main import app
-from gspo_cli.evals import runner
+from gspo_cli.evals import command, runner  # noqa: F401
 
 
 def main() -> None:
