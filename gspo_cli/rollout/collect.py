@@ -18,7 +18,7 @@ from gspo_cli.seeds import derive_seed, permutation
 from gspo_cli.tasks import Crediting, Task
 from gspo_cli.tasks.rewards import own_code
 from gspo_cli.tasks.scoring import score
-from gspo_cli.types import Group, Problem, Response, RolloutBatch, Sample, Sampling
+from gspo_cli.types import Group, Problem, Prompt, Response, RolloutBatch, Sample, Sampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,11 +69,7 @@ def collect(
     depend on what else is sampled. `config` says how prompts are written; a response ends at one of `stops`, if any.
     `timed` measures the phase `score_s`.
     """
-    run_seed, stream, step = seed_keys
-    seeds: dict[SampleKey, int] = {
-        (p.id, i): derive_seed(run_seed, stream, step, p.id, i) for p in problems for i in range(num_samples)
-    }
-    prompts = {p.id: encode(tokenizer, p, config) for p in problems}
+    prompts, seeds = requests(tokenizer, problems, num_samples, seed_keys, config)
     by_key = generate_checked(engine, list(prompts.values()), sampling, seeds, version)
     drawn: list[tuple[Problem, tuple[Sample, ...], tuple[Response, ...]]] = []
     for problem in problems:
@@ -90,7 +86,20 @@ def collect(
     for problem, samples, texts in drawn:
         its_scores, credits = tuple(itertools.islice(scores, num_samples)), credit(task, tokenizer, problem, samples)
         groups.append(Group(problem, prompts[problem.id], samples, texts, its_scores, credits))
-    return RolloutBatch(step, tuple(groups), sampling.max_new_tokens)
+    return RolloutBatch(seed_keys[2], tuple(groups), sampling.max_new_tokens)
+
+
+def requests(
+    tokenizer: PreTrainedTokenizerBase,
+    problems: list[Problem],
+    num_samples: int,
+    seed_keys: tuple[int, str, int],
+    config: TaskConfig,
+) -> tuple[dict[str, Prompt], dict[SampleKey, int]]:
+    """What `collect` asks the engine for: the prompts by problem, and each sample's seed."""
+    run_seed, stream, step = seed_keys
+    seeds = {(p.id, i): derive_seed(run_seed, stream, step, p.id, i) for p in problems for i in range(num_samples)}
+    return {p.id: encode(tokenizer, p, config) for p in problems}, seeds
 
 
 def credit(

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gspo_cli.config import RolloutConfig
+from gspo_cli.config import RolloutConfig, addresses
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks, interleave
+from gspo_cli.errors import GspoError
 from gspo_cli.models.load import stop_ids
 from gspo_cli.models.trunk import head_dim
 from gspo_cli.moe.routers import needed_routing
@@ -52,26 +53,74 @@ def open_engine(
         host = vllm_host(config, model, stops, routes, ranks, progress)
         return HostedEngine("vllm", host, model, stops, config.deadline_s, routing=routing, ranks=ranks)
     if config.engine == "vllm-server":
-        server = partial(open_server, config, model, stops, progress, trains, ranks)
-        hosted = HostedEngine("vllm-server", server, model, stops, config.deadline_s, checked=trains, ranks=ranks)
-        if not trains:
-            check_served_model(hosted, model)
-        return hosted
+        servers = []
+        for url in addresses(config.vllm.url):
+            server = partial(open_server, url, config, model, stops, progress, trains, ranks)
+            hosted = HostedEngine("vllm-server", server, model, stops, config.deadline_s, checked=trains, ranks=ranks)
+            if not trains:
+                check_served_model(hosted, model)
+            servers.append(hosted)
+        return servers[0] if len(servers) == 1 else Servers(servers)
     return TransformersEngine(
         model, stops, config.kv_budget_gb, config.deadline_s, routing, progress, compiles=config.compile
     )
 
 
 def open_server(
-    config: RolloutConfig, model: PreTrainedModel, stops: frozenset[int], progress: Progress, trains: bool, ranks: Ranks
-) -> ServerHost:
+    url: str, config: RolloutConfig, model: PreTrainedModel, stops: frozenset[int], progress: Progress, trains: bool,
+    ranks: Ranks,
+) -> ServerHost:  # fmt: skip
     """The server that runs already; if the weights will change, with those of `model` in it."""
-    assert config.vllm.url is not None  # see `check_engine`
-    client = ServerClient(config.vllm.url, config.deadline_s)
+    client = ServerClient(url, config.deadline_s)
     host = ServerHost(client, stops, config.vllm.concurrency, progress, ranks)
     if trains:
         host.follow((NcclTransfer if model.device.type == "cuda" else FileTransfer)(client, ranks), model)
     return host
+
+
+class Servers:
+    """The `Engine` protocol over several servers of the same model, each checked by itself. Every sample has its
+    own seed, so it does not matter which server draws it."""
+
+    def __init__(self, engines: list[HostedEngine]) -> None:
+        self.engines, self.info, self.weight_version = engines, engines[0].info, engines[0].weight_version
+        if different := [engine.info for engine in engines if engine.info != self.info]:
+            raise GspoError(
+                "the servers of rollout.vllm.url are not alike",
+                f"the first is {self.info.versions} in {self.info.dtype}, another {different[0].versions} in "
+                f"{different[0].dtype}",
+                "start all of them with the same vLLM, model and --dtype",
+            )
+
+    def begin(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> None:
+        """See `HostedEngine.begin`."""
+        for engine, share in self._shares(seeds):
+            engine.begin(prompts, sampling, share)
+
+    def generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
+        """See `Engine.generate`. Progress is that of the first server."""
+        first, *others = self._shares(seeds)
+        for engine, share in others:
+            engine.begin(prompts, sampling, share)
+        return [s for engine, share in (first, *others) for s in engine.generate(prompts, sampling, share)]
+
+    def sync(self, weights: PreTrainedModel, version: int) -> SyncReport | None:
+        """See `Engine.sync`: the report of the server that is farthest from the trainer."""
+        self.weight_version = version
+        reports = [engine.sync(weights, version) for engine in self.engines]
+        return max((r for r in reports if r), key=lambda report: report.absdiff_max, default=None)
+
+    def rest(self) -> None:
+        """A server's memory is its own."""
+
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.close()
+
+    def _shares(self, seeds: dict[SampleKey, int]) -> list[tuple[HostedEngine, dict[SampleKey, int]]]:
+        number = len(self.engines)
+        shares = [dict(list(seeds.items())[place::number]) for place in range(number)]
+        return [(engine, share) for engine, share in zip(self.engines, shares, strict=True) if share]
 
 
 class SharedEngine:
@@ -84,16 +133,25 @@ class SharedEngine:
 
     def generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
         """See `Engine.generate`; all ranks must pass the same arguments."""
-        mine = Ranks(self.ranks.rank // self.spread, self.ranks.size // self.spread).shard(prompts)
-        ids = {prompt.problem_id for prompt in mine}
+        mine, my_seeds = self._share(prompts, seeds)
 
         def draw() -> list[dict[str, Any]]:
-            my_seeds = {key: seed for key, seed in seeds.items() if key[0] in ids}
             samples = self.engine.generate(mine, sampling, my_seeds) if mine else []
             return [to_json(s) for s in samples] if self.ranks.rank % self.spread == 0 else []
 
         shares = self.ranks.all_gather(draw, divisible=self.spread == 1)
         return [from_json(table) for share in shares for table in share]
+
+    def begin(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> None:
+        """See `HostedEngine.begin`: this rank's share."""
+        mine, my_seeds = self._share(prompts, seeds)
+        if mine:
+            self.engine.begin(mine, sampling, my_seeds)  # type: ignore[attr-defined]
+
+    def _share(self, prompts: list[Prompt], seeds: dict[SampleKey, int]) -> tuple[list[Prompt], dict[SampleKey, int]]:
+        mine = Ranks(self.ranks.rank // self.spread, self.ranks.size // self.spread).shard(prompts)
+        ids = {prompt.problem_id for prompt in mine}
+        return mine, {key: seed for key, seed in seeds.items() if key[0] in ids}
 
     def sync(self, weights: PreTrainedModel, version: int) -> SyncReport | None:
         self.weight_version = version

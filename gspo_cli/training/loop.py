@@ -22,8 +22,8 @@ from gspo_cli.events import BatchDone, BatchSampled, EvaluationProgress, Noted, 
 from gspo_cli.models.admission import paths_of
 from gspo_cli.training.guards import enough_memory
 from gspo_cli.training.record import record_batch
-from gspo_cli.training.rollout_queue import sample_batches
-from gspo_cli.training.run_folder import store_if_due
+from gspo_cli.training.rollout_queue import begin_sampling, sample_batches, steps_to_sample
+from gspo_cli.training.run_folder import store_if_due, stored_as
 from gspo_cli.training.session import CODES, Session
 from gspo_cli.training.state.checkpoints import Checkpoints
 from gspo_cli.training.step.batches import Batching, advantages_of, make_mini_batches
@@ -81,13 +81,14 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     clock.reset()  # what happened since the last batch (evaluation, saving) is not part of this one
 
     # Sample and score
+    now, ahead = steps_to_sample(step, len(session.rollout_queue), run.recipe)
     with clock("rollout_s"), session.signals.abandonable(), enough_memory("sampling", SAMPLE_LESS):
-        sampled, prompt_batches = sample_batches(session, step)
+        sampled, prompt_batches = sample_batches(session, now, step - 1)
+        begin_sampling(session, ahead, prompt_batches)
     session.engine.rest()
     for fresh in sampled:
-        session.guards.before_updates(fresh)
-        store_if_due(session, fresh)  # now, while the model is the one that sampled it
-        session.emit(BatchSampled(fresh))
+        accept(session, fresh, stored_as(session, fresh.step))
+    stored_later = [stored_as(session, number) for number in ahead]  # of the weights that sample them
     profiler = start_profiler(step)
     queue = deque([*session.rollout_queue, *sampled])
     batch = queue.popleft()
@@ -101,14 +102,15 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     extra_metrics = check_first_batch(session, batch, advantages_B, mini_batches) if step == 1 else {}
     with clock("probe_s"):
         probe = Probe(learner.model, learner.routing, batch, learner.ranks)
-    abandon_if_late(session, step, len(mini_batches), ["old_policy", "sync", "save"])
+    waits = ["sync", "save", *(["rollout"] if ahead else [])]
+    abandon_if_late(session, step, len(mini_batches), ["old_policy", *waits])
     with clock("old_policy_s"):
         record_old_policy(learner, mini_batches)
 
     # N optimizer steps
     updates: list[Accumulator] = []
     for index, mini_batch in enumerate(mini_batches):
-        abandon_if_late(session, step, len(mini_batches) - index, ["sync", "save"])
+        abandon_if_late(session, step, len(mini_batches) - index, waits)
         if index == 0:  # only here, where nothing abandons: the session has all of the batch or nothing
             session.prompt_batches, session.rollout_queue = prompt_batches, queue
         with clock("update_s"), enough_memory("training", TRAIN_LESS):
@@ -117,7 +119,13 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
             with clock("probe_s"):
                 updates[-1].add(probe.churn())
 
-    # The engine gets the new weights
+    # What a server sampled meanwhile; then it gets the new weights
+    if ahead:
+        with clock("rollout_s"):
+            begun, session.prompt_batches = sample_batches(session, ahead, step - 1)
+        for fresh, metadata in zip(begun, stored_later, strict=True):
+            accept(session, fresh, metadata)
+        session.rollout_queue.extend(begun)
     with clock("sync_s"):
         sync_report = session.engine.sync(learner.model, version=step)
     if profiler is not None:
@@ -137,6 +145,13 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     for watch in session.watches:
         watch.observe(step, values)
     return values
+
+
+def accept(session: Session, batch: RolloutBatch, metadata: dict[str, str] | None) -> None:
+    """Checks, stores and shows a batch that has been sampled and scored."""
+    session.guards.before_updates(batch)
+    store_if_due(session, batch, metadata)
+    session.emit(BatchSampled(batch))
 
 
 def start_profiler(step: int) -> profile | None:

@@ -1,4 +1,8 @@
-"""Sample the rollout batch to train on next, and later ones ahead of it (`max_lag`); keep the queue in checkpoints."""
+"""Sample the rollout batch to train on next, and later ones ahead of it (`max_lag`); keep the queue in checkpoints.
+
+A server samples the later ones while this process trains. They are the batches that would have been sampled before the
+training, as the server gets new weights only after both.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gspo_cli.config import Recipe
-from gspo_cli.rollout.collect import collect
+from gspo_cli.rollout.collect import collect, requests
 from gspo_cli.rollout.store import read_rollout, write_rollout
 from gspo_cli.training.session import Session
 from gspo_cli.types import Group, RolloutBatch, Sampling
@@ -16,22 +20,37 @@ MAX_ROUNDS = 10
 """Of dynamic sampling, for one rollout batch."""
 
 
-def sample_batches(session: Session, step: int) -> tuple[list[RolloutBatch], int]:
-    """Samples what is due before training on batch `step`, all with the present weights.
+def sample_batches(session: Session, numbers: range, version: int) -> tuple[list[RolloutBatch], int]:
+    """Samples these rollout batches, all with the weights of that version.
 
-    That is this batch alone, unless `rollout.max_lag` has later ones sampled ahead. Returns the batches, and
-    `Session.prompt_batches` after them; the session itself is unchanged, as the caller may abandon the work.
+    Returns the batches, and `Session.prompt_batches` after them; the session itself is unchanged, as the caller may
+    abandon the work.
     """
     sampled, prompt_batches = list[RolloutBatch](), session.prompt_batches
-    for number in steps_to_sample(step, len(session.rollout_queue), session.run.recipe):
-        batch, prompt_batches = sample_batch(session, number, step - 1, prompt_batches)
+    for number in numbers:
+        batch, prompt_batches = sample_batch(session, number, version, prompt_batches)
         sampled.append(batch)
     return sampled, prompt_batches
 
 
-def steps_to_sample(step: int, num_queued: int, recipe: Recipe) -> range:
-    """The rollout batches to sample before training on `step`; none beyond the last one of the run."""
-    return range(step + num_queued, min(step + recipe.rollout.max_lag, recipe.train.steps) + 1)
+def steps_to_sample(step: int, num_queued: int, recipe: Recipe) -> tuple[range, range]:
+    """The rollout batches to sample before training on `step`, and during it; none beyond the last one of the run."""
+    due = range(step + num_queued, min(step + recipe.rollout.max_lag, recipe.train.steps) + 1)
+    now = len(due) if recipe.rollout.engine != "vllm-server" else 0 if num_queued else 1
+    return due[:now], due[now:]
+
+
+def begin_sampling(session: Session, numbers: range, prompt_batches: int) -> None:
+    """Has the server sample these batches while this process does something else; `sample_batches` takes the samples.
+
+    With dynamic sampling only the first round of the first batch: what follows depends on its rewards.
+    """
+    recipe = session.run.recipe
+    for ahead, number in enumerate(numbers[:1] if recipe.algo.dynamic_sampling else numbers, 1):
+        problems = session.stream.batch(prompt_batches + ahead)
+        seed_keys = (recipe.seed, "sample", number)
+        prompts, seeds = requests(session.tokenizer, problems, recipe.rollout.samples, seed_keys, recipe.task)
+        session.engine.begin(list(prompts.values()), sampling_of(recipe), seeds)  # type: ignore[attr-defined]
 
 
 def sample_batch(session: Session, step: int, version: int, prompt_batches: int) -> tuple[RolloutBatch, int]:
@@ -41,14 +60,13 @@ def sample_batch(session: Session, step: int, version: int, prompt_batches: int)
     (arXiv 2503.14476, Eq. 11), for at most `MAX_ROUNDS` rounds; groups put aside fill what is missing then.
     """
     recipe, kept, dropped = session.run.recipe, list[Group](), list[Group]()
-    sampling = Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens)
     for sampling_round in range(MAX_ROUNDS):
         # a problem may come again in a later round, where an epoch ends, and must not get the same responses
         stream = f"sample {sampling_round}" if sampling_round else "sample"
         prompt_batches += 1
         batch = collect(
             session.engine, session.tokenizer, session.task, session.stream.batch(prompt_batches),
-            recipe.rollout.samples, sampling, seed_keys=(recipe.seed, stream, step), version=version,
+            recipe.rollout.samples, sampling_of(recipe), seed_keys=(recipe.seed, stream, step), version=version,
             config=recipe.task, stops=recipe.rollout.stop, timed=session.clock,
         )  # fmt: skip
         if not recipe.algo.dynamic_sampling:
@@ -61,6 +79,11 @@ def sample_batch(session: Session, step: int, version: int, prompt_batches: int)
     missing = recipe.rollout.prompts - len(full)
     groups, unused = tuple(full + dropped[:missing]), tuple(spare + dropped[missing:])
     return replace(batch, groups=groups, dropped=unused), prompt_batches
+
+
+def sampling_of(recipe: Recipe) -> Sampling:
+    """How training samples: from the full distribution."""
+    return Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens)
 
 
 def has_spread(group: Group) -> bool:

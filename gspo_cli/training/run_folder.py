@@ -170,21 +170,26 @@ def sampling_metadata(recipe: Recipe) -> dict[str, str]:
     return {"temperature": str(rollout.temperature), "max_new_tokens": str(rollout.max_new_tokens)}
 
 
-def store_if_due(session: Session, batch: RolloutBatch) -> None:
-    """Stores a scored batch as `rollout.store` and `rollout.keep_newest` want it, with its hash as an event; then
-    removes the newest before it. Every rank must call this.
+def stored_as(session: Session, step: int) -> dict[str, str] | None:
+    """The metadata of the batch of this step, if it is stored; call it while the model is the one that samples it.
+    Every rank must.
 
     A batch that the next one replaces has no hash of its model: on large weights it would take longer than the batch.
+    """
+    recipe = session.run.recipe
+    if is_kept(step, recipe.rollout):
+        return rollout_metadata(session.learner.model, session.tokenizer, recipe)
+    return sampling_metadata(recipe) if recipe.rollout.keep_newest else None
+
+
+def store_if_due(session: Session, batch: RolloutBatch, metadata: dict[str, str] | None) -> None:
+    """Stores a scored batch as `rollout.store` and `rollout.keep_newest` want it (see `stored_as`), with its hash as an
+    event; then removes the newest before it.
+
     The event comes before the removal, so that a crash between them leaves a file too many, never one missing.
     """
-    recipe, log = session.run.recipe, session.log
-    config, stays = recipe.rollout, is_kept(batch.step, recipe.rollout)
-    if not (stays or config.keep_newest):
-        return
-    metadata = sampling_metadata(recipe)
-    if stays:
-        metadata = rollout_metadata(session.learner.model, session.tokenizer, recipe)
-    if not log.writes:
+    config, log = session.run.recipe.rollout, session.log
+    if metadata is None or not log.writes:
         return
     name = f"rollouts/step_{batch.step:06d}.parquet"
     write_rollout(batch, log.folder / name, metadata)

@@ -17,10 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import transformers.models.qwen3.modeling_qwen3  # noqa: F401  the slow one, and with it torch
+import transformers.models.qwen3.modeling_qwen3  # noqa: F401
 
+import gspo_cli.evals.command  # noqa: F401
 from gspo_cli.cli.main import app
-from gspo_cli.evals import command, runner  # noqa: F401
+from gspo_cli.evals import runner
 
 
 def main() -> None:

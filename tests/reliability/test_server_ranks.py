@@ -17,20 +17,23 @@ from gspo_cli.models.load import load_policy
 from gspo_cli.rollout.vllm import transfer
 
 
-def recipe_with(server: Server, start: Path, steps: int = 2) -> Recipe:
-    rollout = {"engine": "vllm-server", "deadline_s": 30, "vllm": {"url": server.url}}
-    return toy.recipe(start, **QUIET, rollout=rollout, train=FEW["train"] | {"steps": steps})
+def recipe_with(server: Server, start: Path, steps: int = 2, max_lag: int = 0) -> Recipe:
+    rollout = {"engine": "vllm-server", "deadline_s": 30, "vllm": {"url": server.url}, "max_lag": max_lag}
+    algo = {"algo": {"name": "gspo", "old_log_probs": "sampler"}} if max_lag else {}
+    return toy.recipe(start, **QUIET, rollout=rollout, train=FEW["train"] | {"steps": steps}, **algo)
 
 
 @pytest.mark.slow
-def test_two_ranks_train_as_one_and_hand_over_once_a_batch(start: Path, ram: Path) -> None:
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_two_ranks_train_as_one_and_hand_over_once_a_batch(start: Path, ram: Path, max_lag: int) -> None:
     model, _ = load_policy(ModelConfig(path=str(start)), start)
     with serving(model) as server:
-        one = trained(recipe_with(server, start), ram / "one", 1)
+        recipe = recipe_with(server, start, max_lag=max_lag)
+        one = trained(recipe, ram / "one", 1)
         calls, bodies = list(server.calls), copy.deepcopy(server.bodies)
         server.calls.clear()
         server.bodies.clear()
-        assert_equal(one, trained(recipe_with(server, start), ram / "many", 2))
+        assert_equal(one, trained(recipe, ram / "many", 2))
     assert [call for call in server.calls if "generate" not in call] == [c for c in calls if "generate" not in c]
     drawn = [
         sorted(b["sampling_params"]["seed"] for b in found if b["sampling_params"]["max_tokens"] == 4)

@@ -196,7 +196,69 @@ def test_a_broken_pass_is_gathered_to_its_end(
     assert gathered == [name for name, _ in tiny_moe.named_parameters()] and len(senders) == 1
 
 
-def test_requests_are_shared_out_among_ranks(server: Server) -> None:
+@pytest.fixture
+def two(tiny_moe: PreTrainedModel, server: Server) -> Iterator[tuple[Server, Server]]:
+    with serving(tiny_moe) as other:
+        yield server, other
+
+
+def of_both(two: tuple[Server, Server], model: PreTrainedModel) -> engines.Servers:
+    urls = (two[0].url, two[1].url)
+    config = RolloutConfig(engine="vllm-server", deadline_s=60, vllm=VllmConfig(url=urls, concurrency=3))
+    engine = open_engine(config, model, character_tokenizer(), trains=True)
+    assert isinstance(engine, engines.Servers)
+    return engine
+
+
+def test_two_servers_share_the_requests_and_give_what_one_gives(
+    two: tuple[Server, Server], tiny_moe: PreTrainedModel
+) -> None:
+    seeds = {("a", i): i for i in range(9)}
+    trainer = moved(copy.deepcopy(tiny_moe), 1)
+    alone = following(two[0], trainer)
+    expected = generate_checked(alone, PROMPTS, Sampling(1.0, 8), seeds, 0)
+    engine = of_both(two, trainer)
+    for server in two:
+        server.bodies.clear()
+    assert generate_checked(engine, PROMPTS, Sampling(1.0, 8), seeds, 0) == expected
+    assert sorted(len(server.bodies) for server in two) == [4, 5]
+    report = engine.sync(moved(trainer, 1), 1)
+    assert report is not None and report.absdiff_max < 1e-5 and [s.version for s in two] == ["1", "1"]
+    engine.close()
+    assert [server.calls[-1] for server in two] == ["/shutdown_weight_transfer_engine"] * 2
+
+
+def test_each_server_is_checked(two: tuple[Server, Server], tiny_moe: PreTrainedModel) -> None:
+    engine = of_both(two, tiny_moe)
+    two[1].faults["weights"] = "lie"
+    with pytest.raises(GspoError, match="does not compute with the trainer's weights of step 1"):
+        engine.sync(tiny_moe, 1)
+
+
+def test_a_request_that_was_begun_is_drawn_once(two: tuple[Server, Server], tiny_moe: PreTrainedModel) -> None:
+    engine = of_both(two, tiny_moe)
+    for server in two:
+        server.bodies.clear()
+    engine.begin(PROMPTS, Sampling(1.0, 8), SEEDS)
+    drawn = generate_checked(engine, PROMPTS, Sampling(1.0, 8), SEEDS, 0)
+    assert sum(len(server.bodies) for server in two) == len(drawn) == 4
+    again = generate_checked(engine, PROMPTS, Sampling(1.0, 8), SEEDS, 0)
+    assert again == drawn and sum(len(server.bodies) for server in two) == 8
+
+
+def test_what_a_begun_request_raises_comes_where_it_is_waited_for(
+    two: tuple[Server, Server], tiny_moe: PreTrainedModel
+) -> None:
+    engine = of_both(two, tiny_moe)
+    two[1].fail[:] = [400] * 8
+    engine.begin(PROMPTS, Sampling(1.0, 8), SEEDS)
+    with pytest.raises(GspoError, match="did not answer as it should") as caught:
+        generate_checked(engine, PROMPTS, Sampling(1.0, 8), SEEDS, 0)
+    assert caught.value.code == ExitCode.ENGINE
+
+
+def test_a_process_asks_as_much_whatever_the_number_of_ranks(server: Server) -> None:
+    """Divided among many ranks, a rank whose responses end early would leave the server idle."""
     client = transfer.ServerClient(server.url, 60)
     host = partial(vllm_server.ServerHost, client, frozenset({1}), 64, lambda *_: None)
-    assert [host(Ranks(0, size)).concurrency for size in (1, 8, 100)] == [64, 8, 1]
+    assert [host(Ranks(0, size)).concurrency for size in (1, 8, 100)] == [64, 64, 64]

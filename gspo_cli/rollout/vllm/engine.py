@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
@@ -33,6 +35,7 @@ class HostedEngine:
         self.weights, self.deadline_s, self.weight_version = weights, deadline_s, 0
         self.open_host, self.restarts, self.routing, self.ranks = open_host, 0, routing, ranks
         self.on_restart: Callable[[str], None] = lambda _reason: None
+        self.begun: list[tuple[dict[SampleKey, int], Future[list[Sample]]]] = []
         self.name = name
         self.probe: SyncProbe | None = None
         self.host = self._open()
@@ -43,8 +46,31 @@ class HostedEngine:
         if checked:
             self.probe = self._call(self._make_probe)
 
+    def begin(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> None:
+        """Begins a request in a thread, unless it has begun, for a host that answers while the trainer works: a later
+        `generate` with these seeds waits for it. What it raises comes there."""
+        if any(keys == seeds for keys, _ in self.begun):
+            return
+        done = Future[list[Sample]]()
+
+        def draw() -> None:
+            try:
+                done.set_result(self._generate(prompts, sampling, seeds))
+            except BaseException as error:
+                done.set_exception(error)
+
+        self.begun.append((seeds, done))
+        threading.Thread(target=draw, daemon=True).start()  # which nothing waits for if the batch is abandoned
+
     def generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
         """See `Engine.generate`."""
+        for place, (keys, done) in enumerate(self.begun):
+            if keys == seeds:
+                del self.begun[place]
+                return done.result()
+        return self._generate(prompts, sampling, seeds)
+
+    def _generate(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> list[Sample]:
         keys = list(seeds)
         place = {p.problem_id: i for i, p in enumerate(prompts)}
         request = {

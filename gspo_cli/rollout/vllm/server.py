@@ -6,6 +6,7 @@ weights, asked for their version, resumed. (It answers nothing while it is pause
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -37,7 +38,7 @@ class ServerHost:
         self, client: ServerClient, stop_ids: frozenset[int], concurrency: int, progress: Progress, ranks: Ranks
     ) -> None:
         self.client, self.stop_ids, self.ranks = client, sorted(stop_ids), ranks
-        self.concurrency, self.progress = max(1, concurrency // ranks.size), progress
+        self.concurrency, self.progress = concurrency, progress
         self.transfer: Transfer | None = None
         version = client.get("/version")["version"]
         [served, *_] = client.get("/v1/models")["data"]
@@ -99,7 +100,8 @@ class ServerHost:
             for done in as_completed(wanted, timeout=deadline_s):
                 samples.append(done.result())
                 tokens += len(samples[-1][3])
-                self.progress(SamplingProgress(len(samples), len(wanted), tokens, len(samples) / len(wanted)))
+                if threading.current_thread() is threading.main_thread():  # not of what was begun beside other work
+                    self.progress(SamplingProgress(len(samples), len(wanted), tokens, len(samples) / len(wanted)))
         except TimeoutError as error:
             missing = f"{len(requests) - len(samples)} of {len(requests)} samples missing after {deadline_s:g} s"
             raise self.client.lost(missing) from error
