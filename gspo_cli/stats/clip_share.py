@@ -49,7 +49,7 @@ def dual_clip_advice(tail: float | None, algo: Mapping[str, object]) -> str | No
         return None
     return (
         f"{tail:.0%} of the gradient is on tokens with a negative advantage and a ratio above 3, which the clip leaves "
-        "alone; algo.dual_clip = 3 bounds them (docs/when.md)"
+        "alone; algo.dual_clip = 3 bounds them (tried with router noise on a small mixture: docs/when.md)"
     )
 
 

@@ -50,7 +50,7 @@ def test_heavy_ratios_on_negative_advantages_call_for_a_dual_clip(
     assert advice is not None
     assert advice.sentence() == (
         "24% of the gradient is on tokens with a negative advantage and a ratio above 3, which the clip leaves alone; "
-        "algo.dual_clip = 3 bounds them (docs/when.md)"
+        "algo.dual_clip = 3 bounds them (tried with router noise on a small mixture: docs/when.md)"
         if advised
         else None
     )
