@@ -114,8 +114,8 @@ RELIABILITY = (
     ),
     Mutant(
         "a half-sampled queue in the state", "training/rollout_queue.py",
-        "batch, prompt_batches = sample_batch(session, number, step - 1, prompt_batches)",
-        "batch, session.prompt_batches = sample_batch(session, number, step - 1, session.prompt_batches); "
+        "batch, prompt_batches = sample_batch(session, number, version, prompt_batches)",
+        "batch, session.prompt_batches = sample_batch(session, number, version, session.prompt_batches); "
         "prompt_batches = session.prompt_batches",
         f"{AHEAD}::test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there",
     ),

@@ -22,16 +22,21 @@ from gspo_cli.training.study.arms import resolve_arm
 from gspo_cli.types import Extreme, Group, Mean, Problem, Prompt, RolloutBatch, Sample, Score
 
 
-def recipe(max_lag: int, steps: int = 5, **algo: object) -> Recipe:
-    table = {"name": "t", "model": {"tiny": {}}, "train": {"steps": steps}, "rollout": {"max_lag": max_lag}}
+def recipe(max_lag: int, steps: int = 5, engine: str = "transformers", **algo: object) -> Recipe:
+    rollout = {"max_lag": max_lag, "engine": engine}
+    table = {"name": "t", "model": {"tiny": {}}, "train": {"steps": steps}, "rollout": rollout}
     return Recipe.model_validate(table | {"algo": algo})
 
 
-def test_batch_t_is_due_before_the_training_on_batch_t_minus_lag() -> None:
+@pytest.mark.parametrize("engine", ["transformers", "vllm-server"])
+def test_batch_t_is_due_with_the_training_on_batch_t_minus_lag(engine: str) -> None:
     for max_lag in range(4):
         drawn_by, queued = {}, 0
         for step in range(1, 6):
-            for number in steps_to_sample(step, queued, recipe(max_lag)):
+            now, during = steps_to_sample(step, queued, recipe(max_lag, engine=engine))
+            assert list(now) == ([1] if step == 1 else [] if max_lag else [step]) or engine == "transformers"
+            assert engine == "vllm-server" or not during
+            for number in (*now, *during):
                 drawn_by[number] = step - 1
                 queued += 1
             queued -= 1
@@ -115,9 +120,9 @@ def test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there(
 
     monkeypatch.setattr(rollout_queue, "collect", abandoned)
     with pytest.raises(KeyboardInterrupt):
-        sample_batches(one, 1)
+        sample_batches(one, range(1, 4), 0)
     assert (one.prompt_batches, list(one.rollout_queue)) == (0, [])
-    sampled, portions = sample_batches(one, 1)
+    sampled, portions = sample_batches(one, range(1, 4), 0)
     assert portions == 3 and [(batch.step, batch.lags[0]) for batch in sampled] == [(1, 0), (2, 1), (3, 2)]
     assert len({batch.groups[0].problem.id for batch in sampled}) == 3
 
