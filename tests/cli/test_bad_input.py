@@ -41,24 +41,10 @@ def model(small: Path, tmp_path: Path) -> Path:
 # By the program itself: these are found before anything heavy is imported
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["quikstart"], ["no recipe 'quikstart'", "did you mean 'quickstart'?"]),
-        (["quickstart", "--set", "train.stepps=3"], ["unknown key 'train.stepps'", "did you mean 'steps'?"]),
-    ],
-    ids=lambda value: " ".join(value),
-)
-def test_the_process_ends_with_2(gspo: Gspo, tmp_path: Path, arguments: list[str], words: list[str]) -> None:
-    check_refused(gspo("train", *arguments, "--out", tmp_path / "results"), *words)
+def test_the_process_ends_with_2(gspo: Gspo, tmp_path: Path) -> None:
+    done = gspo("train", "quikstart", "--out", tmp_path / "results")
+    check_refused(done, "no recipe 'quikstart'", "did you mean 'quickstart'?")
     assert tree(tmp_path) == {}
-
-
-@pytest.mark.parametrize(("words", "nearest"), [("train --stepps 3", "--steps"), ("trian", "Did you mean 'train'?")])
-def test_unknown_options_and_commands_are_user_errors_too(gspo: Gspo, words: str, nearest: str) -> None:
-    done = gspo(*words.split())
-    assert (done.code, done.out) == (2, "")
-    assert nearest in done.err
 
 
 @pytest.mark.parametrize(
@@ -70,13 +56,12 @@ def test_unknown_options_and_commands_are_user_errors_too(gspo: Gspo, words: str
         ("train -algo grpo", ["no option '-algo'", "write --algo"]),
         ("train \u2014algo=grpo", ["two hyphens", "write --algo=grpo"]),
         ("runs ls \u2013json", ["write --json"]),
+        ("train --set task.template=\udcff{question}", []),
     ],
 )
 def test_slips_that_the_parser_would_take_in_silence(words: str, told: list[str]) -> None:
     found = slip_in(words.split())
-    assert found is not None and found.code == 2
-    for word in told:
-        assert word in str(found)
+    assert found is not None and found.code == 2 and all(word in str(found) for word in told)
 
 
 @pytest.mark.parametrize(
@@ -94,43 +79,33 @@ def test_what_may_be_repeated_or_begin_with_a_hyphen(words: str) -> None:
     [
         (["--algo", "gsppo"], ["no algorithm or arm 'gsppo'", "did you mean 'gspo'?"]),
         (["--algo", "gspo,grpo,gspo"], ["is not a list of arms"]),
-        (["--algo", ","], ["is not a list of arms"]),
         (["--seed", "-1"], ["seed -1 is out of range"]),
-        (["--set", "seed=-2"], ["greater than or equal to 0"]),
-        (["--steps", "0"], ["train.steps", "greater than or equal to 1", "(given: 0)"]),
         (["--seeds", "0-x"], ["--seeds 0-x is not a list of seeds", "'0-x'"]),
         (["--name", "a/b"], ["'a/b' is not a valid study name", "--name"]),
         (["--seed", "1", "--seeds", "0-3"], ["--seed and --seeds together"]),
         (["--seeds", "3-1"], ["is not a list of seeds"]),
         (["--seeds", "1,0-2"], ["names a seed twice"]),
-        (["--seeds", ""], ["is not a list of seeds"]),
         (["--seeds", "9" * 5000], ["is not a list of seeds"]),
         (["--seeds", "\u0661-\u0663"], ["is not a list of seeds"]),
         (["--steps", "1" + "0" * 30], ["train.steps", "less than or equal to 1000000000"]),
         (["--set", "train.lr=1e-4\n[algo]\nname='ppo'"], ["train.lr", "valid number"]),
         (["--seeds", "0-999999999"], ["names 1000000000 seeds", "at most 10000"]),
-        (["--seeds", f"{10**30}"], ["is out of range"]),
         (["--seed", f"{2**63}"], ["is out of range"]),
-        (["--name", ".."], ["is not a valid study name"]),
         (["--name", "x" * 65], ["is not a valid study name"]),
         (["--set", "eval.bench=['arithmetik']"], ["no benchmark 'arithmetik'", "did you mean 'arithmetic'?"]),
         (["--set", "task.name=arithmetik"], ["no task 'arithmetik'", "did you mean 'arithmetic'?"]),
-        (["--algo", "grpo", "--set", "algo.clp.hihg=5"], ["unknown key 'algo.clp'", "did you mean 'clip'?"]),
         (["--algo", "grpo", "--set", "algo.clip.hihg=5"], ["unknown key 'algo.clip.hihg'", "did you mean 'high'?"]),
         (["--algo", "grpo", "--set", "algo.cap=5"], ["unknown key 'algo.cap'", "cispo, minirl"]),
-        (["--algo", "grpo,gspo", "--sweep", "algo.cap=5,6"], ["unknown key 'algo.cap'"]),
         (["--algo", "grpo,cispo", "--grid", "algo.cap=5,6"], ["cap"]),
         (["--algo", "gspo", "--set", "arms.grpo.clip.high=5"], ["no arm 'grpo' trains"]),
         (["--algo", "gspo", "--sweep", "arms.grpo.clip.high=5,6"], ["no arm 'grpo' trains"]),
         (["--algo", "grpo,gspo", "--set", "algo.name=sapo"], ["algo.name=sapo", "--algo"]),
         (["--algo", "reinforce", "--set", "train.minibatches=2"], ["train.minibatches=2: no arm takes it"]),
         (["--sweep", "algo.lr=1e-4,1e-5", "--set", "algo.lr=1e-3"], ["--sweep and --set algo.lr"]),
-        (["--sweep", "train.steps=1,2", "--set", "train.steps=3"], ["--sweep and --set train.steps"]),
         (["--grid", "algo.lr=1e-4,1e-5", "--set", "algo.lr=1e-3"], ["--grid and --set algo.lr"]),
         (["--name", "one", "--set", "name=two"], ["--name and --set name"]),
         (["--seeds", "0-1", "--set", "seed=5"], ["--seed and --set seed"]),
         (["--sweep", "train.lr=1e-4"], ["2 to 100 different values"]),
-        (["--sweep", "train.lrr=1e-4,2e-4"], ["lrr"]),
         (["--sweep", "train.lr=1e-4,fast"], ["train.lr"]),
         (["--sweep", "train.lr=1e-4,2e-4", "--grid", "algo.lr=1e-4,2e-4"], ["--grid and --sweep"]),
         (["--set", "model.device=gpu"], ["cannot use device 'gpu'", "model.device"]),
@@ -151,12 +126,10 @@ def test_wrong_arguments(gspo_here: Gspo, smoke: Path, tmp_path: Path, arguments
     [
         ("absent.jsonl", None, ["no data file", "absent.jsonl"]),
         ("rows.xlsx", "question,answer\n1+1,2\n", ["cannot read", ".jsonl"]),
-        ("rows.jsonl", '{"frage": "1+1?", "answer": "2"}\n', ["no column 'question'", "frage", "task.columns"]),
         ("rows.jsonl", '{"question": "1+1?", "antwort": "2"}\n', ["no column 'answer'", "antwort"]),
         ("rows.jsonl", f'{ROW}{{"question": "1+1?"\n', ["rows.jsonl, line 2 is not JSON"]),
         ("rows.jsonl", f'{ROW}{{"question": "\\ud800", "answer": "2"}}\n', ["line 2", "is no text", "surrogate"]),
         ("rows.jsonl", "", ["rows.jsonl holds no rows"]),
-        ("rows.json", "", ["rows.json holds no rows"]),
         ("rows.jsonl", f'{ROW}{{"question": "1+1?", "answer": null}}\n', ["line 2 has no 'answer'", "null"]),
         ("rows.jsonl", f'{ROW}{{"question": "1+1?"}}\n', ["line 2 has no 'answer'", "the row has question"]),
         ("rows.jsonl", f'{ROW}{{"question": ["1+1?"], "answer": "2"}}\n', ["line 2: 'question' is not text"]),
@@ -165,14 +138,10 @@ def test_wrong_arguments(gspo_here: Gspo, smoke: Path, tmp_path: Path, arguments
         ("rows.json", '[{"question": "\xe9?", "answer": "2"}]'.encode("latin-1"), ["rows.json is not UTF-8", "0xe9"]),
         ("rows.jsonl", ROW.encode("utf-16"), ["line 1 is not UTF-8", "iconv -f UTF-16"]),
         ("rows.csv", "question,answer\n1+1?,2\n".encode("utf-16"), ["rows.csv is not UTF-8", "iconv -f UTF-16 -t"]),
-        ("rows.csv", "\ufeffquestion,answer\n1+1?,2\n".encode("utf-16-be"), ["is not UTF-8", "iconv -f UTF-16 -t"]),
         ("rows.csv", "question,answer\n1+1?,2\n".encode("utf-32"), ["is not UTF-8", "iconv -f UTF-32 -t"]),
         ("rows.parquet", "PAR1", ["rows.parquet", "not a complete parquet file"]),
         ("rows.jsonl", '{"question": "1+1?", "answer": "2"}\n', ["1 problems, but a rollout batch takes 4"]),
     ],
-    ids=["missing", "ending", "no prompt", "no answer", "broken", "surrogate", "empty", "empty json", "null", "absent",
-         "a list", "latin-1", "latin-1 json", "utf-16", "utf-16 csv", "utf-16-be csv", "utf-32 csv", "parquet",
-         "too few"],
 )  # fmt: skip
 def test_wrong_data(
     gspo_here: Gspo, smoke: Path, small: Path, tmp_path: Path, name: str, content: str | bytes | None, words: list[str]
@@ -209,7 +178,6 @@ def cut_off(file: Path) -> None:
         ("tokenizer.json", Path.unlink, ["no tokenizer in", "save_pretrained"]),
         ("model.safetensors", Path.unlink, ["cannot load the model"]),
         ("model.safetensors", cut_off, ["model.safetensors is damaged", "by its header"]),
-        ("model.safetensors", lambda file: file.write_bytes(b"<html>lost</html>"), ["model.safetensors is damaged"]),
         ("model.safetensors", lambda file: file.write_bytes(b""), ["model.safetensors is damaged", "0 bytes"]),
         ("model.safetensors.index.json", lambda file: file.write_text('{"weight_map": {"a": "model-2.safetensors"}}'),
          ["no file model-2.safetensors"]),
@@ -217,8 +185,6 @@ def cut_off(file: Path) -> None:
         ("tokenizer.json", cut_off, ["cannot load the tokenizer"]),
         ("config.json", cut_off, ["config.json"]),
     ],
-    ids=["folder", "no config", "no tokenizer", "no weights", "cut off", "not weights", "empty", "shard", "index",
-         "tokenizer", "config"],
 )  # fmt: skip
 def test_a_damaged_model_is_refused_before_anything_is_announced(
     gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path, name: str, damage: Callable[[Path], Any],
@@ -236,72 +202,48 @@ def test_a_damaged_model_is_refused_before_anything_is_announced(
         assert not list((tmp_path / "results").glob("*"))
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("intermediate_size", 24, ["cannot load the model", "other shapes than its config.json says"]),
-        ("num_hidden_layers", -1, ["num_hidden_layers = -1"]),
-        ("num_hidden_layers", 0, ["num_hidden_layers = 0"]),
-        ("vocab_size", 10**10, ["vocab_size = 1e+10"]),
-        ("num_hidden_layers", 10**9, ["1e+09"]),
-    ],
-)
-def test_a_configuration_of_another_model_is_told(
-    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path, key: str, value: int, words: list[str]
-) -> None:
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {key: value}))
-    check_refused(gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch"), *words)
-    assert not (tmp_path / "batch").exists()
+def put(folder: Path, file: str, **changes: Any) -> None:
+    """Changes the upper keys of a JSON file."""
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | changes))
 
 
-def test_weights_that_only_some_tokens_meet_are_finite_too(
-    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path
-) -> None:
+def spoil(model: Path) -> None:
+    """A weight that only a token that no prompt has would meet."""
     weights = load_file(model / "model.safetensors")
     weights["model.embed_tokens.weight"][-1, 0] = float("nan")
     save_file(weights, model / "model.safetensors", {"format": "pt"})
-    done = gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch")
-    check_refused(done, "NaN or infinite", "embed_tokens")
 
 
-def test_a_panic_of_the_tokenizers_library_is_an_error_of_the_file(
-    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path
-) -> None:
-    tokenizer = json.loads((model / "tokenizer.json").read_text())
-    tokenizer["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
-    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
-    done = gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch")
-    check_refused(done, "tokenizer")
+def shift_digits(model: Path) -> None:
+    """A vocabulary of more tokens than the model has."""
+    whole = json.loads((model / "tokenizer.json").read_text())["model"]
+    shifted = {token: number + 5000 * token.isdigit() for token, number in whole["vocab"].items()}
+    put(model, "tokenizer.json", model=whole | {"vocab": shifted})
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "words"),
+    ("damage", "words"),
     [
-        ("tokenizer_config.json", {"model_max_length": "x"}, ["the tokenizer fails", "TypeError"]),
-        ("tokenizer.json", {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}},
+        (lambda m: put(m, "config.json", intermediate_size=24), ["other shapes than its config.json says"]),
+        (lambda m: put(m, "config.json", num_hidden_layers=0), ["num_hidden_layers = 0"]),
+        (lambda m: put(m, "config.json", num_hidden_layers=10**9), ["1e+09"]),
+        (lambda m: put(m, "config.json", vocab_size=10**10), ["vocab_size = 1e+10"]),
+        (spoil, ["NaN or infinite", "embed_tokens"]),
+        (shift_digits, ["the model has no token 50", "tokenizer"]),
+        # a panic of the tokenizers library
+        (lambda m: put(m, "tokenizer.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+         ["tokenizer"]),
+        (lambda m: put(m, "tokenizer_config.json", model_max_length="x"), ["the tokenizer fails", "TypeError"]),
+        (lambda m: put(m, "tokenizer.json", model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}),
          ["the tokenizer fails", "UNK"]),
     ],
-    ids=["length", "no UNK"],
 )  # fmt: skip
-def test_a_tokenizer_that_fails_on_a_text_is_named(
-    gspo_here: Gspo, smoke: Path, model: Path, file: str, change: dict[str, Any], words: list[str]
+def test_a_model_or_tokenizer_that_would_fail_later_is_refused(
+    gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path, damage: Callable[[Path], None], words: list[str]
 ) -> None:
-    (model / file).write_text(json.dumps(json.loads((model / file).read_text()) | change))
-    check_refused(gspo_here("rollout", smoke, "--model", model, "--show-prompt"), *words)
-
-
-def test_a_prompt_has_tokens_of_the_model(gspo_here: Gspo, smoke: Path, model: Path, tmp_path: Path) -> None:
-    tokenizer = json.loads((model / "tokenizer.json").read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    vocabulary |= {token: 5000 + number for token, number in vocabulary.items() if token.isdigit()}
-    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
-    done = gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch")
-    check_refused(done, "the model has no token 50", "tokenizer")
-
-
-def test_bytes_that_are_no_text_are_no_argument() -> None:
-    assert slip_in(["train", "--set", "task.template=\udcff{question}"]) is not None
+    damage(model)
+    check_refused(gspo_here("rollout", smoke, "--model", model, "--out", tmp_path / "batch"), *words)
+    assert not (tmp_path / "batch").exists()
 
 
 def test_an_evaluation_without_any_run(gspo_here: Gspo, tmp_path: Path) -> None:
@@ -347,12 +289,7 @@ def test_overwrite_leaves_what_it_does_not_know(gspo_here: Gspo, smoke: Path, tm
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--set", "eval.bench=['nothing']"], ["--set", "task.name=gsm8k", "--set", "task.path=absent.jsonl"],
-     ["--algo", "gsppo"], ["--model", "/no-model"]],
-    ids=["benchmark", "data", "algorithm", "model"],
-)  # fmt: skip
+@pytest.mark.parametrize("arguments", [["--set", "eval.bench=['nothing']"], ["--model", "/no-model"]])
 def test_overwrite_deletes_nothing_for_a_study_that_cannot_run(
     gspo_here: Gspo, smoke: Path, tmp_path: Path, arguments: list[str]
 ) -> None:
@@ -362,8 +299,7 @@ def test_overwrite_deletes_nothing_for_a_study_that_cannot_run(
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", ["train", "rollout"])
-@pytest.mark.parametrize("below", [".", "results"])
+@pytest.mark.parametrize(("command", "below"), [("train", "."), ("rollout", "results")])
 def test_results_cannot_be_written(gspo_here: Gspo, smoke: Path, tmp_path: Path, command: str, below: str) -> None:
     out = tmp_path / "taken"
     out.write_text("a file, not a folder")

@@ -80,21 +80,17 @@ def test_without_a_terminal_each_step_is_one_line_of_pairs(study: Study) -> None
         assert float(shown["length"]) == pytest.approx(line["metrics"]["length/mean"], abs=5e-2)
 
 
-@pytest.mark.parametrize("arguments", [["train", "--help"], ["train", "--stepps"]])
-def test_nothing_is_coloured_against_the_readers_wish(gspo: Gspo, arguments: list[str]) -> None:
-    plain = gspo(*arguments, NO_COLOR="1", FORCE_COLOR="1", GITHUB_ACTIONS="true")
-    forced = gspo(*arguments, FORCE_COLOR="1")
+def test_nothing_is_coloured_against_the_readers_wish(gspo: Gspo) -> None:
+    plain = gspo("train", "--help", NO_COLOR="1", FORCE_COLOR="1", GITHUB_ACTIONS="true")
+    forced = gspo("train", "--help", FORCE_COLOR="1")
     assert "\x1b" not in plain.out + plain.err
     assert "\x1b" in forced.out + forced.err
 
 
-def test_forced_colour_makes_no_terminal_of_a_pipe(
-    gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch, smoke: Path, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    done = gspo_here("train", smoke, "--out", tmp_path, "--name", "piped", "--set", "eval.bench=[]")
-    assert len([line for line in done.err.splitlines() if line.startswith("run=gspo-s0 step=")]) == 2
-    assert "\x1b[?25l" not in done.err  # a live view hides the cursor
+@pytest.mark.slow
+def test_a_terminal_without_width_that_cannot_show_a_sign_gets_whole_lines_with_question_marks(gspo: Gspo) -> None:
+    done = gspo("report", "explain", "gspo", PYTHONIOENCODING="ascii", COLUMNS="0")
+    assert (done.code, done.err) == (0, "") and "2507.18071, ?5.1" in done.out
 
 
 # What it leaves
@@ -104,7 +100,6 @@ def test_forced_colour_makes_no_terminal_of_a_pipe(
 def test_a_run_folder_holds_what_its_contract_names(study: Study, smoke: Path, arm: str) -> None:
     run = study.folder / f"{arm}-s0"
     assert {p.name for p in run.iterdir() if p.is_file()} == FILES
-    assert [p.name for p in (run / "rollouts").iterdir()] != []
     assert not list(study.folder.rglob(".tmp*"))
     record, config = (json.loads((run / name).read_text()) for name in ("run.json", "config.json"))
     assert (record["arm"], record["seed"], record["study"], record["threads"]) == (arm, 0, "one", 1)
@@ -244,9 +239,3 @@ def test_eval_writes_answers_and_a_summary_that_agree(gspo_here: Gspo, study: St
     assert (said["samples"], said["num_problems"], len(rows)) == (2, 200, 400)
     assert said["average"] == pytest.approx(sum(row["verdict"] == "correct" for row in rows) / 400, abs=1e-12)
     assert (run / "metrics.jsonl").read_bytes() == log
-
-
-def test_a_recipe_is_shown_as_written_and_resolved(gspo_here: Gspo, smoke: Path) -> None:
-    assert gspo_here("recipes", "show", smoke).out == smoke.read_text()
-    shown = json.loads(gspo_here("recipes", "show", smoke, "--resolved", "--set", "train.steps=9").out)
-    assert (shown["train"]["steps"], shown["train"]["grad_clip"]) == (9, 1.0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import Done, Gspo
@@ -31,3 +33,20 @@ def evaluate(gspo_here: Gspo, tiny: Path, tmp_path: Path) -> Callable[..., Done]
         return gspo_here("eval", "benchmarks", tiny, "--out", tmp_path / "out", *fast, *more)
 
     return run
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, int], str]], None]:
+    """Lets the model say `answer(problem id, sample)` instead of what it draws."""
+    from gspo_cli.evals import runner
+
+    real: Callable[..., Any] = runner.generate
+
+    def script(answer: Callable[[str, int], str]) -> None:
+        def scripted(*args: Any) -> Any:
+            for answers in real(*args):
+                yield [replace(a, text=answer(a.problem_id, a.sample)) for a in answers]
+
+        monkeypatch.setattr(runner, "generate", scripted)
+
+    return script

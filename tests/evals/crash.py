@@ -27,8 +27,8 @@ from gspo_cli.evals import runner
 def main() -> None:
     runner.PORTION = int(sys.argv[1])
     for n in map(int, sys.argv[2].split(",")):
-        command = [a.replace("{n}", str(n)) for a in sys.argv[3:]]
-        attempts = (n, command), (n, [*command, "--resume"]), (0, [*command, "--resume"])
+        words = [a.replace("{n}", str(n)) for a in sys.argv[3:]]
+        attempts = (n, words), (n, [*words, "--resume"]), (0, [*words, "--resume"])
         print("statuses", n, *(forked(at, arguments) for at, arguments in attempts), flush=True)
 
 

@@ -60,13 +60,6 @@ def test_every_checkpoint_and_the_figure(gspo_here: Gspo, trained: Path) -> None
     assert "step 1" in table.out and "step 2" in table.out
 
 
-def test_the_newest_run_is_the_default(gspo_here: Gspo, trained: Path) -> None:
-    few = ("--limit", "3", "--samples", "1", "--json", "--overwrite")
-    done = gspo_here("eval", "benchmarks", "--out", trained.parent.parent, *few)
-    assert done.code == 0, done.err
-    assert str(trained) in json.loads(done.out)["folder"]
-
-
 def test_a_run_without_weights_is_refused(gspo_here: Gspo, trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -16,7 +16,6 @@ from gspo_cli.seeds import derive_seed
 
 FAST = ["--set", "model.threads=1", "--max-tokens", "6"]
 AIME = [{"id": 60 + i, "problem": f"What is {i} + 1?", "answer": f"{i + 1:03}"} for i in range(3)]
-Answer = Callable[[str, int], str]
 
 
 @pytest.fixture
@@ -30,26 +29,10 @@ def objects(done: Done) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.out.splitlines()]
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> None:
-    """Lets the model say `answer(problem id, sample)` instead of what it draws."""
-    from gspo_cli.evals import runner as module
-
-    real = module.generate
-
-    def scripted(*args: Any) -> Any:
-        from dataclasses import replace
-
-        for answers in real(*args):
-            yield [replace(a, text=answer(a.problem_id, a.sample)) for a in answers]
-
-    monkeypatch.setattr("gspo_cli.evals.runner.generate", scripted)
-
-
-@pytest.mark.parametrize(("name", "file", "size"), [("aime24", "aime24", 30), ("math500", "math500", 20)])
-def test_end_to_end_on_real_problems(
-    evaluate: Callable[..., Done], shared_data: Path, name: str, file: str, size: int
-) -> None:
-    done = evaluate("--bench", name, "--data", f"{name}={shared_data / file}.jsonl", "--limit", "20" if size == 20 else "99", "--samples", "1", "--json")  # fmt: skip # noqa: E501
+@pytest.mark.parametrize(("name", "size"), [("aime24", 30), ("math500", 20)])
+def test_end_to_end_on_real_problems(evaluate: Callable[..., Done], shared_data: Path, name: str, size: int) -> None:
+    data = ("--data", f"{name}={shared_data / name}.jsonl", "--limit", "20" if size == 20 else "99")
+    done = evaluate("--bench", name, *data, "--samples", "1", "--json")
     assert done.code == 0, done.err
     (said,) = objects(done)
     folder = Path(said.pop("folder"))
@@ -61,13 +44,13 @@ def test_end_to_end_on_real_problems(
     assert not any(row["grader_error"] for row in rows)
 
 
-def test_right_answers_score(evaluate: Callable[..., Done], aime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_right_answers_score(evaluate: Callable[..., Done], aime: Path, answering: Callable[..., None]) -> None:
     """Problem 60 (answer 1): both samples right; 61 (2): one right; 62 (3): a wrong one, and none."""
     said = {
         ("60", 0): "So \\boxed{001}.", ("60", 1): "<think>\\boxed{7}</think> \\boxed{1}",
         ("61", 0): "\\boxed{2}", ("61", 1): "\\boxed{3}", ("62", 0): "it is \\boxed{100}", ("62", 1): "3 or so",
     }  # fmt: skip
-    answering(monkeypatch, lambda problem, sample: said[problem, sample])
+    answering(lambda problem, sample: said[problem, sample])
     done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "2", "--json")
     (summary,) = objects(done)
     assert summary["average"] == 0.5 and summary["pass_at_k"] == {"1": 0.5, "2": pytest.approx(2 / 3)}
@@ -83,25 +66,15 @@ def test_the_summary_records_what_the_answers_depend_on(evaluate: Callable[..., 
         "temperature": 0.6, "top_p": 0.95, "top_k": 7, "min_p": 0.0, "max_new_tokens": 6, "n": 1,
         "seed": "one an answer, see answers.parquet",
     }  # fmt: skip
-    for name in (
-        "seed", "engine", "dtype", "model", "model_commit", "model_sha256", "tokenizer_sha256", "chat_template_sha256",
-        "prompt_template", "packages", "warnings", "times", "detectable_difference", "interval_95",
-        "pass_at_k_interval_95",
-    ):  # fmt: skip
-        assert name in summary, name
-    assert {"release", "window", "revision", "n", "ids_sha256", "excluded", "files"} <= summary["data"].keys()
     assert {
-        "name", "version", "python", "numpy", "sandbox", "unsafe_local", "workers", "calibration_ms"
-    } <= summary["grader"].keys()  # fmt: skip
+        "seed", "engine", "dtype", "model_commit", "model_sha256", "tokenizer_sha256", "chat_template_sha256",
+    } <= summary.keys()  # fmt: skip
+    assert {"release", "window", "revision", "ids_sha256", "excluded", "files"} <= summary["data"].keys()
+    assert {"version", "python", "numpy", "sandbox", "unsafe_local"} <= summary["grader"].keys()
     rows = pq.read_table(Path(summary["folder"]) / "answers.parquet").to_pylist()
     seeds = [row["seed"] for row in rows]
     assert seeds == [derive_seed(4, "eval-aime24", 0, row["problem_id"], row["sample"]) for row in rows]
     assert len(set(seeds)) == 9
-    assert set(rows[0]) == {
-        "problem_id", "sample", "seed", "prompt_sha256", "text", "text_repaired", "n_tokens", "finish_reason",
-        "extracted", "extracted_by", "verdict", "verdict_official", "verdict_script", "reason", "tests_run",
-        "tests_total", "seconds", "grader_error", "reward",
-    }  # fmt: skip
 
 
 def test_the_same_seed_gives_the_same_answers_however_many_are_drawn(
@@ -139,21 +112,13 @@ def test_a_failing_grader_makes_the_figure_incomplete(
     assert "incomplete" in done.out + done.err and "6 of 6 answers" in done.err
 
 
-def test_identical_samples_are_remarked(
-    evaluate: Callable[..., Done], aime: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answering(monkeypatch, lambda *_: "always this")
-    done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "2")
-    assert "all samples of every problem are identical" in done.err
-
-
 def test_a_chat_template_is_used_and_its_open_thinking_part_counts(
-    gspo_here: Gspo, tiny: Path, aime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gspo_here: Gspo, tiny: Path, aime: Path, tmp_path: Path, answering: Callable[..., None]
 ) -> None:
     chat = tmp_path / "chat"
     shutil.copytree(tiny, chat)
     (chat / "chat_template.jinja").write_text("<user>{{ messages[0]['content'] }}</user>{{ '<think>' }}")
-    answering(monkeypatch, lambda _problem, sample: "\\boxed{1}" if sample else "hm</think>\\boxed{1}")
+    answering(lambda _problem, sample: "\\boxed{1}" if sample else "hm</think>\\boxed{1}")
     done = gspo_here(
         "eval", "benchmarks", chat, "--out", tmp_path / "out", *FAST, "--bench", "aime24", "--data", f"aime24={aime}",
         "--samples", "2", "--limit", "1", "--json",
@@ -192,9 +157,6 @@ def test_list_shows_the_published_settings(gspo_here: Gspo) -> None:
     found = {entry["name"]: entry for entry in objects(gspo_here("eval", "list", "--json"))}
     assert {"aime24", "aime25", "math500", "gsm8k", "arithmetic"} <= found.keys()
     assert (found["aime24"]["samples"], found["aime24"]["temperature"], found["aime24"]["top_p"]) == (32, 0.6, 0.95)
-    assert (found["math500"]["samples"], found["math500"]["temperature"]) == (1, 0.0)
-    assert (found["arithmetic"]["samples"], found["arithmetic"]["temperature"]) == (4, 1.0)
-    assert "HuggingFaceH4/" in gspo_here("eval", "list").out
 
 
 # Bad input
@@ -209,29 +171,19 @@ def refused(done: Done, tmp_path: Path, *words: str) -> None:
     ("more", "words"),
     [
         (["--samples", "0"], ["--samples 0", "it should be greater than or equal to 1"]),
-        (["--samples", "-3"], ["--samples -3"]),
-        (["--limit", "0"], ["--limit 0"]),
         (["--max-tokens", "0"], ["--max-tokens 0"]),
-        (["--temperature", "-1"], ["--temperature -1.0"]),
         (["--temperature", "nan"], ["--temperature nan"]),
         (["--top-p", "0"], ["--top-p 0.0", "greater than 0"]),
-        (["--top-p", "1.5"], ["--top-p 1.5"]),
-        (["--top-k", "-1"], ["--top-k -1"]),
         (["--min-p", "2"], ["--min-p 2.0"]),
         (["--samples", "8", "--greedy"], ["8 samples at temperature 0", "--samples 1"]),
-        (["--samples", "8", "--temperature", "0"], ["8 samples at temperature 0"]),
         (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
         (["--max-tokens", "5000"], ["the model reads 4096 tokens", "--max-tokens 4"]),
         (["--bench", "aime2024"], ["no benchmark 'aime2024'", "did you mean 'aime24'?"]),
         (["--bench", ","], ["names no benchmark"]),
         (["--data", "aime24=x.jsonl"], ["'aime24' is not among --bench arithmetic"]),
-        (["--data", "x.jsonl"], ["the form is NAME=VALUE"]),
         (["--data", "arithmetic=x.jsonl"], ["arithmetic takes no data"]),
-        (["--bench", "gsm8k", "--data", "gsm8k=absent.jsonl"], ["no data file absent.jsonl"]),
         (["--bench", "gsm8k", "--data", "gsm8k=a", "--revision", "gsm8k=main"], ["a local file has no revision"]),
         (["--bench", "gsm8k"], ["cannot get the problems of gsm8k", "--local-dir gsm8k-data"]),
-        (["--engine", "magic"], ["rollout.engine", "'magic'"]),
-        (["--set", "rollout.sampels=3"], ["unknown key 'rollout.sampels'", "did you mean 'samples'?"]),
         (["--all-checkpoints"], ["is not a run", "--all-checkpoints"]),
         (["--resume", "--overwrite"], ["--resume and --overwrite"]),
         (["--answers", "x.jsonl"], ["takes one --bench and no model"]),
@@ -242,19 +194,20 @@ def test_bad_settings(gspo_here: Gspo, tiny: Path, tmp_path: Path, more: list[st
     refused(done, tmp_path, *words)
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-def test_bad_stored_answers(gspo_here: Gspo, aime: Path, tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    command = ("eval", "benchmarks", "--answers", path, "--bench", "aime24", "--data", f"aime24={aime}", "--out")
-    contents = {b"PAR1 no": "line 1 is not JSON", b'{"problem_id": "60", "sample": 0}\n': "no 'text'"}
-    twice = b'{"problem_id": "60", "sample": 0, "text": ""}\n' * 2
-    strange = b'{"problem_id": "9", "sample": 0, "text": ""}\n'
-    for content, word in (contents | {twice: "occurs twice", strange: "no problem of that id"}).items():
-        path.write_bytes(content)
-        done = gspo_here(*command, tmp_path / "out")
-        refused(done, tmp_path, "cannot read" if name.endswith("parquet") else word)
-        if name.endswith("parquet"):
-            return
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("a.parquet", "PAR1 no", "cannot read"),
+        ("a.jsonl", "PAR1 no", "line 1 is not JSON"),
+        ("a.jsonl", '{"problem_id": "60", "sample": 0}\n', "no 'text'"),
+        ("a.jsonl", '{"problem_id": "60", "sample": 0, "text": ""}\n' * 2, "occurs twice"),
+        ("a.jsonl", '{"problem_id": "9", "sample": 0, "text": ""}\n', "no problem of that id"),
+    ],
+)
+def test_bad_stored_answers(gspo_here: Gspo, aime: Path, tmp_path: Path, name: str, content: str, word: str) -> None:
+    (tmp_path / name).write_text(content)
+    command = ("eval", "benchmarks", "--answers", tmp_path / name, "--bench", "aime24", "--data", f"aime24={aime}")
+    refused(gspo_here(*command, "--out", tmp_path / "out"), tmp_path, word)
 
 
 def test_a_model_without_an_end_of_sequence(gspo_here: Gspo, tiny: Path, tmp_path: Path) -> None:

@@ -21,29 +21,15 @@ QUESTIONS = ["How many?", "How far,\n  then?", "Who {is} \\frac{1}{2}?"]
 PAIRS = list(zip(QUESTIONS, ANSWERS, strict=True))
 
 SCHEMAS: dict[str, Rows] = {
-    "aime_2024": [
-        {"id": 60 + i, "problem": q, "answer": f"{a:03}", "solution": "s", "year": "2024"}
-        for i, (q, a) in enumerate(PAIRS)
-    ],
+    "aime_2024": [{"id": 60 + i, "problem": q, "answer": f"{a:03}", "year": "2024"} for i, (q, a) in enumerate(PAIRS)],
     "capitals": [{"ID": f"2024-{i}", "Problem": q, "Answer": a} for i, (q, a) in enumerate(PAIRS)],
     "numbered": [{"problem_idx": i, "problem": q, "answer": float(a)} for i, (q, a) in enumerate(PAIRS)],
-    "solution only": [
-        {"id": i, "problem": q, "solution": f"\\boxed{{1}} no: $\\boxed{{{a}}}$"} for i, (q, a) in enumerate(PAIRS)
-    ],
-    "verl": [
-        {
-            "prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": q}],
-            "reward_model": {"ground_truth": str(a), "style": "rule"},
-            "extra_info": {"index": i},
-        }
-        for i, (q, a) in enumerate(PAIRS)
-    ],
-    "unique_id": [
-        {"unique_id": f"test/{i}.json", "problem": q, "answer": str(a), "difficulty": 1.0}
-        for i, (q, a) in enumerate(PAIRS)
-    ],
+    "solution only": [{"problem": q, "solution": f"\\boxed{{1}} no: $\\boxed{{{a}}}$"} for q, a in PAIRS],
+    "verl": [{"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": q}],
+              "reward_model": {"ground_truth": str(a)}, "extra_info": {"index": i}} for i, (q, a) in enumerate(PAIRS)],
+    "unique_id": [{"unique_id": f"{i}.json", "problem": q, "answer": str(a)} for i, (q, a) in enumerate(PAIRS)],
     "gsm8k": [{"question": q, "answer": f"so it is\n#### {a}"} for q, a in PAIRS],
-}
+}  # fmt: skip
 
 
 def write(path: Path, rows: Rows) -> Path:
@@ -118,18 +104,14 @@ def test_answers_are_base_ten(tmp_path: Path) -> None:
     ("name", "content", "words"),
     [
         ("a.jsonl", b"", ["holds no rows"]),
-        ("a.json", b"[]", ["holds no rows"]),
         ("a.json", b'"problem"', ["not a list of objects"]),
         ("a.jsonl", b'{"problem": "x", "answer": "1"}\n{"prob', ["line 2 is not JSON"]),
-        ("a.jsonl", b"[1]\n", ["line 1 is not an object"]),
         ("a.jsonl", b'\xff{"a": 1}\n', ["line 1 is not UTF-8"]),
         ("a.parquet", b"PAR1 but not really", ["not a complete parquet file"]),
-        ("a.parquet", b"PAR1" + b"\0" * 40 + b"PAR1", ["not a complete parquet file"]),
         ("a.txt", b"problem,answer\n", ["the suffix must be one of"]),
         ("a.jsonl", b'{"text": "x", "label": "1"}\n', ["text, label", "problem + answer", "question + answer"]),
         ("a.jsonl", b'{"problem": "x", "answer": null}\n', ["line 1 has no answer"]),
         ("a.jsonl", b'{"problem": "", "answer": "1"}\n', ["line 1 has no question"]),
-        ("a.jsonl", b'{"problem": "x", "answer": "1"}\n{"problem": "y"}\n', ["line 2"]),
         ("a.jsonl", b'{"problem": "x", "solution": "no box \\\\boxed{1"}\n', ["line 1 has no answer"]),
     ],
 )
@@ -142,20 +124,14 @@ def test_unreadable_data(tmp_path: Path, name: str, content: bytes, words: list[
         assert word in str(caught.value)
 
 
-def test_missing_paths(tmp_path: Path) -> None:
+def test_without_data_the_error_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(GspoError) as caught:
+        load("aime25")
+    assert f"hf download {BENCHMARKS['aime25'].hub} " in caught.value.hint and "--revision " in caught.value.hint
     with pytest.raises(GspoError, match="no data file"):
         load("aime24", tmp_path / "absent.jsonl")
     with pytest.raises(GspoError, match="no data in the folder"):
         load("aime24", tmp_path)
-
-
-def test_without_a_network_the_error_says_how_to_get_the_data() -> None:
-    for name in ("aime24", "aime25", "math500", "gsm8k"):
-        with pytest.raises(GspoError) as caught:
-            load(name)
-        hint = caught.value.hint
-        assert f"hf download {BENCHMARKS[name].hub} " in hint and "--repo-type dataset --revision " in hint
-        assert f"--local-dir {name}-data" in hint and f"--data {name}={name}-data" in hint
 
 
 def test_what_the_cache_holds_of_the_pinned_commit_needs_no_network(

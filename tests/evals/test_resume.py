@@ -77,15 +77,13 @@ def test_killed_at_every_file_operation_twice_over(model: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.0, 0.3, 1.0])
-def test_the_program_itself_killed_while_it_draws(model: Path, tmp_path: Path, seconds: float) -> None:
+def test_the_program_itself_killed_while_it_draws(model: Path, tmp_path: Path) -> None:
     command = [str(GSPO), "eval", "benchmarks", str(model), "--out", str(tmp_path / "killed"), "--samples", "8"]
     parts = folder(model, tmp_path / "killed") / "parts"
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 90
     while not list(parts.glob("part-*")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    time.sleep(seconds)
     process.kill()
     process.wait()
     subprocess.run([*command, "--resume"], check=True, capture_output=True)
@@ -161,7 +159,6 @@ def test_other_settings_are_refused_by_name(
     for more, field in (
         (["--seed", "5"], "seed: 0 stored, 5 wanted"),
         (["--temperature", "0.5"], "sampling.temperature: 1.0 stored, 0.5 wanted"),
-        (["--top-p", "0.9"], "sampling.top_p: 1.0 stored, 0.9 wanted"),
         (["--limit", "8"], "problems.n: 9 stored, 8 wanted"),
         (["--set", "model.dtype=bfloat16"], "model_sha256"),
     ):

@@ -280,17 +280,6 @@ def test_the_generation_limit_is_known_from_responses_that_it_cut(stored: Stored
     assert (limit, known) == (max(len(s.token_ids) for g in stored.batch.groups for s in g.samples), False)
 
 
-def test_the_notes_say_what_a_reader_must_know(stored: Stored, tmp_path: Path) -> None:
-    odd = on_samples(stored.batch, lambda s: replace(s, finish="stop", log_probs=(-50.0,) * len(s.token_ids)))
-    few = replace(odd, groups=odd.groups[:3])
-    found = " ".join(notes(measured(stored, stored.rewrite(tmp_path, few))))
-    for text in (
-        "every ratio is 1", "was it really this policy", "ppo has no critic", "at least: the longest response",
-        "r - mean", "No noise scale below 8 groups",
-    ):  # fmt: skip
-        assert text in found
-
-
 def test_mixed_rows_keep_their_groups(stored: Stored, off: dict[str, Any], tmp_path: Path) -> None:
     table = pq.read_table(stored.file)
     order = torch.randperm(len(table), generator=torch.Generator().manual_seed(1)).tolist()

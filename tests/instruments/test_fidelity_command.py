@@ -9,14 +9,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from program import Gspo
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.instruments.fidelity import report
 from gspo_cli.instruments.fidelity.measure import Plan
-from gspo_cli.instruments.fidelity.report import Request, check_request, names, notes
+from gspo_cli.instruments.fidelity.report import Request, check_request, names
 from gspo_cli.recipe import load
 from gspo_cli.types import Problem
 
@@ -72,13 +71,6 @@ def test_batches_are_sampled_as_training_samples_them(quickstart: Recipe, monkey
     setup: Any = SimpleNamespace(engine=engine, model=None, tokenizer=None, task=None, stream=stream)
     report.sample(setup, recipe, 1, 0)
     assert given[-2:] == [recipe.task, ("+",)]
-
-
-def test_notes_name_the_length_of_the_rows() -> None:
-    recipe = load("quickstart", {"task": {"terms": [8, 11]}, "rollout": {"max_new_tokens": 120}}, [])
-    start: Any = SimpleNamespace(start_sha256="0" * 64, model=torch.nn.Linear(1, 1))
-    cells = pd.DataFrame({"noise": [0.0], "cosine": [0.5], "seed": [0], "gap": [float("nan")]})
-    assert "Rows of 8 to 11 digits." in notes(cells, recipe, request(), "grpo", start)[0]
 
 
 @pytest.mark.slow

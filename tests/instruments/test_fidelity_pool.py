@@ -12,7 +12,6 @@ import pytest
 
 from gspo_cli.errors import GspoError
 from gspo_cli.instruments.fidelity.estimates import Fidelity
-from gspo_cli.instruments.fidelity.figure import draw
 from gspo_cli.instruments.fidelity.measure import Cell
 from gspo_cli.instruments.fidelity.pool import table
 from gspo_cli.instruments.fidelity.report import merge_fidelity, records
@@ -55,14 +54,6 @@ def test_pooled_files_are_one_measurement(tmp_path: Path) -> None:
     assert not any("one seed" in note for note in found["notes"])
     again = merge_fidelity([tmp_path / "out", write(tmp_path, 3)], tmp_path / "four", requested_images("svg", None))
     assert again["seeds"] == [0, 1, 2, 3]  # what was pooled can be pooled again
-
-
-def test_a_figure_without_a_cosine_says_so() -> None:
-    found = table(cells(0) + cells(1), ARMS, "grpo")
-    found.loc[found["noise"] == 0, ["cosine", "low", "high"]] = np.nan
-    empty, full = draw(found, []).axes
-    assert [text.get_text() for text in empty.texts] == ["no values"] and not empty.lines
-    assert not full.texts and full.lines
 
 
 def test_other_requests_are_not_pooled(tmp_path: Path) -> None:

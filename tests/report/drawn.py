@@ -20,7 +20,6 @@ from gspo_cli.report.figures.plots import FIGURES, PlotResult
 from gspo_cli.report.figures.style import SCREEN, Image, Paper
 from gspo_cli.report.runs.folders import find_study
 
-SUFFIXES = ["csv", "json", "svg", "png"]
 TEXTS = ["panel", "metric", "arm", "algorithm", "series"]
 
 

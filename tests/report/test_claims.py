@@ -15,9 +15,6 @@ from compare_studies import STEPS, change, end, put, write_answers, write_run
 from program import Gspo
 from report_runs import line, write_log
 
-from gspo_cli import recipe
-from gspo_cli.report.claims.claims import CLAIMS
-
 Shape = Callable[[str, int], dict[str, Any]]
 """What a run of an arm and a seed is like: `reward`, `clip`, `churn`, `falls`."""
 ARMS = {
@@ -142,8 +139,7 @@ def test_what_a_study_lacks_is_named_with_the_command(dense: Path, gspo_here: Gs
     for name in ("token_form", "noise_length"):
         assert found[name]["verdict"] == "not_tested" and "gspo report batch RUN/rollouts" in found[name]["decide"]
     assert found["benchmark_codeforces"]["verdict"] == "not_tested"
-    text = gspo_here("report", "claims", str(dense)).out
-    assert "stable: supported here" in text and "log10 of the ratio of clip fractions" in text
+    assert "stable: supported here" in gspo_here("report", "claims", str(dense)).out
     side = json.loads((dense / "claims.sources.json").read_text())
     assert len(side["runs"]) == 16 and all(run["log"]["sha256"] for run in side["runs"])
 
@@ -194,10 +190,6 @@ def test_runs_that_are_not_comparable_are_not_tested(tmp_path: Path, dense: Path
     assert found["reward_queries"]["verdict"] == "not_tested" and "status" in found["reward_queries"]["why"]
 
 
-def test_every_claim_names_a_recipe_that_exists() -> None:
-    assert {claim.recipe for claim in CLAIMS} <= set(recipe.names())
-
-
 def measured_batches(study: Path, slope: Callable[[str, int], float], form: dict[str, Any] | None = None) -> None:
     """What `gspo report batch` leaves beside each run's stored batch; `slope`: of an algorithm's noise, by seed."""
     for run in study.glob("*-s*"):
@@ -229,8 +221,6 @@ def test_noise_by_length(tmp_path: Path, gspo_here: Gspo, levels: dict[str, floa
     assert set(row["p_adjusted"]) == {"t", "t_second"}
     assert row["value"] == pytest.approx(levels["grpo"] - levels["gspo"], abs=0.03)
     assert row["second"]["value"] == pytest.approx(levels["grpo"] - levels["reinforce"], abs=0.03)
-    text = gspo_here("report", "claims", str(study)).out
-    assert "slope of log gradient noise on log length: grpo against gspo" in text and "; against reinforce" in text
 
 
 @pytest.mark.parametrize(

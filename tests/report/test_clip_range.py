@@ -13,7 +13,7 @@ from report_runs import Record, line, write_run
 from gspo_cli.errors import GspoError
 from gspo_cli.report.clip_range import TARGETS, clip_ranges
 from gspo_cli.report.runs.folders import read_study
-from gspo_cli.stats.clip_share import range_for, scaled_range, share_discarded
+from gspo_cli.stats.clip_share import range_for, share_discarded
 
 
 def test_share_by_hand() -> None:
@@ -31,13 +31,6 @@ def test_a_proposed_range_discards_its_share(share: float) -> None:
     assert share_discarded(low, high, 0.3) == pytest.approx(share)
     assert math.log(1 + high) == pytest.approx(0.3 * NormalDist().inv_cdf(1 - share))
     assert (1 - low) * (1 + high) == pytest.approx(1)
-
-
-def test_published_range_at_other_lengths() -> None:
-    """3e-4 at 10,000 tokens: 6.7e-3 at 20, 1.7e-3 at 320."""
-    assert scaled_range(10_000) == pytest.approx(3e-4)
-    assert scaled_range(20) == pytest.approx(6.7e-3, rel=0.01)
-    assert scaled_range(320) == pytest.approx(1.68e-3, rel=0.01)
 
 
 def lines(std: float, clipped: float, more: dict[str, float]) -> list[Record]:
@@ -75,10 +68,7 @@ def test_arms_of_a_study(tmp_path: Path) -> None:
     assert (grpo.unit, grpo.log_std, grpo.scaled_by_length) == ("token", 0.03, None)
     assert gspo.scaled_by_length == pytest.approx(3e-4 * (10_000 / 45) ** 0.5)
     assert gspo.predicted == pytest.approx(0.486, abs=0.001)
-    assert (
-        gspo.verdict
-        == "It discards 45 % of the responses with an advantage, more than a third: much of every batch is not used."
-    )
+    assert gspo.verdict.startswith("It discards 45 % of the responses with an advantage, more than a third")
     assert gspo.proposals[0.15] == pytest.approx({"clip.low": 0.01031, "clip.high": 0.01042}, abs=1e-5)
 
 
@@ -110,13 +100,10 @@ def test_an_algorithm_of_ones_own_is_judged_by_the_unit_that_its_run_recorded(tm
 
 
 def test_a_range_that_does_nothing_is_named(tmp_path: Path) -> None:
-    (one,) = clip_ranges(read_study(study(tmp_path, {"gspo": (0.2, 0.2)}, 0.0)))
-    assert one.verdict == "It discards 0 % of the responses with an advantage: it might as well not be there."
-
-
-def test_nothing_to_judge(tmp_path: Path) -> None:
+    (one,) = clip_ranges(read_study(study(tmp_path / "vain", {"gspo": (0.2, 0.2)}, 0.0)))
+    assert one.verdict.startswith("It discards 0 % of the responses")
     with pytest.raises(GspoError, match="no clip range to judge"):
-        clip_ranges(read_study(study(tmp_path, {"sapo": None}, 0.0)))
+        clip_ranges(read_study(study(tmp_path / "none", {"sapo": None}, 0.0)))
 
 
 def test_the_negative_tail_asks_for_a_dual_clip(tmp_path: Path) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from compare_studies import change, write_answers, write_run
-from program import Gspo
+from compare_studies import change, write_run
 from report_runs import canonical, records, write_log
 
 from gspo_cli.runlog.checksums import write_run_checksums
@@ -64,19 +61,6 @@ def test_twelve_runs_of_ten_thousand_steps(tmp_path: Path) -> None:
     # processor time, which is at least the time on an idle machine and does not depend on who else computes
     seconds, gigabytes = map(float, done.stderr.split()[-2:])
     assert seconds < 10 and gigabytes < 1, (seconds, gigabytes)
-
-
-@pytest.mark.slow
-def test_eight_pairs_with_a_thousand_answers_each(tmp_path: Path, gspo_here: Gspo) -> None:
-    study, rng = tmp_path / "demo", np.random.default_rng(0)
-    for arm in ("grpo", "gspo"):
-        for seed in range(8):
-            run = write_run(study, arm, seed, [0.5 + seed / 100] * 20)
-            write_answers(run, rng.integers(0, 33, 30).tolist(), k=32)
-    before = time.process_time()
-    done = gspo_here("report", "compare", str(study), "--metric", "arithmetic/avg@32", "--json")
-    assert json.loads(done.out)["n_problems"] == 30, done.err
-    assert time.process_time() - before < 5
 
 
 def with_queries(record: dict[str, object]) -> dict[str, object]:

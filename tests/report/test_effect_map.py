@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from compare_studies import change, flat, put, write_study
 
-from gspo_cli.cli.report_map import merged
 from gspo_cli.errors import GspoError
 from gspo_cli.report.compare.effect_map import map_cells, map_table
 from gspo_cli.report.compare.result import Compared
@@ -76,16 +75,6 @@ def test_the_heat_map_colours_what_is_decided_only(mapped: tuple[list[str], pd.D
     assert red[0] > red[2] and blue[2] > blue[0]  # the baseline ahead is red
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert "too few seeds" in texts[0] and "N = 6" in texts[1] and texts[3] == "unmeasured"
-    assert figure.axes[0].get_xlabel() == "mini-batches of a rollout batch"
-    assert figure.axes[0].get_ylabel() == "synthetic noise [nat per token]"
-
-
-def test_sentences_stand_once() -> None:
-    noise = "Synthetic noise on the old log-probabilities: {} nat per token.".format
-    rows = "Rows of 8 to 11 digits."
-    assert merged([noise("0.3"), rows, noise("1"), noise("0.3")]) == [noise("0.3, 1"), rows]
-    assert merged([rows, "Rows of 3 to 5 digits."]) == [rows, "Rows of 3 to 5 digits."]
-    assert merged([noise("0.3")]) == [noise("0.3")]
 
 
 def test_one_axis_is_a_line_with_intervals(tmp_path: Path) -> None:
@@ -118,13 +107,9 @@ def test_the_command_writes_csv_figure_and_json(sweep: Path, tmp_path: Path, gsp
     found = json.loads(done.out)
     assert found["axes"] == ["train.minibatches", "noise.token"] and found["arms"] == ["grpo", "gspo"]
     assert [cell["why"] for cell in found["cells"]] == [None, None, None, "no run has begun"]
-    assert any("Synthetic noise" in note for note in found["notes"])
     assert "Collapsed: grpo 0 of 14, gspo 0 of 14 runs." in found["notes"]
     assert found["cells"][0]["comparison"]["below_start"] == {"baseline": [], "treatment": []}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"map.csv", "map.json", "map.svg"}
-    assert "too few" not in (tmp_path / "out" / "map.csv").read_text()
-    shown = gspo_here("report", "map", str(sweep), "--figures", str(tmp_path / "out"), "--format", "svg")
-    assert "unmeasured" in shown.out and "gspo better" in shown.out and "no run has begun" in shown.err
 
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "when"
@@ -138,9 +123,3 @@ def test_the_published_map_is_drawn_again_from_its_logs(tmp_path: Path, gspo_her
     assert done.code == 0, done.err
     drawn, known = (pd.read_csv(folder / "map.csv") for folder in (tmp_path / "map", PUBLISHED / "map"))
     pd.testing.assert_frame_equal(drawn, known)
-    assert drawn["n"].sum() == 71 and (drawn["verdict"] == "suggestive").sum() == 8
-    assert [drawn[f"below_start_{side}"].sum() for side in ("baseline", "treatment")] == [0, 13]
-    said = " ".join(done.err.split())
-    assert "Collapsed: grpo 0 of 72, gspo 1 of 72 runs." in said
-    assert "grpo 0 of 72, gspo 13 of 72 runs." in said and "not recorded, in all 12 cells" in said
-    assert "minibatches-16_token-1, suggestive with N=5; all pairs, collapsed runs included: -15.32 points" in said

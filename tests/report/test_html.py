@@ -16,7 +16,6 @@ from compare_studies import D1, change, flat, put, write_study
 from program import Gspo
 
 from gspo_cli.report.figures.plots import PlotResult
-from gspo_cli.report.page.html import short_hashes
 from gspo_cli.sanitize import excerpt
 
 HOSTILE = [
@@ -95,19 +94,12 @@ def test_the_page_holds_what_the_commands_say(study: Path, page: str, gspo_here:
     text = "".join(Elements(page).texts)
     compared = json.loads(gspo_here("report", "compare", str(study), "--json").out)
     assert compared["sentence"] in text and compared["n"] == 5
-    printed = gspo_here("report", "compare", str(study)).out
-    for part in ("[", "p, exact", "noise between seeds", "tuning", "collapsed", "seeds to detect the margin"):
-        assert part in text and part in printed
     for row in compared["per_seed"]:
         assert f"{100 * row['difference']:+.2f}" in text
     for row in json.loads((study / "claims.json").read_text())["rows"]:
         assert row["claim"] in text
     assert page.count("<svg") == page.count("</svg>") >= 1
-    assert "<h3>Mean reward</h3>" in page and page.count('class="picture broad"') == page.count("<figure>") > 0
-    assert page.count('class="picture narrow"') == page.count("<figure>")
-    assert text.index(compared["sentence"]) < text.index("Mean reward") < text.index("Responses to the same prompts")
-    assert text.index("Responses to the same prompts") < text.index("p, exact") < text.index("More figures")
-    assert "reward 0.5, format 0.25" in text and "0.525 to " in text
+    assert "reward 0.5, format 0.25" in text
     for run in compared["runs"]:
         assert run["run_id"] in text and run["log_sha256"] in text
     assert "algo.name" in text and "Rollout batch 10, seed 0" in text
@@ -165,50 +157,30 @@ def test_a_refused_comparison_lists_its_reasons(tmp_path: Path, gspo_here: Gspo)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_in_a_real_browser(study: Path, page: str, tmp_path: Path, width: int, dark: bool) -> None:
+def test_in_a_real_browser(page: str, tmp_path: Path) -> None:
     """Scripts are allowed here, so that one of ours can measure; theirs must still not exist. The page stands in a
     frame, because a window is never as narrow as a telephone."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no browser: chromium is not installed")
-    difference_stats = (
+    measure = (
         "<script>parent.postMessage(JSON.stringify({title: document.title, width: document.documentElement.scrollWidth,"
         "view: document.documentElement.clientWidth, scripts: document.scripts.length, images: document.images.length,"
-        "paper: getComputedStyle(document.body).backgroundColor, shown: getComputedStyle(document.body).display,"
-        "headings: document.querySelectorAll('body > h2').length, h1: document.querySelectorAll('h1').length}), '*')"
-        "</script>"
+        "shown: getComputedStyle(document.body).display, h1: document.querySelectorAll('h1').length}), '*')</script>"
     )
     bare = re.sub(r"<meta http-equiv=[^>]*>", "", page)
     assert bare != page
-    copy = tmp_path / "page.html"
-    copy.write_text(bare.replace("</body>\n</html>", f"{difference_stats}</body>\n</html>"))
+    (tmp_path / "page.html").write_text(bare.replace("</body>\n</html>", f"{measure}</body>\n</html>"))
     frame = tmp_path / "frame.html"
     frame.write_text(
         "<title>nothing</title><script>onmessage = event => { document.title = event.data }</script>"
-        f"<iframe src='page.html' width={width} height=800 style='border: 0'></iframe>"
+        "<iframe src='page.html' width=390 height=800 style='border: 0'></iframe>"
     )
-    picture = tmp_path / "page.png"
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900", f"--user-data-dir={tmp_path}/p"]
-    flags += ["--force-dark-mode"] if dark else []
     command = [browser, *flags, "--virtual-time-budget=5000", "--dump-dom", frame.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
     assert title, done.stderr[-500:]
     found = json.loads(title[1].replace("&quot;", '"'))
     assert (found["title"], found["scripts"], found["images"], found["h1"]) == ("demo - gspo", 1, 0, 1)
-    assert found["headings"] == 3 and found["shown"] == "block"
-    assert found["width"] <= found["view"] <= width
-    assert (found["paper"] == "rgb(255, 255, 255)") != dark
-    shot = subprocess.run(
-        [browser, *flags, f"--screenshot={picture}", (study / "report.html").as_uri()], timeout=120, capture_output=True
-    )
-    assert picture.stat().st_size > 10_000, shot.stderr[-500:]
-
-
-def test_long_hashes_are_cut_and_shown_whole_on_demand() -> None:
-    whole = "0123456789abcdef" * 4
-    cell = str(short_hashes(f"<b> {whole} at x"))
-    assert cell == f'&lt;b&gt; <span class="hash" title="{whole}">{whole[:12]}…</span> at x'
-    assert str(short_hashes("deadbeef, 3.5")) == "deadbeef, 3.5"
+    assert found["shown"] == "block" and found["width"] <= found["view"] <= 390

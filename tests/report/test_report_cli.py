@@ -13,25 +13,12 @@ from typer.testing import CliRunner, Result
 from gspo_cli.cli.report import app
 from gspo_cli.report.figures import plots
 from gspo_cli.report.figures.plots import FIGURES
-from gspo_cli.runlog.schema import METRICS
 
 SUFFIXES = ("csv", "json", "svg", "png")
 
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
-
-
-def test_plots_prints_its_folder_and_how_many_it_drew(tmp_path: Path) -> None:
-    study = write_study(tmp_path / "demo", arms=("gspo", "sapo"), seeds=1, steps=3)
-    result = run("plots", "--out", str(tmp_path))
-    assert result.exit_code == 0, result.stderr
-    figures = study / "figures"
-    names = [name for name in FIGURES if name != "replay"]
-    assert result.stdout == f"{figures}: {len(names)} figures ({', '.join(names)})\n"
-    assert all((figures / f"{name}.{suffix}").stat().st_size for name in names for suffix in SUFFIXES)
-    assert "Left out: sapo" in result.stderr
-    assert "no figure replay: no algorithm has arms that differ in Routing Replay" in result.stderr
 
 
 def test_several_studies_are_drawn_over_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,20 +93,6 @@ def test_a_corrupt_log_is_a_storage_error_also_as_json(tmp_path: Path) -> None:
     assert not (tmp_path / "demo" / "figures").exists()
 
 
-def test_explain_one_metric() -> None:
-    result = run("explain", "clip/token_frac", "--json")
-    assert json.loads(result.stdout) == {
-        "name": "clip/token_frac",
-        "unit": "frac",
-        "definition": "loss tokens whose gradient the clip makes exactly zero / all loss tokens",
-        "reduction": "mean",
-        "lines": "update, step",
-        "better": "neither",
-    }
-    text = run("explain", "reward/mean").stdout
-    assert all(word in text for word in ("sum of rewards / scored responses", "rollout", "higher"))
-
-
 def test_explain_a_metric_of_each_layer() -> None:
     whole = json.loads(run("explain", "moe/slot_churn", "--json").stdout)
     assert whole["lines"] == "update, step; each MoE layer alone (step): moe/slot_churn/layer_NN"
@@ -130,13 +103,6 @@ def test_explain_a_metric_of_each_layer() -> None:
     assert unknown.exit_code == 2 and "did you mean 'clip/token_frac'?" in unknown.stderr
 
 
-def test_explain_all_metrics() -> None:
-    listed = [json.loads(text) for text in run("explain", "--json").stdout.splitlines()]
-    assert [entry["name"] for entry in listed] == list(METRICS)
-    table = run("explain").stdout
-    assert all(name in table for name in METRICS)
-
-
 def test_explain_an_algorithm() -> None:
     entry = json.loads(run("explain", "gspo", "--json").stdout)
     assert "2507.18071, Eq. 5" in entry["what"]
@@ -144,19 +110,6 @@ def test_explain_an_algorithm() -> None:
     assert json.loads(run("explain", "dapo", "--json").stdout)["switches on"]["dynamic_sampling"] is True
     unknown = run("explain", "gsppo")
     assert unknown.exit_code == 2 and "did you mean 'gspo'?" in unknown.stderr
-
-
-def test_what_one_seed_cannot_show_is_named_once(tmp_path: Path) -> None:
-    study = write_study(tmp_path / "demo", arms=("gspo", "grpo"), seeds=1, steps=4)
-    out = run("compare", str(study)).stdout
-    assert not any(text.rstrip().endswith(" n/a") for text in out.splitlines()), out
-
-
-def test_a_difference_from_the_paper_is_said_once(tmp_path: Path) -> None:
-    study = write_study(tmp_path / "demo", arms=("gspo", "grpo"), seeds=1, steps=4)
-    said = [part for text in run("claims", str(study)).stdout.splitlines() if text.startswith("  differs")
-            for part in text.partition(": ")[2].split("; ")]  # fmt: skip
-    assert len(said) == len(set(said))
 
 
 def test_seeds_that_no_run_has_are_bad_input(tmp_path: Path) -> None:

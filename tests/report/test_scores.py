@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from matplotlib.image import imread
-from report_runs import TOKENS_A_STEP, line, records, write_log, write_run
+from report_runs import TOKENS_A_STEP, line, records, write_run
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.figures import plots
@@ -109,15 +109,3 @@ def test_a_run_without_logged_scores_is_drawn_from_its_checkpoints(tmp_path: Pat
 def test_report_plots_draws_scores_beside_the_other_figures(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "FIGURES", {"reward": plots.FIGURES["reward"]})
     assert set(plot(find_study(str(study), study)).files) == {"reward", NAME}
-
-
-def test_the_same_evaluations_give_the_same_bytes(study: Path) -> None:
-    first = {p.name: p.read_bytes() for paths in make(study).files.values() for p in paths}
-    second = {p.name: p.read_bytes() for paths in make(study).files.values() for p in paths}
-    assert first == second
-
-
-def test_a_log_without_scores_gives_no_figure(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "gspo", 0, [])
-    write_log(run / "metrics.jsonl", records("gspo", 0, 3))
-    assert make(tmp_path).files == {}

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 Row = dict[str, Any]
 
@@ -47,18 +44,6 @@ def write(path: Path, *rows: Row) -> Path:
     return path
 
 
-def fenced(program: str) -> str:
-    return f"```python\n{program}\n```"
-
-
-def answering(monkeypatch: pytest.MonkeyPatch, programs: Mapping[str, list[str]]) -> None:
-    """Lets the model answer with these programs, sample by sample."""
-    from gspo_cli.evals import runner as module
-
-    real: Callable[..., Any] = module.generate
-
-    def scripted(*args: Any) -> Any:
-        for answers in real(*args):
-            yield [replace(a, text=fenced(programs[a.problem_id][a.sample])) for a in answers]
-
-    monkeypatch.setattr("gspo_cli.evals.runner.generate", scripted)
+def replies(programs: Mapping[str, list[str]]) -> Callable[[str, int], str]:
+    """These programs as answers, sample by sample."""
+    return lambda problem, sample: f"```python\n{programs[problem][sample]}\n```"
