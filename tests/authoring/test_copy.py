@@ -49,9 +49,3 @@ def test_what_would_go_wrong_is_refused(
     with pytest.raises(GspoError, match=word):
         copy_recipe(name, Path(target))
     assert [p.name for p in tmp_path.iterdir()] == ["taken.toml"] and Path("taken.toml").read_text() == "mine"
-
-
-def test_a_file_that_would_be_extended_in_place_of_the_shipped_one_is_in_the_way(tmp_path: Path) -> None:
-    copy_recipe("quickstart", tmp_path)
-    with pytest.raises(GspoError, match=r"reward.toml would extend .*quickstart.toml"):
-        copy_recipe("claims/reward", tmp_path)

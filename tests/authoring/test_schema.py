@@ -45,12 +45,3 @@ def test_so_do_the_recipe_to_start_from_and_a_resolved_one(gspo_here: Gspo) -> N
 )  # fmt: skip
 def test_what_is_plainly_wrong_is_refused(table: dict[str, Any]) -> None:
     assert not validator().is_valid(table)
-
-
-def test_keys_are_described_and_have_their_defaults() -> None:
-    schema = recipe_schema()
-    train = schema["$defs"]["TrainConfig"]["properties"]
-    assert train["steps"]["description"] == "Rollout batches." and train["steps"]["default"] == 60
-    clip = schema["$defs"]["AlgoConfig"]["properties"]["clip"]["description"]
-    assert "grpo {'low': 0.2, 'high': 0.27}" in clip and "sapo" not in clip
-    assert "beside this file" in schema["properties"]["extends"]["description"]

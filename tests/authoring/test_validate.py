@@ -9,8 +9,7 @@ import pytest
 from program import Gspo
 
 from gspo_cli import recipe
-from gspo_cli.authoring import find_errors, recipe_files
-from gspo_cli.errors import GspoError
+from gspo_cli.authoring import find_errors
 
 
 def faults_of(folder: Path, text: str) -> list[str]:
@@ -51,16 +50,6 @@ def test_a_fault_is_said_with_its_place(tmp_path: Path, text: str, place: str, n
 def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
     assert len(faults_of(tmp_path, "sead = 1\n[train]\nstepps = 3\nlr = 'x'")) == 3
     assert len(faults_of(tmp_path, "[algo]\nname = 'gsppo'\n[task]\nname = 'x'\n[eval]\nbench = ['x']")) == 3
-
-
-def test_folders_are_searched_and_names_found(tmp_path: Path) -> None:
-    for name in ("a.toml", "sub/b.toml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    found = recipe_files([str(tmp_path), "quickstart"])
-    assert found == [tmp_path / "a.toml", tmp_path / "sub" / "b.toml", recipe.find("quickstart")]
-    with pytest.raises(GspoError, match="no recipe 'quikstart'"):
-        recipe_files(["quikstart"])
 
 
 def test_the_command_ends_with_2_and_says_the_same_as_json(gspo_here: Gspo, tmp_path: Path) -> None:

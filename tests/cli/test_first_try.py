@@ -16,7 +16,6 @@ from program import GSPO, Gspo, check_refused
 from gspo_cli.cli import console
 from gspo_cli.cli.main import run_arguments
 from gspo_cli.recipe import known_keys
-from gspo_cli.runlog.folder import study_folder
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +46,6 @@ def test_a_recipe_key_as_an_option_is_answered_with_set_and_a_slip_with_the_near
     assert end.value.code == 2 and said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("word", "metric", "not_in_it"),
-    [("clip", "clip/token_frac", "reward/mean"), ("signal", "group/zero_std_frac", "reward/mean")],
-)
-def test_a_word_is_explained_by_the_metrics_it_is_about(
-    word: str, metric: str, not_in_it: str, gspo_here: Gspo
-) -> None:
-    done = gspo_here("report", "explain", word, "--json")
-    names = [json.loads(line)["name"] for line in done.out.splitlines()]
-    assert done.code == 0 and metric in names and not_in_it not in names
-    assert metric in gspo_here("report", "explain", word.upper()).out
-
-
 def test_full_width_commas_separate_too(gspo_here: Gspo) -> None:
     done = gspo_here("train", "--algo", "grpo，gspo", "--seeds", "0，1", "--dry-run", "--json")
     assert done.code == 0, done.err
@@ -70,14 +56,6 @@ def test_a_dry_run_refuses_the_name_that_the_run_would_refuse(study: Path, smoke
     words = ("train", smoke, "--algo", "grpo,gspo", "--out", study.parent, "--name", "demo", "--dry-run")
     check_refused(gspo_here(*words), "already holds a run")
     assert gspo_here(*words, "--overwrite").code == 0
-
-
-def test_two_studies_of_one_second_have_two_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = []
-    for moment in ("2026-01-01T12:00:00.001000+00:00", "2026-01-01T12:00:00.002000+00:00"):
-        monkeypatch.setenv("GSPO_LAUNCHED", moment)
-        names.append(study_folder(Path("results"), None, "r" * 64).name)
-    assert names[0] != names[1] and names == sorted(names) and len(names[0]) <= 64
 
 
 def test_resolved_names_every_key(gspo_here: Gspo) -> None:

@@ -14,16 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fuzzing import fault_of
-from readers import CODE, CONTESTS, PROBLEMS, TRL, VERL, model_readers, small_readers
+from readers import CODE, PROBLEMS, TRL, VERL, model_readers, small_readers
 
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import DataChoice
 from gspo_cli.evals.benchmarks import livecodebench
-from gspo_cli.evals.benchmarks.elo import MAX_USERS, read_contests, read_ratings
+from gspo_cli.evals.benchmarks.elo import MAX_USERS, read_ratings
 from gspo_cli.evals.data import raw_problems
 from gspo_cli.rows import read_rows
 from gspo_cli.runlog.import_logs import import_run
-from gspo_cli.tasks.data import load_rows
 
 CASES = int(os.environ.get("GSPO_FUZZ_CASES", "25"))
 SMALL = small_readers()
@@ -68,21 +67,13 @@ def test_an_endless_time_of_another_trainer_is_left_out(tmp_path: Path) -> None:
     assert '"reward/mean":0.5' in (run / "metrics.jsonl").read_text()
 
 
-@pytest.mark.parametrize(
-    "table", [{"1200": 10**15}, {"1200": 10**15, "1300": -(10**15)}, {"1e999": 1}, {"1200": float("inf")}]
-)
+@pytest.mark.parametrize("table", [{"1200": 10**15, "1300": -(10**15)}, {"1e999": 1}, {"1200": float("inf")}])
 def test_a_rating_table_cannot_fill_the_memory(tmp_path: Path, table: dict[str, float]) -> None:
     (tmp_path / "r.json").write_text(json.dumps(table))
     start = time.monotonic()
     with pytest.raises(GspoError, match="not a rating table"):
         read_ratings(tmp_path / "r.json")
     assert time.monotonic() - start < 20 and MAX_USERS < 10**8
-
-
-def test_a_rating_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text(json.dumps(CONTESTS).replace("1500", "1e999"))
-    with pytest.raises(GspoError, match="holds no contests"):
-        read_contests(tmp_path / "c.json")
 
 
 def test_a_parquet_file_of_few_bytes_cannot_fill_the_memory(tmp_path: Path) -> None:
@@ -103,9 +94,3 @@ def test_a_problem_with_half_a_surrogate_pair_is_refused(tmp_path: Path, key: st
     (tmp_path / "p.jsonl").write_text(json.dumps(PROBLEMS[0] | {"problem": "\ud800"}))
     with pytest.raises(GspoError, match="surrogate"):
         raw_problems([tmp_path / "p.jsonl"])
-
-
-def test_training_data_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_bytes(b'{"problem": "\xff\xfe", "answer": "1"}\n')
-    with pytest.raises(GspoError, match="is not UTF-8"):
-        load_rows(str(tmp_path / "t.jsonl"), None, "train", {"prompt": "problem", "answer": "answer"})

@@ -7,7 +7,6 @@ import http.server
 import json
 import os
 import pickle
-import socket
 import threading
 import time
 import zlib
@@ -21,8 +20,6 @@ from gspo_cli import recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.data import raw_problems
 from gspo_cli.models.files import check_model_folder, check_source, check_tokenizer
-from gspo_cli.report.page.html import shown
-from gspo_cli.report.page.serve import PageServer, now_table
 from gspo_cli.report.runs.facts import read_events
 from gspo_cli.report.runs.folders import read_study
 from gspo_cli.rewards.code.code_tests import MAX_OPCODES, BadTests, CodeTests, unpack_tests
@@ -56,20 +53,19 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["run.json", "config.json", "metrics.jsonl", "events.jsonl", "run.lock"])
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "events.jsonl", "run.lock"])
 def test_a_pipe_is_no_file_of_a_run(run: Path, name: str) -> None:
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
-    read_study_of = [lambda: read_study(run.parent)] if name != "run.json" else []
-    for read in [*read_study_of, *([lambda: read_object(run / name)] if name.endswith(".json") else [])]:
-        parts_of(read)
-    if name == "run.json":
-        parts_of(lambda: newest_run(run.parents[1]))
-    if name == "events.jsonl":
-        assert read_events(run) == []
+    parts_of(lambda: read_study(run.parent))
+    assert name != "events.jsonl" or read_events(run) == []
 
 
-def test_a_pipe_is_no_file_of_a_model_and_no_log(tmp_path: Path) -> None:
+def test_a_pipe_is_no_record_no_file_of_a_model_and_no_log(run: Path, tmp_path: Path) -> None:
+    (run / "run.json").unlink()
+    os.mkfifo(run / "run.json")
+    parts_of(lambda: read_object(run / "run.json"))
+    parts_of(lambda: newest_run(run.parents[1]))
     (tmp_path / "config.json").write_text("{}")
     os.mkfifo(tmp_path / "model.safetensors")
     assert "ordinary" in parts_of(lambda: check_model_folder(tmp_path)).message
@@ -219,43 +215,15 @@ def test_a_comparison_without_end_is_wrong_for_an_answer_and_the_graders_failure
     assert grade_math(r"\boxed{17+x}", endless).score.value is None
 
 
-@pytest.mark.parametrize("gold", [float("nan"), float("inf"), "NaN", "nan"])
-def test_a_gold_answer_that_is_no_number_rewards_nobody(tmp_path: Path, gold: float | str) -> None:
-    if isinstance(gold, str):
-        assert grade_math(rf"\boxed{{{gold}}}", gold).verdict == "grader_error"
-        return
+@pytest.mark.parametrize("gold", [float("nan"), float("inf")])
+def test_a_gold_answer_that_is_no_number_rewards_nobody(tmp_path: Path, gold: float) -> None:
+    assert grade_math(r"\boxed{nan}", "nan").verdict == "grader_error"
     row = {"id": 1, "problem": "p", "answer": gold, "response": "r", "gold": gold}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
     parts_of(lambda: read_rows(tmp_path / "a.jsonl", GRADERS["math"]))
     parts_of(lambda: raw_problems([tmp_path / "a.jsonl"]))
     columns = {"prompt": "problem", "answer": "answer"}
     parts_of(lambda: load_rows(str(tmp_path / "a.jsonl"), None, "train", columns))
-
-
-def test_a_page_shows_signs_that_reorder_it(run: Path) -> None:
-    assert shown("a\x1b[31m\u202eb") == r"a\x1b[31m\u202eb" and shown(7) == 7
-    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"arm": "\x1b]0;x\u202e"}))
-    (run / "invalidated.json").write_text('{"reason": "\\u202e<b>"}')
-    assert r"\u202e&lt;b&gt;" in str(now_table(run.parent))
-
-
-def test_a_reader_who_goes_away_is_no_news(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with PageServer(run.parent, 0) as server:
-        server.live.draw = lambda _: "x" * (64 << 20)
-        server.live.page = "x" * (64 << 20)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = server.server_address[1]
-        for _ in range(2):
-            with socket.create_connection(("127.0.0.1", port)) as reader:
-                reader.sendall(f"GET / HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-                reader.recv(1)
-                reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # ends with a reset
-        time.sleep(1)
-        server.RequestHandlerClass.timeout = 0.2  # type: ignore[attr-defined]
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as silent:
-            assert silent.recv(1) == b""
-        server.shutdown()
-    assert "Traceback" not in capfd.readouterr().err
 
 
 def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
@@ -277,12 +245,8 @@ EOS = {"SpecialToken": {"id": "<eos>", "type_id": 0}}
         {"normalizer": sequence(*[replaced("a", "a" * 10)] * 6)},
         {"normalizer": sequence(sequence(replaced("ab", "ab" * 99)), sequence(replaced("ab", "ab" * 99)))},
         {"normalizer": sequence(*[replaced("", "a")] * 20)},
-        {"normalizer": sequence(*[replaced("(?=.)", "a", "Regex")] * 20)},
         {"normalizer": sequence(*[replaced("a{1}?", "a", "Regex")] * 20)},
-        {"normalizer": sequence(*[replaced(r"\p{L}*", "a", "Regex")] * 20)},
-        {"normalizer": sequence(*[replaced(r"\h", "aa", "Regex")] * 20)},
         {"normalizer": sequence(*[{"type": "NFKD"}, replaced("l", "\ufdfa")] * 4)},
-        {"normalizer": {"type": "Prepend", "prepend": "a" * 9999}},
         {"normalizer": {"type": "Precompiled", "precompiled_charsmap": LONG}},
         {"pre_tokenizer": sequence(*[{"type": "ByteLevel"}] * 20, name="pretokenizers")},
         {"pre_tokenizer": sequence(*[ALONE, SPACES] * 20, name="pretokenizers")},
@@ -300,11 +264,9 @@ def test_a_tokenizer_that_multiplies_a_text_is_refused(tmp_path: Path, bomb: dic
 @pytest.mark.parametrize(
     "real",
     [
-        {"normalizer": sequence({"type": "Prepend", "prepend": "▁"}, replaced(" ", "▁"))},
         {"normalizer": replaced(" ", "▁"), "decoder": sequence(replaced("▁", " "), {"type": "Fuse"}, name="decoders")},
         {"normalizer": sequence(replaced("``", '"'), {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"},
                                 replaced(" {2,}", " ", "Regex"))},
-        {"normalizer": sequence(*[replaced(one, one.lower()) for one in "ABCDEFGHIJKLMNOP"])},
         {"normalizer": {"type": "NFC"}, "pre_tokenizer": sequence(
             {"type": "Split", "pattern": {"Regex": r"\p{L}+"}}, {"type": "ByteLevel"}, name="pretokenizers")},
         {"normalizer": {"type": "BertNormalizer"}, "post_processor": {

@@ -66,19 +66,6 @@ def test_weights_are_those_of_the_widest_response(off_policy: BatchMeasurements,
     np.testing.assert_allclose(table["gspo", "weight"], 0 if clipped else s, rtol=1e-9)
 
 
-def test_lengths_are_the_tables_buckets(off_policy: BatchMeasurements, drawn: Path) -> None:
-    table = pd.read_csv(drawn / "batch-lengths.csv")
-    for part in off_policy.buckets:
-        rows = table[np.isclose(table["x"], part.spread.mean_length, rtol=1e-12)].set_index("series")["y"]
-        for name in ("seq_log_std", "token_log_std"):
-            found = getattr(part.spread, name)  # None with one response or one token, which leaves a gap
-            assert rows[name] == pytest.approx(np.nan if found is None else found, nan_ok=True)
-        assert rows["grpo"] == part.algorithms["grpo"]["clip_token_frac"]
-        pooled = off_policy.spread.token_log_std
-        assert pooled is not None
-        assert rows["independent"] == pytest.approx(pooled / part.spread.mean_length**0.5, rel=1e-12)
-
-
 def test_a_batch_without_ratios_and_advantages_is_drawn_too(stored: Stored, tmp_path: Path) -> None:
     file = stored.rewrite(tmp_path, with_scores(stored.batch, [1.0] * SAMPLES))
     draw_all(measured(stored, file), [], tmp_path / "figures", requested_images("svg", None))

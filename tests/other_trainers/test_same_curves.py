@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from gspo_cli.models.tiny import byte_tokenizer, character_tokenizer
-from gspo_cli.report.figures import style
+from gspo_cli.models.tiny import character_tokenizer
 
 BENCHMARKS = Path(__file__).parents[2] / "results" / "programs"
 
@@ -61,13 +59,6 @@ def judged(folder: Path) -> dict[str, Any]:
     return report.judged(report.read_pairs(folder)["gspo"])  # type: ignore[no-any-return]
 
 
-def test_the_area_is_the_mean_of_the_curve_in_points() -> None:
-    run = made_up("gspo", 0, "ours", 0.0)
-    assert report.area(run) == pytest.approx(50.0)  # a straight line from 0.4 to 0.6
-    run["series"]["reward/mean"] = [0.0, 1.0, 0.0]
-    assert report.area(run) == pytest.approx(50.0)  # two triangles
-
-
 def test_equal_curves_are_equivalent_and_shifted_ones_are_not(tmp_path: Path) -> None:
     noise = {0: 0.004, 1: -0.006, 2: 0.002, 3: -0.003, 4: 0.005, 5: -0.001}
     write_study(tmp_path, noise)
@@ -80,14 +71,6 @@ def test_equal_curves_are_equivalent_and_shifted_ones_are_not(tmp_path: Path) ->
     assert moved["reward_points"]["mean"] == pytest.approx(3.0167, abs=1e-3)
     assert not moved["equivalent"]
     assert moved["held_out_points"]["mean"] == pytest.approx(3.0167, abs=1e-3)
-
-
-def test_the_test_agrees_with_its_interval(tmp_path: Path) -> None:
-    for shift in (0.0, 0.01, 0.015, 0.0165, 0.018, 0.025):
-        write_study(tmp_path, {seed: shift + 0.002 * (-1) ** seed for seed in range(6)})
-        found = judged(tmp_path)
-        low, high = found["reward_points"]["interval_90"]
-        assert found["equivalent"] == (low > -report.MARGIN and high < report.MARGIN), shift
 
 
 def test_one_seed_and_unpaired_seeds_claim_nothing(tmp_path: Path) -> None:
@@ -106,28 +89,6 @@ def test_runs_with_other_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / "gspo-s0-peer.json").write_text(json.dumps(other))
     with pytest.raises(SystemExit, match="same settings"):
         report.read_pairs(tmp_path)
-
-
-def test_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_study(tmp_path, {0: 0.001, 1: 0.002})
-    write_study(tmp_path, {0: 0.001, 1: -0.002}, "grpo")
-    monkeypatch.setattr(sys, "argv", ["curves_report.py", str(tmp_path), "--published", str(tmp_path / "out")])
-    report.main()
-    whole = json.loads((tmp_path / "out" / "same_curves.json").read_text())
-    assert set(whole["algorithms"]) == {"grpo", "gspo"} and not whole["algorithms"]["gspo"]["finished"]
-    assert whole["algorithms"]["gspo"]["seconds"]["ratio_processor"] == pytest.approx(1.0)
-    lines = (tmp_path / "out" / "same_curves.csv").read_text().splitlines()
-    assert len(lines) == 1 + 2 * 2 * 2 * 6 and lines[1].startswith("grpo,0,gspo,1,0.401,")
-    drawn = (tmp_path / "out" / "same_curves.svg").read_text().lower()
-    for look in (style.COLOURS["grpo"], style.COLOURS["gspo"], style.OTHER):
-        assert look.lower() in drawn
-
-
-def test_a_batch_is_the_mean_of_its_updates_that_have_a_value() -> None:
-    run = made_up("gspo", 0, "ours", 0.0, batches=2)
-    run["series"]["updates/grad/norm"] = [1.0, None, 3.0, None, None, None, None, None]
-    first, second = report.batch_means(run, "updates/grad/norm")
-    assert first == 2.0 and math.isnan(second)
 
 
 # What the two sides get
@@ -156,15 +117,6 @@ def test_both_sides_see_the_prompts_in_the_order_of_a_run(shared: dict[str, Any]
     assert [row["prompt"] for row in shared["rows"]] == expected and len(set(expected)) == 64
 
 
-def test_a_chat_model_gets_its_template_as_text(tmp_path: Path) -> None:
-    with_template = byte_tokenizer()
-    with_template.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    with_template.save_pretrained(tmp_path)
-    job = driver.job("real/smollm2-135m", "grpo", seed=0, batches=1, model=tmp_path)
-    assert job["rows"][0]["prompt"].startswith("<user>") and job["rows"][0]["prompt"].endswith("<assistant>")
-    assert job["experts"] is None and [one["name"] for one in job["task"]["rewards"]] == ["task", "format"]
-
-
 def test_the_peer_gets_the_recipe_in_its_own_terms(shared: dict[str, Any]) -> None:
     settings = peer.peer_settings(shared, "out")
     assert settings["per_device_train_batch_size"] * settings["steps_per_generation"] == 32 * 16
@@ -191,12 +143,3 @@ def test_log_ratios_are_those_of_responses_with_an_advantage() -> None:
     assert found["ratio/seq_log_std"] == pytest.approx(0.0, abs=1e-6)
     none = peer.log_ratio_moments(new_BT, inputs | {"advantages": torch.zeros(3)})
     assert set(none.values()) == {None}
-
-
-def test_a_claimed_run_is_left_to_its_owner(tmp_path: Path) -> None:
-    done = tmp_path / "gspo-s0-ours.json"
-    with driver.claimed(done) as mine, driver.claimed(done) as second:
-        assert mine and not second
-    done.write_text("{}")
-    with driver.claimed(done) as again:
-        assert not again, "a finished run is never run again"

@@ -77,19 +77,6 @@ def test_the_heat_map_colours_what_is_decided_only(mapped: tuple[list[str], pd.D
     assert "too few seeds" in texts[0] and "N = 6" in texts[1] and texts[3] == "unmeasured"
 
 
-def test_one_axis_is_a_line_with_intervals(tmp_path: Path) -> None:
-    names = [
-        str(study(tmp_path, f"m{m}", d, train__minibatches=m)) for m, d in ((16, WORSE), (2, BETTER), (4, NOTHING))
-    ]
-    axes, cells = map_cells(names, tmp_path, ComparisonRequest())
-    table = map_table(axes, cells)
-    assert axes == ["train.minibatches"] and table["train.minibatches"].tolist() == ["2", "4", "16"]
-    figure = draw(table, axes, ("grpo", "gspo"), [])
-    filled = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
-    assert [len(line.get_xdata()) for line in filled] == [2, 1]
-    assert filled[1].get_markerfacecolor() == "white"
-
-
 def test_what_is_no_map(tmp_path: Path, sweep: Path) -> None:
     one, same = (str(study(tmp_path, name, BETTER)) for name in ("one", "same"))
     for names, axes, why in (

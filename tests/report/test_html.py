@@ -16,7 +16,6 @@ from compare_studies import D1, change, flat, put, write_study
 from program import Gspo
 
 from gspo_cli.report.figures.plots import PlotResult
-from gspo_cli.sanitize import excerpt
 
 HOSTILE = [
     "<script>document.title='owned'</script>",
@@ -121,14 +120,6 @@ def test_hostile_text_is_text(page: str) -> None:
     assert "http://" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", page) and "https://" not in page
     policy = next(attrs["content"] for tag, attrs in found.tags if attrs.get("http-equiv"))
     assert policy and policy.startswith("default-src 'none'") and "script-src" not in policy
-
-
-def test_what_is_shown_of_a_text() -> None:
-    assert excerpt("a\tb\nc") == "a\tb\nc"
-    assert excerpt("\r\x9b\u200f\U000e0041") == "\\x0d\\x9b\\u200f\\U000e0041"
-    assert excerpt("\ud800") == "\\ud800"
-    assert excerpt("x" * 12, limit=10) == "xxxxxxxxxx\n[2 more characters]"
-    assert excerpt("שלום") == "שלום"
 
 
 @pytest.fixture

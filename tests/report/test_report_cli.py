@@ -93,16 +93,6 @@ def test_a_corrupt_log_is_a_storage_error_also_as_json(tmp_path: Path) -> None:
     assert not (tmp_path / "demo" / "figures").exists()
 
 
-def test_explain_a_metric_of_each_layer() -> None:
-    whole = json.loads(run("explain", "moe/slot_churn", "--json").stdout)
-    assert whole["lines"] == "update, step; each MoE layer alone (step): moe/slot_churn/layer_NN"
-    layer = json.loads(run("explain", "moe/slot_churn/layer_02", "--json").stdout)
-    assert layer == {**whole, "name": "moe/slot_churn/layer_02", "definition": f"{whole['definition']}; layer 02 alone",
-                     "lines": "step"}  # fmt: skip
-    unknown = run("explain", "clip/token_frac/layer_02")
-    assert unknown.exit_code == 2 and "did you mean 'clip/token_frac'?" in unknown.stderr
-
-
 def test_explain_an_algorithm() -> None:
     entry = json.loads(run("explain", "gspo", "--json").stdout)
     assert "2507.18071, Eq. 5" in entry["what"]

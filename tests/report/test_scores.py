@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.image import imread
+from drawn import read_csv, side_file
 from report_runs import TOKENS_A_STEP, line, records, write_run
 
 from gspo_cli.errors import GspoError
@@ -42,17 +41,10 @@ def summary(run: Path, step: int, average: float | None, metric: str = "arithmet
     return path
 
 
-def table(folder: Path, name: str = NAME) -> list[dict[str, str]]:
-    with (folder / "figures" / f"{name}.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 def points(folder: Path, panel: str, arm: str, seed: int, name: str = NAME) -> dict[float, float]:
-    return {
-        float(row["x"]): float(row["y"])
-        for row in table(folder, name)
-        if (row["panel"], row["arm"], row["series"], row["seed"]) == (panel, arm, "seed", str(seed))
-    }
+    table = read_csv(folder, name)
+    mine = table[(table["panel"] == panel) & (table["arm"] == arm) & (table["seed"] == seed)]
+    return dict(zip(mine["x"], mine["y"], strict=True))
 
 
 @pytest.fixture
@@ -71,12 +63,9 @@ def test_logged_scores_against_steps_and_tokens(study: Path) -> None:
     assert list(tokens.values()) == [0.4, 0.5, 0.61]
     start, middle, end = tokens
     assert start == 0 and 8 * TOKENS_A_STEP < middle < 12 * TOKENS_A_STEP + 4000 and end > 1.9 * middle
-    means = {float(r["x"]): r for r in table(study) if (r["panel"], r["arm"], r["series"]) == ("steps", "gspo", "mean")}
-    assert float(means[20]["y"]) == pytest.approx(0.61) and means[20]["low"] == ""  # three seeds have no band
-    side = json.loads((study / "figures" / f"{NAME}.json").read_text())
-    assert side["evaluations"] == [] and "Dots are evaluations, lines only join them." in side["notes"]
-    height, width, _ = imread(study / "figures" / f"{NAME}.png").shape
-    assert width == 1400 and height > 700
+    mean = read_csv(study, NAME).query("panel == 'steps' and arm == 'gspo' and series == 'mean' and x == 20")
+    assert mean["y"].tolist() == pytest.approx([0.61]) and mean["low"].isna().all()  # three seeds have no band
+    assert side_file(study, NAME)["evaluations"] == []
 
 
 def test_evaluated_checkpoints_stand_for_and_beside_the_log(study: Path) -> None:
@@ -89,8 +78,8 @@ def test_evaluated_checkpoints_stand_for_and_beside_the_log(study: Path) -> None
     assert points(study, "steps", "gspo", 1) == {0: 0.4, 5: 0.47, 10: 0.5, 20: 0.75}
     assert points(study, "steps", "gspo", 0) == {0: 0.4, 10: 0.5, 20: 0.6}
     assert points(study, "steps", "gspo", 1, "score-aime24-avg32") == {15: 0.33}
-    side = json.loads((study / "figures" / "score-aime24-avg32.json").read_text())
-    assert [(e["run"], e["step"], e["value"]) for e in side["evaluations"]] == [("gspo-s1", 15, 0.33)]
+    used = side_file(study, "score-aime24-avg32")["evaluations"]
+    assert [(e["run"], e["step"], e["value"]) for e in used] == [("gspo-s1", 15, 0.33)]
     path.write_text("{}")
     with pytest.raises(GspoError, match="summary"):
         make(study)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import shutil
 import signal
-import subprocess
 import threading
 import time
 import urllib.request
@@ -101,19 +99,6 @@ def test_hostile_names_are_text_and_a_study_without_a_log_waits(study: Path) -> 
     live.thread.join()
     text = live.text()
     assert "no log: &lt;b&gt;not yet&lt;/b&gt;" in text and "<b>not" not in text
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium here")
-def test_chromium_shows_the_page_of_the_command(study: Path) -> None:
-    started = Spawned("report", "serve", study, "--port", "0", "--json")
-    assert started.process.stdout
-    url = json.loads(started.process.stdout.readline())["url"]
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--virtual-time-budget=1000"]
-    shown = subprocess.run(["chromium", *flags, url], capture_output=True, text=True, timeout=100, check=True).stdout
-    started.send(signal.SIGINT)
-    assert started.wait().code == 0
-    assert "grpo-s0" in shown and "completed" in shown
 
 
 @pytest.mark.slow

@@ -61,13 +61,6 @@ def test_updates_have_their_mini_batches(study: Path) -> None:
     assert not [name for name in updates if "/layer_" in name]
 
 
-def test_by_name_newest_or_one_run(study: Path) -> None:
-    assert load_study("small", out=study.parent).folder == study
-    assert load_study(out=str(study.parent)).folder == study
-    assert [run.seed for run in load_study(study / "gspo-s1").runs] == [1]
-    assert load_study(study).configs["grpo", 1]["train"] == {"steps": 20}
-
-
 def test_evaluations_non_finite_values_and_foreign_names(tmp_path: Path) -> None:
     lines = [
         line(0, "eval", None, {"aime24/avg@8": 0.25}, {}),
