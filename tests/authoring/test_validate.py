@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from program import Gspo
 
 from gspo_cli import recipe
-from gspo_cli.authoring import find_errors
+from gspo_cli.authoring import TEMPLATES, copy_recipe, find_errors, recipe_schema
+from gspo_cli.errors import GspoError
 
 
 def faults_of(folder: Path, text: str) -> list[str]:
@@ -62,3 +67,75 @@ def test_the_command_ends_with_2_and_says_the_same_as_json(gspo_here: Gspo, tmp_
     broken, sound = map(json.loads, done.out.splitlines())
     assert (done.code, broken["ok"], sound["ok"], sound["errors"]) == (2, False, True, [])
     assert broken["errors"][0].keys() == {"error", "why", "do"}
+
+
+@pytest.mark.parametrize("name", recipe.names())
+def test_a_copy_means_what_the_shipped_recipe_means(tmp_path: Path, name: str) -> None:
+    copied = copy_recipe(name, tmp_path / "elsewhere" / "mine.toml")
+    assert recipe.load(str(copied)).model_dump() == recipe.load(name).model_dump()
+
+
+def test_a_copy_keeps_the_comments_and_only_names_its_base_in_full(tmp_path: Path) -> None:
+    name = "claims/sampler-likelihoods-bf16"
+    lines = copy_recipe(name, tmp_path).read_text().splitlines()
+    shipped = recipe.find(name).read_text().splitlines()
+    differ = [(ours, theirs) for ours, theirs in zip(lines, shipped, strict=True) if ours != theirs]
+    assert differ == [('extends = "claims/sampler-likelihoods"', 'extends = "sampler-likelihoods"')]
+
+
+def test_a_folder_takes_the_recipe_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert copy_recipe("claims/reward", tmp_path) == tmp_path / "reward.toml"
+    monkeypatch.chdir(tmp_path)
+    assert copy_recipe("gsm8k", None) == Path("gsm8k.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "word"),
+    [
+        ("quickstart", "taken.toml", "exists"),
+        ("quickstart", "plain", "not a recipe file name"),
+        ("claims/reward", "quickstart.toml", "would extend"),  # itself
+        ("quikstart", "x.toml", "no recipe"),
+        ("taken.toml", "x.toml", "is your own file"),
+    ],
+)
+def test_what_would_go_wrong_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str, word: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken.toml").write_text("mine")
+    with pytest.raises(GspoError, match=word):
+        copy_recipe(name, Path(target))
+    assert [p.name for p in tmp_path.iterdir()] == ["taken.toml"] and Path("taken.toml").read_text() == "mine"
+
+
+@cache
+def validator() -> Draft202012Validator:
+    """Of the schema, which must be one itself."""
+    schema = recipe_schema()
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("name", recipe.names())
+def test_every_shipped_recipe_fulfils_it(name: str) -> None:
+    validator().validate(tomllib.loads(recipe.find(name).read_text(encoding="utf-8")))
+
+
+def test_so_do_the_recipe_to_start_from_and_a_resolved_one(gspo_here: Gspo) -> None:
+    text = (TEMPLATES / "recipe.toml.in").read_text(encoding="utf-8").replace("$", "").replace("# ", "", 1)
+    validator().validate(tomllib.loads(text.partition("\n")[2]))
+    validator().validate(json.loads(gspo_here("recipes", "show", "quickstart", "--json").out))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"sead": 1}, {"train": {"stepps": 1}}, {"train": {"steps": 0}}, {"train": {"lr": "x"}}, {"name": "../x"},
+        {"algo": {"name": "gsppo"}}, {"algo": {"clip": {"low": "x"}}}, {"arms": {"mine": {"lr": -1}}},
+        {"eval": {"bench": ["math50"]}}, {"task": {"name": "arithmetik"}}, {"rollout": {"engine": "vlm"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_plainly_wrong_is_refused(table: dict[str, Any]) -> None:
+    assert not validator().is_valid(table)

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 from program import GSPO, Gspo, check_refused
 
-from gspo_cli.cli import console
 from gspo_cli.cli.main import run_arguments
-from gspo_cli.recipe import known_keys
 
 
 @pytest.fixture(scope="module")
@@ -46,24 +44,10 @@ def test_a_recipe_key_as_an_option_is_answered_with_set_and_a_slip_with_the_near
     assert end.value.code == 2 and said in capsys.readouterr().err
 
 
-def test_full_width_commas_separate_too(gspo_here: Gspo) -> None:
-    done = gspo_here("train", "--algo", "grpo，gspo", "--seeds", "0，1", "--dry-run", "--json")
-    assert done.code == 0, done.err
-    assert len(json.loads(done.out)["runs"]) == 4
-
-
 def test_a_dry_run_refuses_the_name_that_the_run_would_refuse(study: Path, smoke: Path, gspo_here: Gspo) -> None:
     words = ("train", smoke, "--algo", "grpo,gspo", "--out", study.parent, "--name", "demo", "--dry-run")
     check_refused(gspo_here(*words), "already holds a run")
     assert gspo_here(*words, "--overwrite").code == 0
-
-
-def test_resolved_names_every_key(gspo_here: Gspo) -> None:
-    done = gspo_here("recipes", "show", "quickstart", "--resolved")
-    text = done.out + done.err
-    chosen = ("task.rewards.", "cluster.gpu.")  # tables that stand in place of a list or a name
-    assert all(key.rpartition(".")[2] in text for key in known_keys() if not key.startswith(chosen))
-    assert "noise.token" in done.err and "model.lora.rank" in done.err and "train.lr" not in done.err
 
 
 def test_a_study_that_may_only_be_read_is_compared(
@@ -93,14 +77,3 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     done = subprocess.run([str(GSPO), "report", "explain"], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert done.stderr == "" and done.returncode == 1
-
-
-def test_the_pipe_of_another_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "reader_is_gone", lambda: False)
-
-    def broken() -> None:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-    with pytest.raises(Exception) as end:
-        console._with_errors(broken)()
-    assert getattr(end.value, "exit_code", None) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -11,9 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from program import Done, Gspo
-
-from gspo_cli.cli.views.samples import SHOWN, pick
-from gspo_cli.rollout.store import read_rollout
 
 REWARDS = "task.rewards=[{name='task'}, {name='length', weight=0.5, tokens=[2, 8]}]"
 SETS = ["--set", "eval.bench=[]", "--set", "rollout.store=0", "--set", "rollout.samples=8", "--set", REWARDS]
@@ -64,9 +60,7 @@ def test_samples_are_filtered(trained: tuple[Path, Done], gspo_here: Gspo) -> No
         found = rows(gspo_here("runs", "samples", run, "--step", "all", "--limit", "5", "--json", option, *part))
         assert found == sorted(everything, key=key)[:5] and len({key(row) for row in everything}) > 1, option
     assert all(row["reward"] == row["parts"]["task"] + 0.5 * row["parts"]["length"] for row in everything)
-    printed = gspo_here("runs", "samples", run, "--step", "first", "--limit", "2")
-    assert re.search(r"--- sample 0: reward [-\d.]+ \(task [\d.]+, length [-\d.]+\), ", printed.out)
-    assert printed.out.count("--- sample") == 2 and "right answer" in printed.out
+    assert gspo_here("runs", "samples", run, "--step", "first", "--limit", "2").out.count("--- sample") == 2
     for options, word in ((["--reward", "2..1"], "no range"), (["--step", "7"], "is not stored"),
                           (["--lowest", "--part", "lenght"], "its parts are length, task")):  # fmt: skip
         refused = gspo_here("runs", "samples", run, *options)
@@ -97,12 +91,6 @@ def test_a_stored_batch_without_a_column_is_named(trained: tuple[Path, Done], gs
     for command in (["runs", "samples", run], ["report", "html", run]):
         done = gspo_here(*command)
         assert done.code == 6 and "no column reward" in done.err, done.err
-
-
-def test_the_best_and_the_worst_response_are_shown(trained: tuple[Path, Done]) -> None:
-    batch = read_rollout(trained[0] / "rollouts" / "step_000001.parquet")
-    shown, every = pick(batch), [score.value for group in batch.groups for score in group.scores]
-    assert len(shown) == SHOWN and shown[0]["reward"] == max(every) > shown[1]["reward"] == min(every)
 
 
 def test_rollout_and_eval_find_a_run_by_one_rule(

@@ -22,7 +22,6 @@ from gspo_cli.runlog.schema import metric
 ARMS = ("grpo", "gspo")
 LOGS = {"metrics.jsonl", "perf.jsonl", "events.jsonl"}
 FILES = LOGS | {"run.json", "config.json", "recipe.toml", "code.diff", "run.lock", "sealed.json"}
-KINDS = ["eval", *["rollout", "update", "update", "step", "eval"] * 2]  # 2 rollout batches of 2 mini-batches
 COLUMNS = {
     "step", "problem_id", "prompt", "answer", "sample", "seed", "prompt_ids", "token_ids", "log_probs", "text",
     "finish", "weight_version", "reward", "reason",
@@ -132,20 +131,6 @@ def canonical(value: Any) -> str:
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_the_log_is_a_chain_without_gaps(study: Study, arm: str) -> None:
-    run = study.folder / f"{arm}-s0"
-    lines = study.metrics(run.name)
-    assert [line["seq"] for line in lines] == list(range(len(KINDS)))
-    assert [line["kind"] for line in lines] == KINDS
-    assert [line["mini_batch"] for line in lines if line["kind"] == "update"] == [0, 1, 0, 1]
-    before = json.loads((run / "run.json").read_text())["config_sha256"]
-    for text, line in zip((run / "metrics.jsonl").read_text().splitlines(), lines, strict=True):
-        assert text == canonical(line)
-        assert line["prev"] == before[:32]
-        before = hashlib.sha256(text.encode()).hexdigest()
-
-
-@pytest.mark.parametrize("arm", ARMS)
 def test_every_line_has_metrics_of_its_schema_and_times_beside_it(study: Study, arm: str) -> None:
     lines = study.metrics(f"{arm}-s0")
     assert max(line["metrics"]["reward/mean"] for line in pick(lines, "rollout")) > 0
@@ -173,12 +158,6 @@ def test_a_profile_shows_one_batchs_training_by_phase(study: Study, again: Study
     assert path.name == "batch-000002-rank-0.json.gz" and not (study.folder / "gspo-s0" / "profile").exists()
     names = Counter(event["name"] for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
     assert names["update_s"] == 2 and names["sync_s"] == 1 and names["aten::mm"] > 2 and not names["rollout_s"]
-
-
-def test_another_seed_gives_another_run(gspo_here: Gspo, study: Study, smoke: Path, tmp_path: Path) -> None:
-    assert gspo_here("train", smoke, "--out", tmp_path, "--name", "other", "--seed", "1").code == 0
-    other = pick(strict_lines(tmp_path / "other" / "gspo-s1" / "metrics.jsonl"), "rollout")
-    assert other[0]["metrics"] != pick(study.metrics("gspo-s0"), "rollout")[0]["metrics"]
 
 
 def test_the_arms_see_the_same_first_batch(study: Study) -> None:

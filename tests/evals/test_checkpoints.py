@@ -6,11 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from program import Gspo, strict_lines
-
-ONE = ("--set", "model.threads=1")
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +50,9 @@ def test_every_checkpoint_and_the_figure(gspo_here: Gspo, trained: Path) -> None
     assert len({s["model_sha256"] for s in said}) == 3
     logged = [line["metrics"] for line in strict_lines(trained / "metrics.jsonl") if line["kind"] == "eval"]
     assert [m["arithmetic/avg@2"] for m in logged] == [s["average"] for s in said]
-    for suffix in ("svg", "png", "csv", "json"):
-        assert (trained / "figures" / f"score-arithmetic-avg2.{suffix}").is_file()
+    assert (trained / "figures" / "score-arithmetic-avg2.csv").is_file()
     table = gspo_here("eval", "benchmarks", trained, "--all-checkpoints", "--limit", "20", "--samples", "2")
     assert table.code == 0 and "used again" in table.err
-    assert "step 1" in table.out and "step 2" in table.out
 
 
 def test_training_evaluates_on_data_of_ones_own(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
@@ -74,12 +69,3 @@ def test_training_evaluates_on_data_of_ones_own(gspo_here: Gspo, smoke: Path, tm
     lines = [line for line in strict_lines(tmp_path / "out/s/gspo-s0/metrics.jsonl") if line["kind"] == "eval"]
     assert [set(line["metrics"]) for line in lines] == [{"aime24/avg@2", "arithmetic/avg@2"}] * 2
     assert lines[0]["counts"] == {"aime24/avg@2": 6, "arithmetic/avg@2": 6}
-
-
-def test_answers_of_a_run_are_those_of_its_model_folder(gspo_here: Gspo, trained: Path, tmp_path: Path) -> None:
-    common = ("--limit", "4", "--samples", "2", "--json", "--overwrite")
-    of_run = json.loads(gspo_here("eval", "benchmarks", trained, *common).out)
-    folder = trained / "checkpoints" / "step-000002" / "model"
-    alone = json.loads(gspo_here("eval", "benchmarks", folder, *common, "--out", tmp_path, "--seed", "0", *ONE).out)
-    a, b = (pq.read_table(Path(s["folder"]) / "answers.parquet").to_pylist() for s in (of_run, alone))
-    assert a == b

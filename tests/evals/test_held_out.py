@@ -24,31 +24,17 @@ from gspo_cli.types import Problem, Response
 
 RECIPE = """
 name = "own"
-[model]
-path = "model"
-threads = 1
+model = { path = "model", threads = 1 }
+rollout = { prompts = 2, samples = 2, max_new_tokens = 8, stop = ["e"] }
+train = { steps = 2, minibatches = 1 }
+eval = { every = 1, samples = 2 }
 [task]
 name = "data"
 path = "train.jsonl"
 columns = { prompt = "Frage", answer = "Antwort" }
 system = "Sei kurz."
 held_out = 0.2
-[[task.rewards]]
-name = "exact"
-[[task.rewards]]
-name = "MODULE:kurz"
-weight = 0.5
-[rollout]
-prompts = 2
-samples = 2
-max_new_tokens = 8
-stop = ["e"]
-[train]
-steps = 2
-minibatches = 1
-[eval]
-every = 1
-samples = 2
+rewards = [{ name = "exact" }, { name = "MODULE:kurz", weight = 0.5 }]
 """
 CODE = "def kurz(completion, Stufe):\n    return -completion.num_tokens / (10 if Stufe == 'leicht' else 20)\n"
 

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from program import GSPO, Done, Gspo
 
 from gspo_cli.config import TinyModel
 from gspo_cli.models.tiny import build_tiny
+from gspo_cli.rollout.builtin.engine import TransformersEngine
 
 CRASH = Path(__file__).with_name("crash.py")
 FEW = ["--limit", "9", "--samples", "3", "--max-tokens", "8", "--set", "model.threads=1"]
@@ -91,51 +94,57 @@ def test_the_program_itself_killed_while_it_draws(model: Path, tmp_path: Path) -
     assert outcome(tmp_path / "killed", model) == outcome(tmp_path / "whole", model)
 
 
-def run(gspo_here: Gspo, model: Path, out: Path, *more: str) -> Done:
-    return gspo_here(*arguments(model, out), *more)
+Run = Callable[..., Done]
+Interrupted = Callable[[Path], Path]
 
 
-def interrupted(gspo_here: Gspo, model: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture
+def run(gspo_here: Gspo, model: Path) -> Run:
+    """The evaluation, into a folder."""
+    return lambda out, *more: gspo_here(*arguments(model, out), *more)
+
+
+@pytest.fixture
+def interrupted(run: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> Interrupted:
     """An evaluation whose engine fails after two of six parts; the parts' folder."""
-    from gspo_cli.rollout.builtin.engine import TransformersEngine
-
     monkeypatch.setattr("gspo_cli.evals.runner.PORTION", 5)
-    real, calls = TransformersEngine.generate, []
+    real = TransformersEngine.generate
 
-    def failing(self: TransformersEngine, *args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 3:
-            raise RuntimeError("the machine ran out of memory")
-        return real(self, *args)
+    def interrupt(out: Path) -> Path:
+        calls = count()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(TransformersEngine, "generate", failing)
-        done = run(gspo_here, model, out)
-    assert done.code == 1 and "ran out of memory" in done.err
-    parts = folder(model, out) / "parts"
-    assert len(list(parts.iterdir())) == 2
-    return parts
+        def failing(self: TransformersEngine, *args: Any) -> Any:
+            if next(calls) == 2:
+                raise RuntimeError("the machine ran out of memory")
+            return real(self, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TransformersEngine, "generate", failing)
+            done = run(out)
+        assert done.code == 1 and "ran out of memory" in done.err
+        parts = folder(model, out) / "parts"
+        assert len(list(parts.iterdir())) == 2
+        return parts
+
+    return interrupt
 
 
 def test_an_unfinished_evaluation_is_refused_and_both_ways_out_work(
-    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, interrupted: Interrupted, model: Path, tmp_path: Path
 ) -> None:
-    interrupted(gspo_here, model, tmp_path / "a", monkeypatch)
-    refused = run(gspo_here, model, tmp_path / "a")
-    assert refused.code == 2
-    assert "10 of 27 answers are stored" in refused.err and "--resume" in refused.err and "--overwrite" in refused.err
-    assert run(gspo_here, model, tmp_path / "a", "--resume").code == 0
-    interrupted(gspo_here, model, tmp_path / "b", monkeypatch)
-    assert run(gspo_here, model, tmp_path / "b", "--overwrite").code == 0
+    interrupted(tmp_path / "a")
+    refused = run(tmp_path / "a")
+    assert refused.code == 2 and "10 of 27 answers are stored" in refused.err
+    assert run(tmp_path / "a", "--resume").code == 0
+    interrupted(tmp_path / "b")
+    assert run(tmp_path / "b", "--overwrite").code == 0
     assert outcome(tmp_path / "a", model) == outcome(tmp_path / "b", model)
 
 
 def test_only_what_is_missing_is_drawn(
-    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, interrupted: Interrupted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gspo_cli.rollout.builtin.engine import TransformersEngine
-
-    interrupted(gspo_here, model, tmp_path, monkeypatch)
+    interrupted(tmp_path)
     real, drawn = TransformersEngine.generate, []
 
     def counting(self: TransformersEngine, prompts: Any, sampling: Any, seeds: Any) -> Any:
@@ -143,18 +152,16 @@ def test_only_what_is_missing_is_drawn(
         return real(self, prompts, sampling, seeds)
 
     monkeypatch.setattr(TransformersEngine, "generate", counting)
-    assert run(gspo_here, model, tmp_path, "--resume").code == 0
+    assert run(tmp_path, "--resume").code == 0
     assert len(drawn) == len(set(drawn)) == 17
     drawn.clear()
-    again = run(gspo_here, model, tmp_path)
+    again = run(tmp_path)
     assert again.code == 0 and "used again" in again.err
     assert drawn == []
 
 
-def test_other_settings_are_refused_by_name(
-    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts = interrupted(gspo_here, model, tmp_path, monkeypatch)
+def test_other_settings_are_refused_by_name(run: Run, interrupted: Interrupted, tmp_path: Path) -> None:
+    parts = interrupted(tmp_path)
     before = sorted(p.name for p in parts.iterdir())
     for more, field in (
         (["--seed", "5"], "seed: 0 stored, 5 wanted"),
@@ -162,64 +169,62 @@ def test_other_settings_are_refused_by_name(
         (["--limit", "8"], "problems.n: 9 stored, 8 wanted"),
         (["--set", "model.dtype=bfloat16"], "model_sha256"),
     ):
-        done = run(gspo_here, model, tmp_path, "--resume", *more)
+        done = run(tmp_path, "--resume", *more)
         assert done.code == 2 and field in done.err
         assert sorted(p.name for p in parts.iterdir()) == before
 
 
-def test_a_torn_part_is_drawn_again(
-    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(gspo_here, model, tmp_path / "whole")
-    parts = interrupted(gspo_here, model, tmp_path / "torn", monkeypatch)
+def test_a_torn_part_is_drawn_again(run: Run, interrupted: Interrupted, model: Path, tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    parts = interrupted(tmp_path / "torn")
     torn = parts / "part-00001.parquet"
     torn.write_bytes(torn.read_bytes()[:-20])
     (parts / ".tmp-part-00002.parquet").write_bytes(b"half")
-    done = run(gspo_here, model, tmp_path / "torn", "--resume")
+    done = run(tmp_path / "torn", "--resume")
     assert done.code == 0 and "part-00001.parquet" in done.err and "drawn again" in done.err
     events = (folder(model, tmp_path / "torn") / "events.jsonl").read_text()
     assert '"event":"part_rejected"' in events
     assert outcome(tmp_path / "torn", model)[0] == outcome(tmp_path / "whole", model)[0]
 
 
-def test_a_damaged_table_is_an_error_and_is_left_alone(gspo_here: Gspo, model: Path, tmp_path: Path) -> None:
-    assert run(gspo_here, model, tmp_path).code == 0
+def test_a_damaged_table_is_an_error_and_is_left_alone(run: Run, model: Path, tmp_path: Path) -> None:
+    assert run(tmp_path).code == 0
     table = folder(model, tmp_path) / "answers.parquet"
     table.write_bytes(b"PAR1" + table.read_bytes()[9:-9])
     before = table.read_bytes()
-    done = run(gspo_here, model, tmp_path)
+    done = run(tmp_path)
     assert done.code == 2 and "cannot read the stored answers" in done.err and "--overwrite" in done.err
     assert table.read_bytes() == before
-    assert run(gspo_here, model, tmp_path, "--overwrite").code == 0
+    assert run(tmp_path, "--overwrite").code == 0
 
 
 def test_a_new_grader_grades_again_without_drawing(
-    gspo_here: Gspo, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(gspo_here, model, tmp_path).code == 0
+    assert run(tmp_path).code == 0
     monkeypatch.setattr("gspo_cli.evals.benchmarks.embedded.VERSION", 2)
     monkeypatch.setattr("gspo_cli.rollout.builtin.engine.sample", None)  # nothing may be drawn
-    assert run(gspo_here, model, tmp_path).code == 0
+    assert run(tmp_path).code == 0
     summary = json.loads((folder(model, tmp_path) / "summary.json").read_text())
     assert summary["grader"]["version"] == 2 and summary["num_answers"] == 27
 
 
-def test_two_processes_cannot_evaluate_in_one_folder(gspo_here: Gspo, model: Path, tmp_path: Path) -> None:
+def test_two_processes_cannot_evaluate_in_one_folder(run: Run, model: Path, tmp_path: Path) -> None:
     import fcntl
 
     place = folder(model, tmp_path)
     place.mkdir(parents=True)
     with (place / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        done = run(gspo_here, model, tmp_path)
+        done = run(tmp_path)
     assert done.code == 2 and "another process" in done.err
     assert os.listdir(place) == [".lock"]
 
 
-def test_overwrite_deletes_nothing_that_is_not_an_evaluation(gspo_here: Gspo, model: Path, tmp_path: Path) -> None:
+def test_overwrite_deletes_nothing_that_is_not_an_evaluation(run: Run, model: Path, tmp_path: Path) -> None:
     place = folder(model, tmp_path)
     place.mkdir(parents=True)
     (place / "thesis.tex").write_text("years of work")
-    done = run(gspo_here, model, tmp_path, "--overwrite")
+    done = run(tmp_path, "--overwrite")
     assert done.code == 2 and "thesis.tex" in done.err
     assert (place / "thesis.tex").read_text() == "years of work"

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from program import Gspo
@@ -14,9 +15,12 @@ from program import Gspo
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.instruments.fidelity import report
-from gspo_cli.instruments.fidelity.measure import Plan
-from gspo_cli.instruments.fidelity.report import Request, check_request, names
+from gspo_cli.instruments.fidelity.estimates import Fidelity
+from gspo_cli.instruments.fidelity.measure import Cell, Plan
+from gspo_cli.instruments.fidelity.pool import table
+from gspo_cli.instruments.fidelity.report import Request, check_request, merge_fidelity, names, records
 from gspo_cli.recipe import load
+from gspo_cli.report.figures.style import requested_images
 from gspo_cli.types import Problem
 
 
@@ -95,3 +99,59 @@ def test_files_and_identities_of_a_small_run(gspo_here: Gspo, smoke: Path, tmp_p
     before = (out / "fidelity.csv").read_bytes()
     assert gspo_here(*command).code == 0
     assert (out / "fidelity.csv").read_bytes() == before
+
+
+ARMS = {"grpo": "grpo", "gspo": "gspo"}
+
+
+def cells(seed: int) -> list[Cell]:
+    draws = np.random.default_rng(seed)
+
+    def cell(arm: str, updates: int, noise: float) -> Cell:
+        cosine, *others = draws.uniform(0.2, 0.9, 8)
+        found = Fidelity(cosine, (cosine - 0.1, cosine + 0.1), *others[:4])
+        clipped = None if arm == "grpo" and noise else others[4]
+        return Cell(arm, updates, noise, seed, found, others[5], others[6], 0.5, clipped)
+
+    return [cell(arm, updates, noise) for updates in (1, 4) for noise in (0.0, 0.3) for arm in ARMS]
+
+
+def write(folder: Path, seed: int, **changes: Any) -> Path:
+    about = {
+        "figure": "fidelity", "gspo": "0", "model_sha256": "m", "recipe": "r", "updates_by": "grpo", "batches": 2,
+        "reference": 3, "responses": 8, "baseline": "grpo", "seeds": [seed],
+        "notes": ["Recipe r.", "Intervals: one seed."],
+    }  # fmt: skip
+    rows = records(table(cells(seed), ARMS, "grpo"))
+    path = folder / f"{seed}.json"
+    path.write_text(json.dumps(about | {"rows": rows} | changes))
+    return path
+
+
+def test_pooled_files_are_one_measurement(tmp_path: Path) -> None:
+    files = [write(tmp_path, seed) for seed in (2, 0, 1)]
+    found = merge_fidelity(files, tmp_path / "out", requested_images("svg", None))
+    pooled = pd.read_csv(tmp_path / "out" / "fidelity.csv")
+    at_once = table([cell for seed in (0, 1, 2) for cell in cells(seed)], ARMS, "grpo")
+    pd.testing.assert_frame_equal(pooled, at_once.astype(pooled.dtypes.to_dict()), check_exact=False, rtol=1e-12)
+    assert found["seeds"] == [0, 1, 2] and "over 3 seeds" in found["notes"][-1]
+    assert not any("one seed" in note for note in found["notes"])
+    again = merge_fidelity([tmp_path / "out", write(tmp_path, 3)], tmp_path / "four", requested_images("svg", None))
+    assert again["seeds"] == [0, 1, 2, 3]  # what was pooled can be pooled again
+
+
+def test_other_requests_are_not_pooled(tmp_path: Path) -> None:
+    first = write(tmp_path, 0)
+    fewer = records(table(cells(2)[:2], ARMS, "grpo"))
+    for other, why in (
+        (write(tmp_path, 1, reference=9), "they differ in reference: 3 and 9"),
+        (write(tmp_path, 2, rows=fewer), "other arms, updates or noises"),
+        (first, "their seeds are 0, 0"),
+    ):
+        with pytest.raises(GspoError) as caught:
+            merge_fidelity([first, other], tmp_path / "out")
+        assert why in caught.value.why
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(GspoError, match="is no measurement"):
+        merge_fidelity([tmp_path / "x.json"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

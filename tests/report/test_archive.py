@@ -11,6 +11,7 @@ import tarfile
 import time
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,27 +84,62 @@ def test_the_last_line_is_the_one_that_the_run_ended_with(tmp_path: Path) -> Non
         assert "its last line" in refused.value.why
 
 
-def test_a_log_without_its_first_line_is_refused(tmp_path: Path) -> None:
-    study = cube(tmp_path / "a" / "demo", seeds=1)
-    log = study / "gspo-s0" / "metrics.jsonl"
-    log.write_bytes(log.read_bytes().partition(b"\n")[2])
-    files = [path for path in study.glob("*-s0/*") if path.name in RUN_FILES]
-    content = [(str(path.relative_to(study.parent)), path.read_bytes()) for path in files]
-    (tmp_path / "cut").mkdir()
-    assert "begins with line 2" in refused(packed(tmp_path / "cut" / "x.tar.xz", content)).why
+def tar(
+    members: list[tuple[str, bytes]], headers: dict[str, str] | None = None, kind: bytes = tarfile.REGTYPE
+) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size, info.pax_headers, info.type, info.linkname = len(content), headers or {}, kind, "/etc/passwd"
+            archive.addfile(info, io.BytesIO(content) if content else None)
+    return file.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["rollout", "step"])
-def test_only_lines_of_updates_may_be_missing_in_an_archive(tmp_path: Path, kind: str) -> None:
-    study = cube(tmp_path / "a" / "demo", seeds=1)
-    log = study / "gspo-s0" / "metrics.jsonl"
-    lines = log.read_bytes().splitlines(keepends=True)
-    cut = next(i for i, line in enumerate(lines) if i > 5 and b'"kind":"%b"' % kind.encode() in line)
-    log.write_bytes(b"".join(lines[:cut] + lines[cut + 1 :]))
+def packed(*members: tuple[str, bytes], headers: dict[str, str] | None = None) -> bytes:
+    return lzma.compress(tar([*members], headers))
+
+
+def refused(folder: Path, content: bytes) -> GspoError:
+    """The error of an archive in a folder of its own, which leaves nothing behind."""
+    (alone := folder / "alone").mkdir()
+    (alone / "bad.tar.xz").write_bytes(content)
+    with pytest.raises(GspoError) as error:
+        unpack(alone / "bad.tar.xz", alone / "out")
+    assert error.value.code == ExitCode.STORAGE and error.value.why and error.value.hint
+    assert [path.name for path in alone.rglob("*")] == ["bad.tar.xz"]
+    return error.value
+
+
+Spoil = Callable[[Path], object]
+
+
+def spoiled(folder: Path, spoil: Spoil) -> bytes:
+    """The archive of a study whose run gspo-s0 was spoiled before."""
+    study = cube(folder / "a" / "demo", seeds=1)
+    spoil(study / "gspo-s0")
     files = [path for path in study.glob("*-s0/*") if path.name in RUN_FILES]
-    content = [(str(path.relative_to(study.parent)), path.read_bytes()) for path in files]
-    (tmp_path / "cut").mkdir()
-    assert "does not carry the hash" in refused(packed(tmp_path / "cut" / "x.tar.xz", content)).why
+    return packed(*((str(path.relative_to(study.parent)), path.read_bytes()) for path in files))
+
+
+def without(kind: bytes, after: int = 6) -> Spoil:
+    """Takes the next line of that kind out of the log."""
+
+    def spoil(run: Path) -> None:
+        lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+        cut = next(i for i, line in enumerate(lines) if i >= after and b'"kind":"%b"' % kind in line)
+        (run / "metrics.jsonl").write_bytes(b"".join(lines[:cut] + lines[cut + 1 :]))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [(without(b"rollout", after=0), "begins with line 2"), (without(b"rollout"), "does not carry the hash"),
+     (without(b"step"), "does not carry the hash")],
+)  # fmt: skip
+def test_only_lines_of_updates_may_be_missing_in_an_archive(tmp_path: Path, spoil: Spoil, why: str) -> None:
+    assert why in refused(tmp_path, spoiled(tmp_path, spoil)).why
 
 
 @pytest.mark.parametrize(
@@ -112,11 +148,8 @@ def test_only_lines_of_updates_may_be_missing_in_an_archive(tmp_path: Path, kind
      ("perf.jsonl", b"1\n")],
 )  # fmt: skip
 def test_a_study_that_is_damaged_leaves_nothing(tmp_path: Path, name: str, content: bytes) -> None:
-    study = cube(tmp_path / "a" / "demo", seeds=1)
-    (study / "gspo-s0" / name).write_bytes(content)
-    files = [path for path in study.glob("*-s0/*") if path.name in RUN_FILES]
-    archive = packed(tmp_path / "x.tar.xz", [(str(p.relative_to(study.parent)), p.read_bytes()) for p in files])
-    done = run(report.app, "compare", archive, "--out", tmp_path / "out")
+    (tmp_path / "x.tar.xz").write_bytes(spoiled(tmp_path, lambda run: (run / name).write_bytes(content)))
+    done = run(report.app, "compare", tmp_path / "x.tar.xz", "--out", tmp_path / "out")
     assert done.exit_code == 6 and name in done.stderr, done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -133,24 +166,7 @@ def test_nothing_is_written_over_another_study(tmp_path: Path) -> None:
         write_archive(tmp_path / "demo" / "grpo-s0", tmp_path / "y.tar.xz")
 
 
-def packed(archive: Path, members: list[tuple[str, bytes]], headers: dict[str, str] | None = None) -> Path:
-    with lzma.open(archive, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size, info.pax_headers = len(content), headers or {}
-            tar.addfile(info, io.BytesIO(content))
-    return archive
-
-
-def refused(archive: Path) -> GspoError:
-    """The error of an archive in a folder of its own, which leaves nothing behind."""
-    out = archive.parent / "out"
-    before = set(archive.parent.rglob("*"))
-    with pytest.raises(GspoError) as error:
-        unpack(archive, out)
-    assert error.value.code == ExitCode.STORAGE and error.value.why and error.value.hint
-    assert set(archive.parent.rglob("*")) == before
-    return error.value
+STUDY = ("demo/study.json", b"{}")
 
 
 @pytest.mark.parametrize(
@@ -160,93 +176,13 @@ def refused(archive: Path) -> GspoError:
      ".tmp-x/study.json", "demo/grpo-s0/eval/x/step-\u0663/summary.json"]
     + [f"demo/../{file}" for file in RUN_FILES],
 )  # fmt: skip
-def test_a_file_that_is_no_study_is_refused_whole(tmp_path: Path, name: str) -> None:
-    refused(packed(tmp_path / "bad.tar.xz", [("demo/study.json", b"{}"), (name, b"{}")]))
-    refused_alone = tmp_path / "alone"
-    refused_alone.mkdir()
-    refused(packed(refused_alone / "bad.tar.xz", [(name, b"{}")]))
-
-
-@pytest.mark.parametrize("content", [b"not an archive", b"", lzma.compress(b"x" * 5000), lzma.compress(b"")])
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "bad.tar.xz").write_bytes(content)
-    refused(tmp_path / "bad.tar.xz")
-
-
-@pytest.mark.parametrize(
-    ("members", "why"),
-    [
-        ([("demo/grpo-s0/metrics.jsonl", b"one"), ("demo/grpo-s0/metrics.jsonl", b"other")], "twice"),
-        ([("demo/study.json", b"{}"), ("other/study.json", b"{}")], "two studies"),
-        ([("demo/study.json", b'{"plans": 3}')], "plans"),
-    ],
-)
-def test_what_is_no_whole_study_is_refused(tmp_path: Path, members: list[tuple[str, bytes]], why: str) -> None:
-    assert why in refused(packed(tmp_path / "bad.tar.xz", members)).why
-
-
-def test_an_archive_that_is_cut_off_is_refused(tmp_path: Path) -> None:
-    whole = packed(tmp_path / "bad.tar.xz", [("demo/run/metrics.jsonl", random.Random(1).randbytes(300_000))])
-    whole.write_bytes(whole.read_bytes()[:200_000])
-    assert "cut off" in refused(whole).why
-
-
-@pytest.mark.parametrize("kept", [slice(-1), slice(-12)])
-def test_the_checksum_at_its_end_counts(tmp_path: Path, kept: slice) -> None:
-    whole = packed(tmp_path / "whole.tar.xz", [("demo/gspo-s0/recipe.toml", b"a = 1\n" * 500)]).read_bytes()
-    for name, content in {
-        "cut": whole[kept],
-        "more": whole + b"x",
-        "flip": whole[:-20] + b"\x55" + whole[-19:],
-    }.items():
-        (archive := tmp_path / f"{name}.tar.xz").write_bytes(content)
-        refused(archive)
-
-
-def test_a_header_that_cannot_be_read_is_no_end(tmp_path: Path) -> None:
-    members = [(f"demo/gspo-s{seed}/recipe.toml", b"a = 1\n") for seed in range(3)]
-    whole = bytearray(lzma.decompress(packed(tmp_path / "whole.tar.xz", members).read_bytes()))
-    second = whole.index(members[1][0].encode())
-    whole[second + 148 : second + 156] = b"\0\0\0\0\0\0\0x"  # its checksum
-    (archive := tmp_path / "cut.tar.xz").write_bytes(lzma.compress(bytes(whole)))
-    assert "goes on" in refused(archive).why
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
-def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
-    with lzma.open(tmp_path / "bad.tar.xz", "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
-        info = tarfile.TarInfo("demo/study.json")
-        info.type, info.linkname = kind, "/etc/passwd"
-        tar.addfile(info)
-    refused(tmp_path / "bad.tar.xz")
-
-
-def within(megabytes: int, seconds: int, archive: Path) -> GspoError:
-    """The error of an archive, which takes no more memory and time than that."""
-    tracemalloc.start()
-    start = time.process_time()
-    try:
-        error = refused(archive)
-        assert tracemalloc.get_traced_memory()[1] < megabytes << 20
-    finally:
-        tracemalloc.stop()
-    assert time.process_time() - start < seconds
-    return error
+@pytest.mark.parametrize("before", [[], [STUDY]])
+def test_a_file_that_is_no_study_is_refused_whole(tmp_path: Path, name: str, before: list[tuple[str, bytes]]) -> None:
+    refused(tmp_path, packed(*before, (name, b"{}")))
 
 
 ZEROS = bytes(48 << 20)
-
-
-def test_a_small_archive_cannot_fill_the_disk(tmp_path: Path) -> None:
-    archive = packed(tmp_path / "bad.tar.xz", [("demo/run/metrics.jsonl", ZEROS)])
-    assert archive.stat().st_size < 50_000
-    assert "unpacks to more" in within(30, 20, archive).why
-
-
-def test_nor_with_many_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gspo_cli.report.runs.archive.FEW_BYTES", 20_000)
-    archive = packed(tmp_path / "bad.tar.xz", [(f"demo/r{i}/run.json", b"") for i in range(1000)])
-    assert "unpacks to more" in refused(archive).why
+WHOLE = packed(("demo/gspo-s0/recipe.toml", b"a = 1\n" * 500))
 
 
 def header(kind: bytes, content: bytes) -> bytes:
@@ -255,38 +191,72 @@ def header(kind: bytes, content: bytes) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % tarfile.BLOCKSIZE)
 
 
-@pytest.mark.parametrize(
-    "content",
-    {
-        "a long header": header(tarfile.XHDTYPE, ZEROS),
-        "a long name": header(tarfile.GNUTYPE_LONGNAME, ZEROS),
-        "a global header": header(tarfile.XGLTYPE, ZEROS),
-        "a chain of names": header(tarfile.GNUTYPE_LONGNAME, b"demo/study.json\0") * 3000,
-        "a chain of headers": header(tarfile.XHDTYPE, b"16 path=demo/xy\n") * 3000,
-        "a sparse map": header(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n")
-        + header(tarfile.REGTYPE, b"99999999\n" + b"0\n" * (4 << 20)),
-    }.items(),
-    ids=lambda item: item[0],
-)  # fmt: skip
-def test_headers_are_read_within_limits(tmp_path: Path, content: tuple[str, bytes]) -> None:
-    (tmp_path / "bad.tar.xz").write_bytes(lzma.compress(content[1] + bytes(10240), preset=0))
-    within(30, 20, tmp_path / "bad.tar.xz")
+def headed(*parts: bytes) -> bytes:
+    return lzma.compress(b"".join(parts) + bytes(10240), preset=0)
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [{"size": "-5"}, {"size": "9" * 30}, {"GNU.sparse.map": "0,1", "GNU.sparse.size": "99999999"}, {"path": "/"}],
-)
-def test_headers_that_say_something_else(tmp_path: Path, headers: dict[str, str]) -> None:
-    refused(packed(tmp_path / "bad.tar.xz", [("demo/study.json", b"{}")], headers))
+def unreadable_header() -> bytes:
+    members = [(f"demo/gspo-s{seed}/recipe.toml", b"a = 1\n") for seed in range(3)]
+    whole = bytearray(tar(members))
+    second = whole.index(members[1][0].encode())
+    whole[second + 148 : second + 156] = b"\0\0\0\0\0\0\0x"  # its checksum
+    return lzma.compress(bytes(whole))
 
 
-def test_an_archive_cannot_ask_for_much_memory_to_be_unpacked(tmp_path: Path) -> None:
-    archive = packed(tmp_path / "bad.tar.xz", [("demo/study.json", b"{}")])
-    content = bytearray(archive.read_bytes())
+def large_dictionary() -> bytes:
+    content = bytearray(packed(STUDY))
     end = 12 + 4 * content[12]  # of the first block's header: its length, flags, filter, and the size of its dictionary
     assert content[14:16] == b"\x21\x01"
     content[16] = 36  # a gigabyte
     content[end : end + 4] = zlib.crc32(content[12:end]).to_bytes(4, "little")
-    archive.write_bytes(content)
-    assert "emory" in refused(archive).why
+    return bytes(content)
+
+
+LOG = "demo/grpo-s0/metrics.jsonl"
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "no archive": (lambda: b"not an archive", ""),
+    "nothing": (lambda: b"", ""),
+    "no tar": (lambda: lzma.compress(b"x" * 5000), ""),
+    "an empty tar": (lambda: lzma.compress(b""), ""),
+    "a file twice": (lambda: packed((LOG, b"one"), (LOG, b"other")), "twice"),
+    "two studies": (lambda: packed(STUDY, ("other/study.json", b"{}")), "two studies"),
+    "no plan": (lambda: packed((STUDY[0], b'{"plans": 3}')), "plans"),
+    "cut off": (lambda: packed((LOG, random.Random(1).randbytes(300_000)))[:200_000], "cut off"),
+    "cut off in its checksum": (lambda: WHOLE[:-1], ""),
+    "cut off before its end": (lambda: WHOLE[:-12], ""),
+    "more than its end": (lambda: WHOLE + b"x", ""),
+    "a flipped checksum": (lambda: WHOLE[:-20] + b"\x55" + WHOLE[-19:], ""),
+    "a header that cannot be read": (unreadable_header, "goes on"),
+    "a gigabyte to unpack": (large_dictionary, "emory"),
+    "a full disk": (lambda: packed((LOG, ZEROS)), "unpacks to more"),
+    "a long header": (lambda: headed(header(tarfile.XHDTYPE, ZEROS)), ""),
+    "a long name": (lambda: headed(header(tarfile.GNUTYPE_LONGNAME, ZEROS)), ""),
+    "a global header": (lambda: headed(header(tarfile.XGLTYPE, ZEROS)), ""),
+    "a chain of names": (lambda: headed(header(tarfile.GNUTYPE_LONGNAME, b"demo/study.json\0") * 3000), ""),
+    "a chain of headers": (lambda: headed(header(tarfile.XHDTYPE, b"16 path=demo/xy\n") * 3000), ""),
+    "a sparse map": (lambda: headed(header(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n"),
+                                    header(tarfile.REGTYPE, b"99999999\n" + b"0\n" * (4 << 20))), ""),
+    **{f"a header with {headers}": (lambda headers=headers: packed(STUDY, headers=headers), "")  # type: ignore[misc]
+       for headers in ({"size": "-5"}, {"size": "9" * 30}, {"path": "/"},
+                       {"GNU.sparse.map": "0,1", "GNU.sparse.size": "99999999"})},
+    **{f"an entry of kind {kind!r}": (lambda kind=kind: lzma.compress(tar([(STUDY[0], b"")], None, kind)), "")  # type: ignore[misc]
+       for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "why"), BAD.values(), ids=BAD)
+def test_what_is_no_archive_is_refused_within_limits(tmp_path: Path, made: Callable[[], bytes], why: str) -> None:
+    content = made()
+    tracemalloc.start()
+    start = time.process_time()
+    try:
+        assert why in refused(tmp_path, content).why
+        assert tracemalloc.get_traced_memory()[1] < 30 << 20
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - start < 20
+
+
+def test_many_small_files_cannot_fill_the_disk_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gspo_cli.report.runs.archive.FEW_BYTES", 20_000)
+    assert "unpacks to more" in refused(tmp_path, packed(*((f"demo/r{i}/run.json", b"") for i in range(1000)))).why

@@ -104,13 +104,3 @@ def test_a_range_that_does_nothing_is_named(tmp_path: Path) -> None:
     assert one.verdict.startswith("It discards 0 % of the responses")
     with pytest.raises(GspoError, match="no clip range to judge"):
         clip_ranges(read_study(study(tmp_path / "none", {"sapo": None}, 0.0)))
-
-
-def test_the_negative_tail_asks_for_a_dual_clip(tmp_path: Path) -> None:
-    folder = study(tmp_path, {"grpo": (0.2, 0.27)}, 0.03, {"weight/negative_tail_frac": 0.3})
-    for config in folder.rglob("config.json"):
-        table = json.loads(config.read_text())
-        table["algo"]["dual_clip"] = None
-        config.write_text(json.dumps(table))
-    (grpo,) = clip_ranges(read_study(folder))
-    assert grpo.negative_tail == pytest.approx(0.3) and "algo.dual_clip = 3" in grpo.verdict

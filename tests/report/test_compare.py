@@ -249,9 +249,6 @@ def test_a_study_of_one_arm_or_without_the_declared_one(tmp_path: Path, gspo_her
     assert "the study has one arm, grpo" in (text := gspo_here("report", "compare", one).err) and "--algo ARM" in text
     two = write_study(tmp_path / "two", seeds=3, arms=("grpo", "sapo"))
     assert compared(gspo_here, two)["sentence"].startswith("Exploratory: ")
-    three = write_study(tmp_path / "three", seeds=1, arms=("grpo", "sapo", "luspo"))
-    found = compared(gspo_here, three)
-    assert (found["baseline"], found["treatment"], len(found["others"])) == ("grpo", "luspo", 1)
     other = compared(gspo_here, write_study(tmp_path / "other", seeds=1, arms=("luspo", "sapo")))
     assert (other["baseline"], other["treatment"]) == ("luspo", "sapo")
     assert other["sentence"].startswith("Exploratory: ") and not (tmp_path / "other" / "compare.json").exists()
@@ -268,8 +265,6 @@ def test_the_table_and_the_sentence_of_a_paper(tmp_path: Path, gspo_here: Gspo) 
     assert blank == "" and text.startswith(sentence)
     latex = gspo_here("report", "compare", study, "--latex").out
     assert "grpo\\_r2 & 6 & " in latex and "52.50 $\\pm$ 1.87" in latex and "[95 \\% interval]" in latex
-    assert "\\caption{GSPO better than GRPO on " in latex
-    assert gspo_here("report", "compare", study).out.startswith(sentence + "\n")
     assert gspo_here("report", "compare", study, "--latex", "--json").code == 2
 
 

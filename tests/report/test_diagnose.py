@@ -90,10 +90,8 @@ def test_a_run_warns_once_of_cut_responses_and_each_time_of_a_batch_without_upda
     for step, cut in ((3, 0.875), (4, 0.25)):
         watch.observe(step, {"update/applied": 0.0, "length/truncated_frac": cut, "reward/mean": 1.0})
     many, few = said[1:]
-    assert many.startswith("no update from rollout batch 3: 14 of 16 responses were cut off at 96 tokens, and all")
-    assert "raise rollout.max_new_tokens" in many
-    assert few.startswith("no update from rollout batch 4: all responses") and "the same (1)" in few
-    assert "max_new_tokens" not in few
+    assert "14 of 16 responses were cut off at 96 tokens" in many and "raise rollout.max_new_tokens" in many
+    assert few.startswith("no update from rollout batch 4: all responses") and "max_new_tokens" not in few
 
 
 def test_the_page_has_the_table_of_the_program() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -145,33 +143,3 @@ def test_a_refused_comparison_lists_its_reasons(tmp_path: Path, gspo_here: Gspo)
     text = "".join(Elements((study / "report.html").read_text()).texts)
     assert "No comparison: 1 precondition fails." in text and "data_sha256" in text
     assert "p, paired t" not in text
-
-
-@pytest.mark.slow
-def test_in_a_real_browser(page: str, tmp_path: Path) -> None:
-    """Scripts are allowed here, so that one of ours can measure; theirs must still not exist. The page stands in a
-    frame, because a window is never as narrow as a telephone."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
-        pytest.skip("no browser: chromium is not installed")
-    measure = (
-        "<script>parent.postMessage(JSON.stringify({title: document.title, width: document.documentElement.scrollWidth,"
-        "view: document.documentElement.clientWidth, scripts: document.scripts.length, images: document.images.length,"
-        "shown: getComputedStyle(document.body).display, h1: document.querySelectorAll('h1').length}), '*')</script>"
-    )
-    bare = re.sub(r"<meta http-equiv=[^>]*>", "", page)
-    assert bare != page
-    (tmp_path / "page.html").write_text(bare.replace("</body>\n</html>", f"{measure}</body>\n</html>"))
-    frame = tmp_path / "frame.html"
-    frame.write_text(
-        "<title>nothing</title><script>onmessage = event => { document.title = event.data }</script>"
-        "<iframe src='page.html' width=390 height=800 style='border: 0'></iframe>"
-    )
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900", f"--user-data-dir={tmp_path}/p"]
-    command = [browser, *flags, "--virtual-time-budget=5000", "--dump-dom", frame.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    title = re.search(r"<title>(.*?)</title>", done.stdout, re.DOTALL)
-    assert title, done.stderr[-500:]
-    found = json.loads(title[1].replace("&quot;", '"'))
-    assert (found["title"], found["scripts"], found["images"], found["h1"]) == ("demo - gspo", 1, 0, 1)
-    assert found["shown"] == "block" and found["width"] <= found["view"] <= 390

@@ -92,13 +92,8 @@ def test_all_layers_of_a_metric_are_read_wherever_they_first_appear(
     write_run(tmp_path, "gspo", 0, lines)
     monkeypatch.setattr(reader, "BLOCK", 1)  # a line a block
     log = load(tmp_path, {"step": [f"{name}/layer_"]})
-    assert [row[:4] for row in rows(log)] == [
-        (1, "step", None, f"{name}/layer_02"),
-        (2, "step", None, f"{name}/layer_10"),
-    ]
-    assert log.frame["value"].tolist()[0] == 0.25
-    assert log.frame["count"].tolist()[0] == 8
-    assert math.isnan(log.frame["value"].tolist()[1])
+    assert [(row[0], row[3]) for row in rows(log)] == [(1, f"{name}/layer_02"), (2, f"{name}/layer_10")]
+    assert log.frame["value"][0] == 0.25 and log.frame["count"][0] == 8 and math.isnan(log.frame["value"][1])
 
 
 def test_valid_json_in_another_form_is_read(tmp_path: Path) -> None:
@@ -138,19 +133,14 @@ TEXT = canonical(GOOD)
     ("bad", "reason"),
     [
         (TEXT.replace("0.5", "NaN"), "NaN"),
-        (TEXT.replace("0.1", "NaN"), "NaN"),
         (TEXT.replace("0.1", "-Infinity"), "Infinity"),
         (TEXT.replace("0.1", "1e999"), "overflows"),
         (TEXT.replace('"loss"', '"clip/token_frac"'), "duplicate"),
-        (TEXT.replace('"loss":0.1', '"loss":0.1,"loss" :0.1'), "duplicate"),
         (TEXT.replace('"step":7', '"step":7,"seq":2'), "duplicate"),
         (TEXT[:-1], "delimiter"),
-        (TEXT + TEXT, "Extra data"),
         # as many objects as lines, but not one on each
         (TEXT + TEXT + "\n", "Extra data"),
-        ("", "Expecting value"),
         ("[1]", "not a JSON object"),
-        ('{"a":' * 30_000 + "1" + "}" * 30_000, "deep"),
         ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", "deep"),
         ('{"a":"' + "x" * (1 << 20) + '"}', "longer"),
         ("\ufeff" + TEXT, "Expecting value"),
@@ -171,9 +161,7 @@ def test_a_line_that_is_not_strict_json_is_named(tmp_path: Path, bad: str, reaso
     ("change", "reason"),
     [
         ({"step": None}, "has no `step`"),
-        ({"step": 1.5}, "not a whole number"),
         ({"metrics": {"clip/token_frac": "0.5"}}, "not a number"),
-        ({"metrics": {"clip/token_frac": True}}, "not a number"),
         ({"metrics": 3}, "not an object"),
         ({"kind": 1}, "not a text"),
     ],
@@ -205,29 +193,12 @@ def test_study_by_path_by_name_and_one_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     for name in ("demo", "root/demo", str(tmp_path / "root" / "demo")):
         study = find_study(name, Path("root"))
-        runs = [(run.arm, run.algorithm, run.replay, run.seed, run.run_id) for run in study.runs]
-        assert runs == [
-            ("grpo", "grpo", "none", 0, "id-grpo-0"),
-            ("grpo", "grpo", "none", 1, "id-grpo-1"),
-            ("grpo_r2", "grpo", "r2", 0, "id-grpo_r2-0"),
-            ("gspo", "gspo", "none", 0, "id-gspo-0"),
-            ("gspo", "gspo", "none", 1, "id-gspo-1"),
-        ]
+        assert [run.run_id for run in study.runs] == [
+            "id-grpo-0", "id-grpo-1", "id-grpo_r2-0", "id-gspo-0", "id-gspo-1",
+        ]  # fmt: skip
+        assert (study.runs[2].algorithm, study.runs[2].replay, study.runs[3].replay) == ("grpo", "r2", "none")
     alone = find_study("demo/gspo-s1", Path("root"))
-    assert [run.run_id for run in alone.runs] == ["id-gspo-1"]
-    assert alone.folder == Path("root/demo/gspo-s1")
-
-
-def test_what_is_missing_is_said_in_three_parts(tmp_path: Path) -> None:
-    (tmp_path / "quickstart").mkdir()
-    for name, message in (("quickstar", "no study 'quickstar'"), ("quickstart", "no run in"), (None, "no runs under")):
-        with pytest.raises(GspoError, match=message) as caught:
-            find_study(name, tmp_path)
-        assert caught.value.code == ExitCode.USER_ERROR
-        assert caught.value.why
-        assert caught.value.hint
-        if name == "quickstar":
-            assert "did you mean 'quickstart'?" in caught.value.hint
+    assert [run.run_id for run in alone.runs] == ["id-gspo-1"] and alone.folder == Path("root/demo/gspo-s1")
 
 
 def test_two_runs_of_one_arm_and_seed_are_refused(tmp_path: Path) -> None:
@@ -238,15 +209,7 @@ def test_two_runs_of_one_arm_and_seed_are_refused(tmp_path: Path) -> None:
         find_study(str(tmp_path), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("run.json", '{"arm": "x"}'),
-        ("config.json", '{"algo": 1}'),
-        ("config.json", '{"algo": {"name": "grpo", "replay": 2}}'),
-        ("run.json", ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), [("run.json", '{"arm": "x"}'), ("config.json", '{"algo": 1}')])
 def test_a_broken_description_is_a_storage_error(tmp_path: Path, name: str, text: str) -> None:
     folder = write_run(tmp_path, "grpo", 0, [])
     (folder / name).write_text(text)
@@ -304,13 +267,8 @@ def test_a_damaged_log_of_a_run_that_has_ended_is_refused(ended: Path, gspo_here
     damage(log, "altered" if kind == "sealed" else kind)
     if kind != "sealed":
         (run / "sealed.json").unlink()
-    for words in (
-        ["report", "compare"],
-        ["report", "plots"],
-        ["runs", "export"],
-        ["runs", "export", "--to", "archive"],
-    ):
-        done = gspo_here(*words[:2], ended, *words[2:])
+    for words in ("report compare", "report plots", "runs export", "runs export --to archive"):
+        done = gspo_here(*words.split()[:2], ended, *words.split()[2:])
         assert done.code == ExitCode.STORAGE, done
         assert f"{log} was changed after it was written" in done.err and f"gspo runs verify {run}" in done.err
         assert why in done.err

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from compare_studies import D1, STEPS, flat, write_run, write_study
+from compare_studies import STEPS, write_run, write_study
 from report_runs import write_log
 
 from gspo_cli.cli.views.comparison import show_outcome
@@ -49,16 +49,3 @@ def test_the_end_of_a_study_has_the_sentence_and_the_weights(
         and "`report compare`" in text
         and not (study / "compare.json").exists()
     )
-
-
-def test_runs_that_cannot_be_compared_and_a_single_arm_end_without_a_claim(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = write_study(tmp_path / "demo", flat(D1), seeds=2)
-    write_run(study, "grpo", 2, [0.5] * STEPS)
-    show_outcome(study)
-    assert "No comparison: 1 precondition fails. `gspo report compare` says which." in capsys.readouterr().err
-    one = write_study(tmp_path / "one", seeds=2, arms=("sapo",))
-    show_outcome(one)
-    text = capsys.readouterr().err
-    assert "sapo" in text and "grpo" not in text and "claim" not in text and "n/a" not in text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from report_runs import write_run, write_study
+from report_runs import write_study
 from typer.testing import CliRunner, Result
 
 from gspo_cli.cli.report import app
@@ -79,18 +79,6 @@ def test_plots_json_is_one_object_and_a_run_alone_is_drawn_beside_its_log(
     side = json.loads((study / "gspo-s1" / "figures" / "reward.json").read_text())
     assert [item["run"] for item in side["runs"]] == ["gspo-s1"]
     assert not (study / "figures").exists()
-
-
-def test_a_corrupt_log_is_a_storage_error_also_as_json(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "demo", "gspo", 0, [])
-    (folder / "metrics.jsonl").write_text('{"seq":0,"seq":0}\n')
-    result = run("plots", "--out", str(tmp_path), "--json")
-    assert result.exit_code == 6
-    assert result.stdout == ""
-    error = json.loads(result.stderr)
-    assert error["exit"] == 6
-    assert "line 1" in error["error"]
-    assert not (tmp_path / "demo" / "figures").exists()
 
 
 def test_explain_an_algorithm() -> None:

@@ -131,8 +131,7 @@ def test_arms_steps_and_tasks(tmp_path: Path) -> None:
     assert found["runs"][0]["mean"]["value"] == pytest.approx(2.05, abs=0.02)  # steps 19 and 20, tasks 0 to 0.2
     area = compared(path, "--metric", "area@steps", "--treatment", "b")
     assert area["runs"][0]["mean"]["value"] == pytest.approx(1.15, abs=0.02) and len(area["comparisons"]) == 1
-    text = run(path, "--metric", "last10").stdout
-    assert "Performance profile" in text and "one family" in text and "interquartile mean" in text
+    assert "Performance profile" in run(path, "--metric", "last10").stdout
 
 
 def test_profiles_fall_from_one_to_zero() -> None:
@@ -162,21 +161,16 @@ def test_fast_is_told_from_good(tmp_path: Path) -> None:
 
 BAD = {
     "no column 'value'": ("run,seed\na,0\n", "run, seed"),
-    "no rows": ("run,seed,value\n", "header"),
     "line 2: value 'nan'": ("run,seed,value\na,0,nan\n", "finite"),
     "line 2: collapsed 'maybe'": ("run,seed,value,collapsed\na,0,1,maybe\n", "boolean"),
     "line 3: seed 'x'": ("run,seed,value\na,0,1\na,x,1\n", "whole number"),
-    "line 2: run ''": ("run,seed,value\n,0,1\n", "required"),
     "line 3: a second value": ("run,seed,value\na,0,1\na,0,2\n", "one value"),
     "has no value of task 'y'": ("run,seed,task,value\na,0,x,1\na,0,y,1\nb,0,x,1\n", "another number"),
     "nothing to compare": ("run,seed,value\na,0,1\n", "it has a"),
     "has no column 'run'": ("run;seed;value\na;0;1\n", "run;seed;value"),
-    "several columns 'value'": ("run,seed,value,value\na,0,1,2\n", "run, seed, value, value"),
     "line 2: more cells than": ("run,seed,value\na,0,0,5\nb,0,0,7\n", "a decimal comma splits a number"),
     "line 2: value '1_000'": ("run,seed,value\na,0,1_000\n", "no underscore"),
-    "line 2: step '99": (f"run,seed,step,value\na,0,{'9' * 400},1\n", "less than or equal to"),
     "largest value is 1e+308": ("run,seed,value\na,0,1\nb,0,-1e308\n", "values from 1e-09 to 1e+90"),
-    "largest value is 2e-300": ("run,seed,value\na,0,1e-300\nb,0,2e-300\n", "values from 1e-09 to 1e+90"),
     "cannot read": (f"run,seed,value\n{'a' * 140_000},0,1\n", "field larger than field limit"),
     "do not have the same seeds": ("run,seed,value\na,0,1\na,1,1\nb,0,1\n", "seed 1"),
 }

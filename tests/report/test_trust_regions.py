@@ -46,9 +46,3 @@ def test_each_arm_is_held_against_grpo_pair_by_pair(study: object) -> None:
     assert line["cispo"].endswith("| better |") and line["dppo_tv"].endswith("| 1 | equal within 2 |")  # equal runs
     wide = "\n".join(study.cell_tables("8-0", runs(study, {"ipo": 1.0}, 4.0), chosen))  # type: ignore[attr-defined]
     assert "| ipo | +1.0 [-3.6, 5.6]" in wide and "undecided" in wide
-
-
-def test_the_change_between_cells_is_by_seed(study: object) -> None:
-    """5 +- 0.5 minus 2 +- 1, with the same signs by seed, is 3 -+ 0.5."""
-    cells = {"8-0.2": runs(study, {"gspo": 5.0}, 0.5), "8-0": runs(study, {"gspo": 2.0}, 1.0)}
-    assert "| gspo | +3.0 [2.4, 3.6] |" in study.change_table(cells)  # type: ignore[attr-defined]

@@ -37,49 +37,24 @@ def said(D: tuple[float, ...], wording: Wording = WORDING, margin: float | None 
 
 FIXTURES = {
     "two_checkpoints": ((0.03,), f"Two checkpoints: GSPO +3.0 points on {X}; no statement about the algorithms."),
-    "no_claim": (
-        (0.03, 0.04, 0.03),
-        f"No claim about GSPO and GRPO on {X} from 3 seeds: 4 allow a suggestion, 6 a claim.",
-    ),
-    "flat": (
-        (0.02,) * 4,
-        f"Inconclusive on {X}: all seed differences are equal (+2.0 points); benchmark at floor or ceiling, or seeds "
-        "that do not vary.",
-    ),
-    "suggestive, few": (
-        D1[:5],
-        f"Suggestive: GSPO +3.0 points [1.0, 5.0] on {X}, mean over runs, N=5 seeds; an exact test cannot reach 0.05 "
-        "with 5 seeds.",
-    ),
-    "suggestive equal": (
-        (0.001, -0.002, 0.001, 0.0),
-        f"Suggestive of equality within 2 points on {X}, mean over runs; N=4 seeds.",
-    ),
-    "better": (
-        D1,
-        f"GSPO better than GRPO on {X} under recipe quickstart at equal steps, mean over runs: +2.8 points [1.3, 4.6], "
-        "N=6 seeds.",
-    ),
-    "equal": (
-        D4,
-        f"Equal within 2 points on {X} under recipe quickstart at equal steps, mean over runs: +0.02 points [96 % "
-        "interval -0.55, 0.50], N=6 seeds.",
-    ),
-    "suggestive": (
-        D3,
-        f"Suggestive: GSPO +3.8 points [0.7, 6.6] on {X}, mean over runs, N=6 seeds; the exact test does not reach "
-        "0.05 (p = 0.0625).",
-    ),
-    "inconclusive": (
-        WIDE,
-        f"Inconclusive on {X}, mean over runs: -0.2 points [-5.3, 4.9], N=6 seeds; differences under 9.2 points "
-        "could be missed; about 52 seeds would detect 2 points.",
-    ),
-    "inconclusive, few": (
-        WIDE[:4],
-        f"Inconclusive on {X}, mean over runs: +0.3 points [-8.8, 8.5], N=4 seeds; about 61 seeds would detect 2 "
-        "points.",
-    ),
+    "no_claim": ((0.03, 0.04, 0.03), f"No claim about GSPO and GRPO on {X} from 3 seeds: 4 allow a suggestion, 6 a "
+                 "claim."),
+    "flat": ((0.02,) * 4, f"Inconclusive on {X}: all seed differences are equal (+2.0 points); benchmark at floor or "
+             "ceiling, or seeds that do not vary."),
+    "suggestive, few": (D1[:5], f"Suggestive: GSPO +3.0 points [1.0, 5.0] on {X}, mean over runs, N=5 seeds; an exact "
+                        "test cannot reach 0.05 with 5 seeds."),
+    "suggestive equal": ((0.001, -0.002, 0.001, 0.0),
+                         f"Suggestive of equality within 2 points on {X}, mean over runs; N=4 seeds."),
+    "better": (D1, f"GSPO better than GRPO on {X} under recipe quickstart at equal steps, mean over runs: +2.8 points "
+               "[1.3, 4.6], N=6 seeds."),
+    "equal": (D4, f"Equal within 2 points on {X} under recipe quickstart at equal steps, mean over runs: +0.02 points "
+              "[96 % interval -0.55, 0.50], N=6 seeds."),
+    "suggestive": (D3, f"Suggestive: GSPO +3.8 points [0.7, 6.6] on {X}, mean over runs, N=6 seeds; the exact test "
+                   "does not reach 0.05 (p = 0.0625)."),
+    "inconclusive": (WIDE, f"Inconclusive on {X}, mean over runs: -0.2 points [-5.3, 4.9], N=6 seeds; differences "
+                     "under 9.2 points could be missed; about 52 seeds would detect 2 points."),
+    "inconclusive, few": (WIDE[:4], f"Inconclusive on {X}, mean over runs: +0.3 points [-8.8, 8.5], N=4 seeds; about "
+                          "61 seeds would detect 2 points."),
 }  # fmt: skip
 
 

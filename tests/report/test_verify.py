@@ -140,24 +140,11 @@ def test_runs_ls_show_diff_path(trained: Path, gspo_here: Gspo) -> None:
         ("grpo-s0", "completed", 2, 2),
         ("gspo-s0", "completed", 2, 2),
     ]
-    assert "gspo-s0" in gspo_here("runs", "ls", str(root)).out
     about = json.loads(gspo_here("runs", "show", "demo/gspo-s0", "--out", str(root), "--json").out)
     assert about["about"]["model_sha256"] and about["config"]["algo.name"] == "gspo"
-    shown = gspo_here("runs", "show", about["run_id"][:8], "--out", str(root)).out
-    assert "model_sha256" in shown and "['" not in shown
     done = gspo_here("runs", "diff", "demo/grpo-s0", "demo/gspo-s0", "--out", str(root), "--json")
     keys = {json.loads(line)["key"] for line in done.out.splitlines()}
     assert {"algo.name", "run.json arm"} <= keys and "seed" not in keys and "run.json model_sha256" not in keys
     assert gspo_here("runs", "path", "--out", str(root)).out.strip() == str(trained)
-    assert gspo_here("runs", "path", "demo/gspo-s0", "--out", str(root)).out.strip() == str(trained / "gspo-s0")
-    for words, told in (
-        (["runs", "samples", trained], "is a study of 2 runs"),
-        (["report", "plots", root], f"give one of them: {trained}"),
-    ):
-        refused = gspo_here(*words)
-        assert refused.code == 2 and told in refused.err, refused.err
-    shutil.copytree(trained / "gspo-s0", root / "alone" / "gspo-s0")
-    assert gspo_here("runs", "show", root / "alone").code == 0
-    shutil.rmtree(root / "alone")
-    missing = gspo_here("runs", "show", "no-such", "--out", str(root))
-    assert missing.code == 2 and "gspo runs ls" in missing.err
+    refused = gspo_here("report", "plots", root)
+    assert refused.code == 2 and f"give one of them: {trained}" in refused.err, refused.err

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from program import Gspo, strict_lines
 
-from gspo_cli.runlog.import_logs import TRL, VERL, translate_metrics
+from gspo_cli.errors import GspoError
+from gspo_cli.runlog.import_logs import TRL, VERL, find_tracker_file, read_trainer_log, translate_metrics
 from gspo_cli.runlog.schema import METRICS
+from gspo_cli.runlog.trainer_config import recorded_config
 
 
 def trl(path: Path, level: float) -> Path:
@@ -101,3 +103,160 @@ def test_what_is_no_log(tmp_path: Path, gspo_here: Gspo, text: str) -> None:
         )
         assert done.code == 2 and done.err.count("\n") == 3, done.err
         assert not (tmp_path / "t").exists()
+
+
+STEPS = 4
+
+
+def events(folder: Path, names: dict[str, float], steps: int = STEPS) -> Path:
+    """A folder with one event file: each name's value plus a hundredth of the step."""
+    pytest.importorskip("tensorboard", reason="it writes the files")
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    for step in range(1, steps + 1):
+        values = [Summary.Value(tag=name, simple_value=value + step / 100) for name, value in names.items()]
+        writer.add_event(Event(step=step, wall_time=step, summary=Summary(value=values)))
+    writer.close()
+    return folder
+
+
+def wandb_run(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """A run's folder as wandb leaves it, by its own store."""
+    pytest.importorskip("wandb", reason="it writes the file")
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    folder.mkdir(parents=True)
+    store = DataStore()
+    store.open_for_write(str(folder / "run-abc.wandb"))
+    for number, row in enumerate(rows):
+        record = Record()
+        for name, value in {"_step": number, "_runtime": 1.5, **row}.items():
+            item = record.history.item.add()
+            item.nested_key.append(name)
+            item.value_json = json.dumps(value)
+        store.write(record)
+    store.close()
+    return folder
+
+
+def imported(gspo_here: Gspo, tmp_path: Path, log: Path, *more: str) -> list[dict[str, Any]]:
+    done = gspo_here("runs", "import", str(log), "--algo", "grpo", "--name", "t", "--out", str(tmp_path), *more)
+    assert done.code == 0, done.err
+    return strict_lines(tmp_path / "t" / "grpo-s0" / "metrics.jsonl")
+
+
+def refused(path: Path, reward: str | None = None) -> str:
+    with pytest.raises(GspoError) as error:
+        read_trainer_log(path, reward)
+    assert all(part.strip() for part in (error.value.message, error.value.why, error.value.hint))
+    return f"{error.value.message}: {error.value.why}"
+
+
+def test_what_trl_writes_to_tensorboard(tmp_path: Path, gspo_here: Gspo) -> None:
+    names = {"train/reward": 0.5, "train/grad_norm": 1.0, "train/kl": 0.25, "eval/loss": 2.0}
+    lines = imported(gspo_here, tmp_path, events(tmp_path / "runs" / "one", names))
+    assert [(line["step"], line["kind"]) for line in lines[:3]] == [(1, "rollout"), (1, "step"), (2, "rollout")]
+    assert lines[0]["metrics"] == pytest.approx({"reward/mean": 0.51, "trl/kl": 0.26, "trl/eval/loss": 2.01})
+    assert lines[1]["metrics"] == pytest.approx({"grad/norm": 1.01}) and lines[-1]["step"] == STEPS
+    assert gspo_here("runs", "verify", str(tmp_path / "t")).code == 0
+    found = gspo_here("report", "compare", str(tmp_path / "t"))
+    assert found.code == 2 or "no arm is ranked" in found.out
+
+
+@pytest.mark.slow
+def test_what_verl_and_trl_write_to_wandb(tmp_path: Path, gspo_here: Gspo) -> None:
+    verl = [{"_step": s, "critic/score/mean": 0.1 * s, "actor/grad_norm": "NaN", "timing_s/gen": 2} for s in (1, 2, 3)]
+    lines = imported(gspo_here, tmp_path, wandb_run(tmp_path / "w" / "run-1", verl))
+    assert lines[0]["metrics"] == pytest.approx({"reward/mean": 0.1}) and lines[1]["nonfinite"] == {"grad/norm": "nan"}
+    assert strict_lines(tmp_path / "t" / "grpo-s0" / "perf.jsonl")[0]["rollout_s"] == 2.0
+    trl = [{"train/reward": 0.5, "train/global_step": 10}, {"eval/reward": 0.1, "train/global_step": 10},
+           {"train/reward": 0.6, "train/global_step": 20}, {"train_runtime": 9.0}]  # fmt: skip
+    kind, steps = read_trainer_log(wandb_run(tmp_path / "w" / "run-2", trl))
+    assert kind == "trl" and [(step, values["reward"]) for step, values in steps] == [(10, 0.5), (20, 0.6)]
+
+
+def test_another_trainer_names_its_reward(tmp_path: Path, gspo_here: Gspo) -> None:
+    folder = events(tmp_path / "ppo", {"env/return": 3.0, "loss": 1.0})
+    assert "names no reward of TRL or verl" in refused(folder) and "env/return, loss" in refused(folder)
+    assert "no metric 'x'" in refused(folder, "x")
+    lines = imported(gspo_here, tmp_path, folder, "--reward", "env/return")
+    assert lines[0]["metrics"] == pytest.approx({"reward/mean": 3.01, "tensorboard/loss": 1.01})
+    (tmp_path / "v.jsonl").write_text('{"step": 1, "data": {"critic/score/mean": 0.5}}\n')
+    assert "is no file of a tracker" in refused(tmp_path / "v.jsonl", "critic/score/mean")
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "wandb"])
+def test_a_file_cut_off_or_changed_is_refused(tmp_path: Path, gspo_here: Gspo, kind: str) -> None:
+    if kind == "tensorboard":
+        folder = events(tmp_path / "log", {"train/reward": 0.5})
+    else:
+        folder = wandb_run(tmp_path / "log", [{"train/reward": 0.5, "train/global_step": s} for s in (1, 2, 3)])
+    found = find_tracker_file(folder)
+    assert found is not None
+    (file,) = found[1]
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for bad in (whole[:-3], bytes(flipped), b"", b"not a log" * 9, bytes(40)):
+        file.write_bytes(bad)
+        assert "cannot import" in refused(folder), bad[:9]
+    done = gspo_here("runs", "import", str(folder), "--algo", "grpo", "--name", "t", "--out", str(tmp_path))
+    assert done.code == 2 and done.err.count("\n") == 3 and not (tmp_path / "t").exists(), done.err
+    file.write_bytes(whole)
+    assert read_trainer_log(folder)[0] == "trl"
+
+
+def test_a_folder_of_several_runs_or_of_none(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events.out.tfevents.1.host").write_bytes(b"")
+    assert "not the folder of one run" in refused(tmp_path) and "it holds a, b" in refused(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "it holds none" in refused(tmp_path / "empty")
+    assert find_tracker_file(tmp_path / "nothing.json") is None
+    assert "it is empty" in refused(tmp_path / "a") or "not installed" in refused(tmp_path / "a")
+
+
+def test_without_the_library_the_error_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    for name in ("tensorboard.compat.proto.event_pb2", "wandb.proto.wandb_internal_pb2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for file, extra in (("events.out.tfevents.1.host", "tensorboard"), ("run-x.wandb", "wandb")):
+        (tmp_path / file).write_bytes(b"x")
+        with pytest.raises(GspoError, match="cannot read") as error:
+            read_trainer_log(tmp_path / file)
+        assert f"gspo[{extra}]" in error.value.hint
+
+
+def test_the_configuration_in_tensorboard_s_files(tmp_path: Path, gspo_here: Gspo) -> None:
+    folder = events(tmp_path / "log", {"train/reward": 0.5})
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder), filename_suffix=".args") as writer:  # as the trainers of transformers do
+        writer.add_text("args", json.dumps({"epsilon": 0.2, "seed": 3}))
+    done = gspo_here("runs", "import", str(folder), "--algo", "grpo", "--name", "t", "--out", str(tmp_path), "--json")
+    assert json.loads(done.out)["seed"] == 3 and json.loads(done.out)["configuration"] is True
+    config = json.loads((tmp_path / "t" / "grpo-s3" / "config.json").read_text())
+    assert config["trainer"] == {"epsilon": 0.2, "seed": 3}
+
+
+def test_the_configuration_in_wandb_s_files(tmp_path: Path) -> None:
+    folder = wandb_run(tmp_path / "run-1", [{"train/reward": 0.5, "train/global_step": 1}])
+    assert recorded_config(folder) is None
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, first, later = DataStore(), Record(), Record()
+    store.open_for_write(str(folder / "run-new.wandb"))
+    first.run.config.update.add(key="epsilon", value_json="0.2")
+    first.run.config.update.add(key="_wandb", value_json="{}")
+    later.config.update.add(nested_key=["model", "name"], value_json='"base"')
+    for record in (first, later):
+        store.write(record)
+    store.close()
+    assert recorded_config(folder / "run-new.wandb") == {"epsilon": 0.2, "model.name": "base"}
