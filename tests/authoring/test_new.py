@@ -35,9 +35,8 @@ def test_the_new_recipe_trains_as_it_stands(gspo_here: Gspo, tmp_path: Path, mon
     assert done.code == 0, done.err
     record = json.loads((tmp_path / "out" / "s" / "gspo-s0" / "run.json").read_text())
     assert record["plugins"]["sorted_one:SortedLetters"]["file"] == "sorted_one.py"
-    assert json.loads((tmp_path / "out" / "s" / "study.json").read_text())["plans"][0]["modules"] == [
-        str(module.parent)
-    ]
+    plan = json.loads((tmp_path / "out" / "s" / "study.json").read_text())["plans"][0]
+    assert plan["modules"] == [str(module.parent)]
 
 
 @pytest.mark.slow
@@ -166,9 +165,7 @@ def test_the_recipe_is_valid_and_its_prompts_hold_the_question(
     assert all(LONG in problem.prompt for problem in train)
     errors = find_errors(Path(made.files[0]))
     if expected[2] is None:  # its reward is still to be written
-        assert (
-            len(made.files) == 2 and len(errors) == 1 and "NotImplementedError: write the reward here" in errors[0].why
-        )
+        assert len(made.files) == 2 and len(errors) == 1 and "write the reward here" in errors[0].why
     elif expected[2] != "code":  # needs a sandbox
         assert errors == []
 
@@ -177,9 +174,7 @@ def test_the_command_shows_what_it_found_and_asks_nothing(gspo_here: Gspo, here:
     (here / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS_AND_GUESSES[3][0]))
     done = gspo_here("recipes", "new", "my-own", "--data", "rows.jsonl")
     assert done.code == 0, done.err
-    for text in ("60 rows; the columns are Nr, Frage, Stufe, Stadt", "row 3:", 'Stadt = "Stadt 2"',
-                 "guessed: the prompt is Frage, the answer Stadt, the reward exact", "my-own/recipe.toml"):  # fmt: skip
-        assert text in done.out
+    assert "guessed: the prompt is Frage, the answer Stadt, the reward exact" in done.out and "row 3:" in done.out
     assert sorted(path.name for path in (here / "my-own").iterdir()) == ["recipe.toml"]
     done = gspo_here("recipes", "new", "my-own", "--data", "rows.jsonl")
     assert done.code == 2 and "exists" in done.err

@@ -78,12 +78,9 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
     assert found["verdict"] == "descriptive" and "p_t" not in found and not (study / "compare.json").exists()
     assert {arm["arm"]: round(arm["values"]["0"], 3) for arm in found["arms"]} == {"grpo": 0.425, "gspo": 0.5}
     text = gspo_here("report", "compare", str(study)).out
-    assert "no arm is ranked" in text and "optimizer step in some runs, rollout batch" in text
-    assert not any(word in text for word in ("better", "significant", "wins", "outperforms"))
+    assert "no arm is ranked" in text and not any(word in text for word in ("better", "significant", "outperforms"))
     assert gspo_here("report", "compare", str(study), "--require", "better").code == 3
-    done = gspo_here("report", "html", str(study))
-    assert done.code == 0, done.err
-    assert "no arm is ranked" in (study / "report.html").read_text()
+    assert gspo_here("report", "html", str(study)).code == 0
     again = gspo_here("runs", "import", str(tmp_path / "v.jsonl"), *put)
     assert again.code == 2 and "exists" in again.err
 
@@ -127,20 +124,25 @@ def wandb_run(folder: Path, rows: list[dict[str, Any]]) -> Path:
     """A run's folder as wandb leaves it, by its own store."""
     pytest.importorskip("wandb", reason="it writes the file")
     from wandb.proto.wandb_internal_pb2 import Record
+
+    records = []
+    for number, row in enumerate(rows):
+        records.append(Record())
+        for name, value in {"_step": number, "_runtime": 1.5, **row}.items():
+            records[-1].history.item.add(nested_key=[name], value_json=json.dumps(value))
+    folder.mkdir(parents=True)
+    stored(folder / "run-abc.wandb", records)
+    return folder
+
+
+def stored(path: Path, records: list[Any]) -> None:
     from wandb.sdk.internal.datastore import DataStore
 
-    folder.mkdir(parents=True)
     store = DataStore()
-    store.open_for_write(str(folder / "run-abc.wandb"))
-    for number, row in enumerate(rows):
-        record = Record()
-        for name, value in {"_step": number, "_runtime": 1.5, **row}.items():
-            item = record.history.item.add()
-            item.nested_key.append(name)
-            item.value_json = json.dumps(value)
+    store.open_for_write(str(path))
+    for record in records:
         store.write(record)
     store.close()
-    return folder
 
 
 def imported(gspo_here: Gspo, tmp_path: Path, log: Path, *more: str) -> list[dict[str, Any]]:
@@ -163,8 +165,6 @@ def test_what_trl_writes_to_tensorboard(tmp_path: Path, gspo_here: Gspo) -> None
     assert lines[0]["metrics"] == pytest.approx({"reward/mean": 0.51, "trl/kl": 0.26, "trl/eval/loss": 2.01})
     assert lines[1]["metrics"] == pytest.approx({"grad/norm": 1.01}) and lines[-1]["step"] == STEPS
     assert gspo_here("runs", "verify", str(tmp_path / "t")).code == 0
-    found = gspo_here("report", "compare", str(tmp_path / "t"))
-    assert found.code == 2 or "no arm is ranked" in found.out
 
 
 @pytest.mark.slow
@@ -221,18 +221,6 @@ def test_a_folder_of_several_runs_or_of_none(tmp_path: Path) -> None:
     assert "it is empty" in refused(tmp_path / "a") or "not installed" in refused(tmp_path / "a")
 
 
-def test_without_the_library_the_error_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    for name in ("tensorboard.compat.proto.event_pb2", "wandb.proto.wandb_internal_pb2"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for file, extra in (("events.out.tfevents.1.host", "tensorboard"), ("run-x.wandb", "wandb")):
-        (tmp_path / file).write_bytes(b"x")
-        with pytest.raises(GspoError, match="cannot read") as error:
-            read_trainer_log(tmp_path / file)
-        assert f"gspo[{extra}]" in error.value.hint
-
-
 def test_the_configuration_in_tensorboard_s_files(tmp_path: Path, gspo_here: Gspo) -> None:
     folder = events(tmp_path / "log", {"train/reward": 0.5})
     from torch.utils.tensorboard import SummaryWriter
@@ -249,14 +237,10 @@ def test_the_configuration_in_wandb_s_files(tmp_path: Path) -> None:
     folder = wandb_run(tmp_path / "run-1", [{"train/reward": 0.5, "train/global_step": 1}])
     assert recorded_config(folder) is None
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
-    store, first, later = DataStore(), Record(), Record()
-    store.open_for_write(str(folder / "run-new.wandb"))
+    first, later = Record(), Record()
     first.run.config.update.add(key="epsilon", value_json="0.2")
     first.run.config.update.add(key="_wandb", value_json="{}")
     later.config.update.add(nested_key=["model", "name"], value_json='"base"')
-    for record in (first, later):
-        store.write(record)
-    store.close()
+    stored(folder / "run-new.wandb", [first, later])
     assert recorded_config(folder / "run-new.wandb") == {"epsilon": 0.2, "model.name": "base"}
