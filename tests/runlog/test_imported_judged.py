@@ -151,11 +151,7 @@ def test_rewards_beyond_one_leave_collapses_unknown(tmp_path: Path, gspo_here: G
 def test_what_may_be_assumed(tmp_path: Path, gspo_here: Gspo) -> None:
     made(gspo_here, tmp_path, "grpo", 0)
     made(gspo_here, tmp_path, "gspo", 0)
-    for option in (
-        ("--assume", "luck"),
-        ("--assume", "start", "--scores", "x.csv"),
-        ("--unpaired", "--scores", "x.csv"),
-    ):
+    for words in ("--assume luck", "--assume start --scores x.csv", "--unpaired --scores x.csv"):
         done = gspo_here("report", "compare", "t", "--out", str(tmp_path), *words.split())
         assert done.code == 2 and done.err.count("\n") == 3, done.err
 
