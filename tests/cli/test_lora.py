@@ -58,12 +58,6 @@ def test_a_run_with_adapters_from_its_start_to_its_evaluation(gspo_here: Gspo, s
     assert tree(tmp_path) == files
 
 
-def test_layers_that_do_not_exist_leave_nothing_behind(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    done = gspo_here("train", smoke, "--set", 'model.lora.targets=["q_prj"]', "--out", tmp_path, "--name", "small")
-    check_refused(done, "['q_prj'] with Qwen3MoeForCausalLM", "q_proj")
-    assert tree(tmp_path) == {}
-
-
 def test_without_peft_nothing_is_begun(
     gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

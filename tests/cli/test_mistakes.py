@@ -56,15 +56,9 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 SETTINGS = [
     (["rollout.top_p=0.9"], "top_p"),
-    (["rollout.engine=vllm-server"], "rollout.vllm.url"),
     (["rollout.stop=['']"], "rollout.stop"),
-    (["trust_remote_code=true"], "trust_remote_code"),
-    (["eval.data.arithmetic=absent.jsonl"], "arithmetic"),
-    (["task.template=no place"], "{question}"),
-    (["task.chat=false", "task.system=x"], "system needs the chat template"),
     (["task.chat=true"], "no chat template"),
     (["task.chat_template_kwargs={tokenize=true}"], "chat_template_kwargs"),
-    (["task.rewards=[{name='format',pattern='('}]"], "no regular expression"),
     (["task.rewards=[{name='task'},{name='task'}]"], "the same name"),
     (["task.rewards=[{name='task'}]", "task.reward=own_code:text"], "either task.reward or task.rewards"),
     (["task.combine=gdpo"], "two [[task.rewards]] or more"),

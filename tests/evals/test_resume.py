@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from program import GSPO, Done, Gspo
+from program import Done, Gspo
 
 from gspo_cli.config import TinyModel
 from gspo_cli.models.tiny import build_tiny
@@ -77,21 +76,6 @@ def test_killed_at_every_file_operation_twice_over(model: Path, tmp_path: Path) 
     killed = [n for n, statuses in found.items() if statuses[0]]
     assert killed == list(range(1, len(killed) + 1)) and 25 < len(killed) < 44
     assert {found[n][0] for n in killed} == {-signal.SIGKILL}
-
-
-@pytest.mark.slow
-def test_the_program_itself_killed_while_it_draws(model: Path, tmp_path: Path) -> None:
-    command = [str(GSPO), "eval", "benchmarks", str(model), "--out", str(tmp_path / "killed"), "--samples", "8"]
-    parts = folder(model, tmp_path / "killed") / "parts"
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 90
-    while not list(parts.glob("part-*")) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    subprocess.run([*command, "--resume"], check=True, capture_output=True)
-    subprocess.run([*command[:-3], str(tmp_path / "whole"), *command[-2:]], check=True, capture_output=True)
-    assert outcome(tmp_path / "killed", model) == outcome(tmp_path / "whole", model)
 
 
 Run = Callable[..., Done]

@@ -69,7 +69,7 @@ def test_without_single_updates_the_comparison_is_the_same(tmp_path: Path) -> No
     assert refused.exit_code == 2 and "only an archive" in refused.stderr
 
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "quickstart" / "quickstart-logs.tar.xz"
+PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "when" / "logs" / "minibatches-1_token-0.tar.xz"
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="an installed package has no published results")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -342,3 +344,20 @@ def test_elo_has_no_problem_axis(tmp_path: Path, gspo_here: Gspo) -> None:
     change(study / "gspo-s0" / "eval/codeforces/step-000020/summary.json", {"contest_elo": None})
     done = gspo_here("report", "compare", str(study), "--metric", "codeforces/elo", "--json")
     assert done.code == 3 and "no contest was rated" in done.out
+
+
+def test_reports_load_neither_torch_nor_the_test_oracle(tmp_path: Path) -> None:
+    for arm in ("grpo", "gspo"):
+        for seed in range(3):
+            write_run(tmp_path / "demo", arm, seed, [0.5 + seed / 100 + (arm == "gspo") * seed / 50] * 20)
+    program = (
+        "import sys; from gspo_cli.cli.report import app\n"
+        "assert not {'scipy', 'pandas', 'pyarrow', 'matplotlib'} & set(sys.modules)\n"
+        f"app(['compare', '--out', {str(tmp_path)!r}], standalone_mode=False)\n"
+        "assert 'scipy' in sys.modules\n"
+        "assert not {'torch', 'transformers', 'matplotlib', 'statsmodels'} & set(sys.modules)\n"
+        f"app(['plots', '--out', {str(tmp_path)!r}], standalone_mode=False)\n"
+        "assert 'matplotlib' in sys.modules and not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -192,16 +192,6 @@ def test_dense_models_have_no_figure_of_experts(tmp_path: Path) -> None:
     assert {"reward", "clip"} <= report.files.keys() and not of_experts & (report.left_out.keys() | report.files.keys())
 
 
-def test_texts_are_harmless_in_a_spreadsheet(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "x", 0, rewards(0, 2))
-    about = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**about, "arm": '=HYPERLINK("x")'}))
-    make(tmp_path, "reward")
-    with (tmp_path / "figures" / "reward.csv").open() as file:
-        assert {row["arm"] for row in csv.DictReader(file)} == {'\'=HYPERLINK("x")'}
-    assert set(read_csv(tmp_path, "reward")["arm"]) == {'=HYPERLINK("x")'}
-
-
 def test_runs_without_a_log_and_torn_logs_are_named(tmp_path: Path) -> None:
     folders = [write_run(tmp_path, "gspo", seed, rewards(seed, 3)) for seed in range(2)]
     (folders[1] / "metrics.jsonl").unlink()

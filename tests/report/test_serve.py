@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
-import signal
 import threading
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from compare_studies import flat, write_study
-from program import Spawned
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.page import serve
@@ -99,15 +94,3 @@ def test_hostile_names_are_text_and_a_study_without_a_log_waits(study: Path) -> 
     live.thread.join()
     text = live.text()
     assert "no log: &lt;b&gt;not yet&lt;/b&gt;" in text and "<b>not" not in text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.3, 0.55, 0.8])  # while the thread that draws is within Arrow or matplotlib
-def test_ctrl_c_ends_it_cleanly_while_a_page_is_being_drawn(study: Path, after_s: float) -> None:
-    started = Spawned("report", "serve", study, "--port", "0", "--json")
-    assert started.process.stdout
-    urllib.request.urlopen(json.loads(started.process.stdout.readline())["url"]).read()
-    time.sleep(after_s)
-    started.send(signal.SIGINT)
-    ended = started.wait()
-    assert (ended.code, ended.err.splitlines()[-1]) == (0, "stopped")

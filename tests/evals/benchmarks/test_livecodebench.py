@@ -63,15 +63,6 @@ def test_right_and_wrong_programs_of_minicode() -> None:
     assert surprises == {}
 
 
-@pytest.mark.slow
-def test_slow_programs_of_minicode() -> None:
-    problems = livecodebench.load_minicode(DataChoice())
-    slow = [(i, programs["too_slow"]) for i, programs in WRONG.items() if "too_slow" in programs]
-    with closing(own_sandbox()) as sandbox:
-        found = grade_all(sandbox, ("official", "script"), [Work(c, problems.payload[i]) for i, c in slow], 2)
-    assert {v.verdict for verdicts in found.verdicts for v in verdicts.values()} <= {"time_limit", "runner_error"}
-
-
 def test_the_window_of_the_paper(shared_data: Path) -> None:
     lines = (shared_data / "lcb_v5_index.jsonl").read_text(encoding="utf-8").splitlines()
     start, end = parse_window(livecodebench.WINDOW)
