@@ -104,8 +104,7 @@ def test_a_long_chain_of_recipes_is_refused(tmp_path: Path) -> None:
     assert "too many" in parts_of(lambda: recipe.load(str(tmp_path / "r0.toml"))).message
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "http://", "host:8000", "http://u:secret@host:8000",
-                                 "https://secret@host"])  # fmt: skip
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "http://", "host:8000", "http://u:secret@host:8000"])
 def test_a_server_is_named_by_an_address_without_a_password(url: str) -> None:
     error = parts_of(lambda: recipe.load("quickstart", sets=[f"rollout.vllm.url={url}"]))
     assert "rollout.vllm.url" in error.message and "secret" not in str(error)
@@ -188,16 +187,6 @@ def test_a_result_names_a_key_once() -> None:
     assert same_value(["d", ["a", 1], ["b", 2]], expected)
     assert not same_value(["d", ["a", 1], ["a", 1]], expected)
     assert not same_value(["d", ["a", 1], [["i", "0x1"], 1]], expected)
-
-
-def test_a_comparison_without_end_is_wrong_for_an_answer_and_the_graders_failure_for_a_gold_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("gspo_cli.rewards.math.algebra.DEADLINE_S", 0.5)
-    endless = "(x+y+z+w+u+v)^{1000}"
-    found = grade_math(rf"\boxed{{{endless}}}", "17")
-    assert (found.verdict, found.passed, found.score.value) == ("wrong", False, 0.0)
-    assert grade_math(r"\boxed{17+x}", endless).score.value is None
 
 
 @pytest.mark.parametrize("gold", [float("nan"), float("inf")])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -23,9 +26,10 @@ from gspo_cli.instruments.batch.lengths import LengthBucket, RatioSpread, slope
 from gspo_cli.instruments.batch.losses import kish
 from gspo_cli.instruments.batch.measure import BatchMeasurements
 from gspo_cli.instruments.batch.policy import forward, load_sampling_policy
-from gspo_cli.instruments.batch.report import notes, summary
+from gspo_cli.instruments.batch.report import FIGURES, draw_all, notes, summary
 from gspo_cli.models.load import load_policy, weights_hash
 from gspo_cli.models.log_probs import token_scores
+from gspo_cli.report.figures.style import requested_images
 from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
 from gspo_cli.training.step.update import Learner, update
 
@@ -330,3 +334,62 @@ def test_noise_by_length_is_that_of_each_responses_gradient(off_policy: BatchMea
         exact = float((grid - grid.mean(0)).square().sum() / (len(rows) - 1))
         assert by_length["noise"][name][-1] == pytest.approx(exact, rel=0.05), name
     assert len({value for value in by_length["slopes"].values() if value is not None}) >= 2
+
+
+@pytest.fixture(scope="module")
+def drawn(off_policy: BatchMeasurements, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("figures")
+    draw_all(off_policy, ["a remark"], folder)
+    return folder
+
+
+def test_each_figure_proves_its_files(drawn: Path) -> None:
+    for name in FIGURES:
+        side = json.loads((drawn / f"{name}.json").read_text())
+        csv = (drawn / f"{name}.csv").read_bytes()
+        assert side["csv"] == {"bytes": len(csv), "sha256": hashlib.sha256(csv).hexdigest()}
+        assert side["notes"][-1] == "a remark" and (drawn / f"{name}.png").is_file()
+        assert hashlib.sha256((drawn / f"{name}.json").read_bytes()).hexdigest() in (drawn / f"{name}.svg").read_text()
+
+
+def test_histograms_count_everything_once(off_policy: BatchMeasurements, drawn: Path) -> None:
+    table = pd.read_csv(drawn / "batch-ratios.csv")
+    counts = table.groupby(["panel", "series"])["n"].sum()
+    assert counts["tokens", "all"] == off_policy.spread.tokens
+    assert counts["responses", "all"] == len(off_policy.batch.responses)
+    grpo, gspo = (off_policy.losses[name].output.clipped_BT for name in ("grpo", "gspo"))
+    assert grpo is not None and gspo is not None
+    assert counts["tokens", "clipped"] == int(grpo.sum()) > 0
+    assert counts["responses", "clipped"] == int(gspo.any(-1).sum()) > 0
+    for (panel, _), part in table.groupby(["panel", "series"]):
+        assert (part["low"].to_numpy()[1:] == part["high"].to_numpy()[:-1]).all()
+        low, high = (np.log(0.8), np.log(1.27)) if panel == "tokens" else (np.log(1 - 3e-4), np.log(1 + 4e-4))
+        assert part["low"].iloc[0] < low and part["high"].iloc[-1] > high  # the band is on the axis
+    clipped = table[(table["panel"] == "tokens") & (table["series"] == "clipped") & (table["n"] > 0)]
+    assert not ((clipped["low"] > np.log(0.8)) & (clipped["high"] < np.log(1.27))).any()
+
+
+def test_weights_are_those_of_the_widest_response(off_policy: BatchMeasurements, drawn: Path) -> None:
+    table = pd.read_csv(drawn / "batch-weights.csv").pivot(index="x", columns=["algorithm", "series"], values="y")
+    scores = off_policy.scores
+    log_w_BT = np.where(scores.mask_BT, scores.now_BT - scores.old_BT, np.nan)
+    row = int(np.nanargmax(np.nanvar(log_w_BT, axis=1)))
+    log_w_T = log_w_BT[row][scores.mask_BT[row].numpy()]
+    advantage = float(off_policy.losses["grpo"].advantages_B[row])
+    keep = log_w_T <= np.log(1.27) if advantage > 0 else log_w_T >= np.log(0.8)
+    assert list(table.index) == list(range(1, len(log_w_T) + 1))
+    np.testing.assert_allclose(table["grpo", "ratio"], np.exp(log_w_T), rtol=1e-9)
+    np.testing.assert_allclose(table["grpo", "weight"], np.where(keep, np.exp(log_w_T), 0), rtol=1e-9)
+    s = float(np.exp(log_w_T.mean()))
+    np.testing.assert_allclose(table["gspo", "ratio"], s, rtol=1e-9)
+    clipped = s > 1 + 4e-4 if advantage > 0 else s < 1 - 3e-4
+    np.testing.assert_allclose(table["gspo", "weight"], 0 if clipped else s, rtol=1e-9)
+
+
+def test_a_batch_without_ratios_and_advantages_is_drawn_too(stored: Stored, tmp_path: Path) -> None:
+    file = stored.rewrite(tmp_path, with_scores(stored.batch, [1.0] * SAMPLES))
+    draw_all(measured(stored, file), [], tmp_path / "figures", requested_images("svg", None))
+    assert (tmp_path / "figures" / "batch-weights.csv").read_text() == '"algorithm","series","x","y"\n'
+    table = pd.read_csv(tmp_path / "figures" / "batch-ratios.csv")
+    assert table.loc[table["n"] > 0, "low"].le(0).all() and table.loc[table["n"] > 0, "high"].ge(0).all()
+    assert "every ratio is 1" in json.loads((tmp_path / "figures" / "batch-ratios.json").read_text())["notes"][-1]

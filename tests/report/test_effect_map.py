@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ from gspo_cli.errors import GspoError
 from gspo_cli.report.compare.effect_map import map_cells, map_table
 from gspo_cli.report.compare.result import Compared
 from gspo_cli.report.compare.study import ComparisonRequest, compare
-from gspo_cli.report.figures.effect_map import draw
 from gspo_cli.report.runs.folders import read_study
 
 BETTER, WORSE, NOTHING = (0.03, 0.02, 0.04, 0.01, 0.05, 0.02), (-0.03, -0.02, -0.04, -0.01, -0.05, -0.02), (0.06, -0.06)
@@ -65,18 +66,6 @@ def test_cells_are_the_studies_own_comparisons(sweep: Path, mapped: tuple[list[s
     assert table["effect"][2] == pytest.approx(100 * sum(BETTER) / 6) and table["effect"][1] < 0
 
 
-def test_the_heat_map_colours_what_is_decided_only(mapped: tuple[list[str], pd.DataFrame]) -> None:
-    axes, table = mapped
-    figure = draw(table, axes, ("grpo", "gspo"), ["A note."])
-    faces = [tuple(round(x, 2) for x in patch.get_facecolor()[:3]) for patch in figure.axes[0].patches]
-    white = (1.0, 1.0, 1.0)
-    assert [face == white for face in faces] == [True, False, False, True]
-    red, blue = faces[1], faces[2]
-    assert red[0] > red[2] and blue[2] > blue[0]  # the baseline ahead is red
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert "too few seeds" in texts[0] and "N = 6" in texts[1] and texts[3] == "unmeasured"
-
-
 def test_what_is_no_map(tmp_path: Path, sweep: Path) -> None:
     one, same = (str(study(tmp_path, name, BETTER)) for name in ("one", "same"))
     for names, axes, why in (
@@ -110,3 +99,18 @@ def test_the_published_map_is_drawn_again_from_its_logs(tmp_path: Path, gspo_her
     assert done.code == 0, done.err
     drawn, known = (pd.read_csv(folder / "map.csv") for folder in (tmp_path / "map", PUBLISHED / "map"))
     pd.testing.assert_frame_equal(drawn, known)
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ROUTER_NOISE = REPOSITORY / "results" / "published" / "router_noise"
+PROGRAM = REPOSITORY / "results" / "programs" / "noise_study.py"
+
+
+@pytest.mark.slow
+def test_runs_tables_and_figure_are_redrawn_from_the_published_logs(tmp_path: Path) -> None:
+    if not ROUTER_NOISE.is_dir():
+        pytest.skip("the published results are not part of a source distribution")
+    subprocess.run([sys.executable, PROGRAM, ROUTER_NOISE / "logs", "--out", tmp_path], check=True, timeout=60)
+    assert (tmp_path / "tables.md").read_text() == (ROUTER_NOISE / "tables.md").read_text()
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "runs.csv"), pd.read_csv(ROUTER_NOISE / "runs.csv"))
+    assert (tmp_path / "study.svg").stat().st_size > 10_000

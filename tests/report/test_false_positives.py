@@ -77,24 +77,6 @@ def test_the_formulas_above_are_what_compare_computes(num_seeds: int) -> None:
         assert not better or (num_seeds >= 6 and max(p_t[m], p_exact[m]) <= 0.05)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_seeds", [3, 4, 6, 8])
-def test_the_benchmark_of_statements_judges_as_compare_does(num_seeds: int) -> None:
-    statements = benchmark("statements")
-    rng = np.random.default_rng(num_seeds)
-    D_MS = rng.exponential(1, (300, num_seeds)) - rng.normal(0.5, 0.8, (300, 1))
-    found = statements.judge_all(D_MS)
-    base = np.linspace(0.1, 0.2, num_seeds)
-    for m, D_S in enumerate(D_MS):
-        evidence = difference_stats(Scores(base, base + D_S), statements.MARGIN).evidence()
-        verdict = judge(evidence, "higher")
-        positive = verdict in ("better", "suggestive") and (num_seeds < 6 or verdict == "better")
-        assert positive == bool(found.better_up[m] | found.better_down[m])
-        assert (verdict in ("equal", "suggestive_equal")) == (bool(found.within[m]) and not positive)
-        if num_seeds > 3:
-            assert evidence.ci == pytest.approx((found.low[m], found.high[m]))
-
-
 def test_planned_looks_together_keep_the_level() -> None:
     statements = benchmark("statements")
     for shape in statements.SHAPES:

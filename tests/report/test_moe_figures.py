@@ -126,12 +126,3 @@ def test_replay_shows_the_algorithms_that_have_both(replayed: Path) -> None:
             ]
         assert (mine["series"] == "mean").sum() == 5
     assert side_file(replayed, "replay")["excluded"] == [], "an algorithm without replay is not left out of anything"
-
-
-def test_replay_on_both_sides_is_a_pair_and_agreement_may_be_missing(tmp_path: Path) -> None:
-    for kind in ("r2", "r3"):
-        write_run(tmp_path, f"grpo_{kind}", 0, records("grpo", 0, 2, replay=kind == "r2"), "grpo", replay=kind)
-    make(tmp_path, "replay")
-    side = side_file(tmp_path, "replay")
-    assert [(item["arm"], item["panel"]) for item in side["excluded"]] == [("grpo_r3", "grpo agreement")]
-    assert [len(ax.lines) for ax in redraw(tmp_path, "replay").axes] == [2, 1]

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from compare_studies import STEPS, write_run, write_study
+from compare_studies import STEPS, write_run
 from report_runs import write_log
 
-from gspo_cli.cli.views.comparison import show_outcome
 from gspo_cli.report.compare.outcome import outcomes
 from gspo_cli.report.runs.folders import read_study
 
@@ -32,20 +31,3 @@ def test_start_end_and_time_of_an_arm(tmp_path: Path) -> None:
     (one,) = outcomes(read_study(tmp_path))
     assert (one.arm, one.seeds, one.seconds) == ("grpo", 2, pytest.approx(60))
     assert one.changes == {"reward/mean": pytest.approx((0.2, 1.075)), "arithmetic/avg@4": pytest.approx((0.25, 0.55))}
-
-
-def test_the_end_of_a_study_has_the_sentence_and_the_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = write_study(tmp_path / "demo")
-    for run in study.glob("*-s*"):
-        (run / "checkpoints" / "step-000020" / "model").mkdir(parents=True)
-    show_outcome(study)
-    text = capsys.readouterr().err
-    assert "GSPO better than GRPO on reward/mean:area@steps" in " ".join(text.split())
-    assert f"weights: {study}/*/checkpoints/step-000020/model" in text
-    assert (
-        f"next: gspo report html {study} (" in text
-        and "`report compare`" in text
-        and not (study / "compare.json").exists()
-    )

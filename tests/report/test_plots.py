@@ -1,4 +1,4 @@
-"""The figures show the logged numbers, say what they leave out, and can be redrawn from their csv."""
+"""The figures, for a screen and a paper, show the logged numbers, say what they leave out, and can be redrawn from their csv."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import csv
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 import scipy.stats
-from drawn import assert_nothing_overlaps, logged, make, read_csv, redraw
+from drawn import assert_nothing_overlaps, logged, make, read_csv, redraw, side_file
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from PIL import Image
-from report_runs import Record, line, records, write_run, write_study
+from program import Gspo
+from report_runs import TOKENS_A_STEP, Record, line, records, write_log, write_run, write_study
 
 from gspo_cli.errors import GspoError
-from gspo_cli.report.figures import axes, style
-from gspo_cli.report.figures.plots import FIGURES
-from gspo_cli.report.figures.style import PAPERS, USUAL
+from gspo_cli.report.figures import axes, plots, style
+from gspo_cli.report.figures.plots import FIGURES, PlotResult, plot, plot_scores
+from gspo_cli.report.figures.style import PAPERS, SCREEN, USUAL, Paper, requested_images
+from gspo_cli.report.runs.folders import find_study
+from gspo_cli.report.verify import verify
 
 
 def rewards(seed: int, steps: int) -> list[Record]:
@@ -249,3 +254,148 @@ def shifted(by: float) -> list[Record]:
         if record["metrics"].get("reward/mean") is not None:
             record["metrics"]["reward/mean"] += by
     return lines
+
+
+COLUMN, PAGE = PAPERS["column"], PAPERS["page"]
+PDFS = [(COLUMN, "pdf"), (PAGE, "pdf")]
+DRAWN = ("reward", "churn_clip")
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five seeds of grpo and gspo, one of grpo with replay, drawn for a paper alone."""
+    folder = write_study(tmp_path_factory.mktemp("results") / "demo", seeds=5, steps=6)
+    write_run(folder, "grpo_r2", 0, records("grpo", 5, 6, replay=True), algorithm="grpo", replay="r2")
+    make(folder, *DRAWN, images=PDFS)
+    return folder
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize(("paper", "width"), [(COLUMN, 234), (PAGE, 504)])  # 72 points an inch
+def test_a_pdf_holds_its_fonts_as_text(printed: Path, name: str, paper: Paper, width: int) -> None:
+    data = (printed / "figures" / f"{name}{paper.ending}.pdf").read_bytes()
+    assert b"/FontFile2" in data and b"DejaVuSans" in data
+    assert b"/Type3" not in data and b"CreationDate" not in data
+    (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) ", data)
+    assert float(box) == width
+
+
+def test_pictures_that_are_there_are_kept_up_with_the_data(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "demo", arms=("grpo",), seeds=1, steps=3)
+    make(folder, "clip", images=PDFS[1:])
+    old = (folder / "figures" / "clip-page.pdf").read_bytes()
+    (folder / "grpo-s0" / "metrics.jsonl").unlink()
+    write_log(folder / "grpo-s0" / "metrics.jsonl", records("grpo", 7, 3))
+    report = make(folder, "clip", images=USUAL)
+    names = {path.name for path in report.files["clip"]}
+    assert names == {"clip.csv", "clip.json", "clip.svg", "clip.png", "clip-page.pdf", "clip-page.tex"}
+    assert verify(folder / "figures" / "clip.json").problems == []
+    (folder / "figures" / "clip-page.pdf").write_bytes(old)
+    (problem,) = verify(folder / "figures" / "clip.json").problems
+    assert problem.file.endswith("clip-page.pdf")
+
+
+def test_what_is_asked_for_and_what_is_not_there() -> None:
+    assert requested_images(None, None) == USUAL
+    assert requested_images("pdf,svg", None) == [(SCREEN, "pdf"), (SCREEN, "svg")]
+    assert requested_images(None, "column") == [(COLUMN, "pdf")]
+    assert requested_images("png,png", "page") == [(PAGE, "png")]
+    for formats, paper in (("gif", None), ("", None), ("svg,", None), ("svg", "a4")):
+        with pytest.raises(GspoError, match=r"no image format|no paper"):
+            requested_images(formats, paper)
+
+
+def test_the_command(gspo_here: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "FIGURES", {"reward": FIGURES["reward"]})
+    folder = write_study(tmp_path / "demo", arms=("gspo",), seeds=1, steps=2)
+    assert gspo_here("report", "plots", folder, "--format", "jpg").code == 2 and not (folder / "figures").exists()
+    done = gspo_here("report", "plots", folder, "--paper", "column", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert str(folder / "figures" / "reward-column.pdf") in found["figures"]["reward"]
+    assert not list((folder / "figures").glob("*.svg"))
+
+
+NAME = "score-arithmetic-avg4"
+
+
+def scores_of(folder: Path) -> PlotResult:
+    return plot_scores(find_study(str(folder), folder))
+
+
+def with_evals(arm: str, seed: int, scores: dict[int, float]) -> list[Any]:
+    """A run's lines with `eval` lines after the steps named; step 0 comes first."""
+    found: list[Any] = []
+    for record in [None, *records(arm, seed, 20)]:
+        step = 0 if record is None else record["step"]
+        found += [record] if record else []
+        if step in scores and (record is None or record["kind"] == "step"):
+            found.append(line(step, "eval", None, {"arithmetic/avg@4": scores[step]}, {"arithmetic/avg@4": 800}))
+    return found
+
+
+def write_summary(run: Path, step: int, average: float | None, metric: str = "arithmetic/avg@4") -> Path:
+    path = run / "eval" / metric.split("/")[0] / f"step-{step:06d}" / "summary.json"
+    path.parent.mkdir(parents=True)
+    about = {"metric": metric, "average": average, "standard_error": 0.02, "num_problems": 200}
+    path.write_text(json.dumps(about))
+    return path
+
+
+def points(folder: Path, panel: str, arm: str, seed: int, name: str = NAME) -> dict[float, float]:
+    table = read_csv(folder, name)
+    mine = table[(table["panel"] == panel) & (table["arm"] == arm) & (table["seed"] == seed)]
+    return dict(zip(mine["x"], mine["y"], strict=True))
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> Path:
+    for seed in (0, 1, 2):
+        write_run(tmp_path, "gspo", seed, with_evals("gspo", seed, {0: 0.4, 10: 0.5, 20: 0.6 + seed / 100}))
+        write_run(tmp_path, "grpo", seed, with_evals("grpo", seed, {0: 0.4, 10: 0.45, 20: 0.5}))
+    return tmp_path
+
+
+def test_logged_scores_against_steps_and_tokens(scored: Path) -> None:
+    report = scores_of(scored)
+    assert list(report.files) == [NAME]
+    assert points(scored, "steps", "gspo", 1) == {0: 0.4, 10: 0.5, 20: 0.61}
+    tokens = points(scored, "tokens", "gspo", 1)
+    assert list(tokens.values()) == [0.4, 0.5, 0.61]
+    start, middle, end = tokens
+    assert start == 0 and 8 * TOKENS_A_STEP < middle < 12 * TOKENS_A_STEP + 4000 and end > 1.9 * middle
+    mean = read_csv(scored, NAME).query("panel == 'steps' and arm == 'gspo' and series == 'mean' and x == 20")
+    assert mean["y"].tolist() == pytest.approx([0.61]) and mean["low"].isna().all()  # three seeds have no band
+    assert side_file(scored, NAME)["evaluations"] == []
+
+
+def test_evaluated_checkpoints_stand_for_and_beside_the_log(scored: Path) -> None:
+    write_summary(scored / "gspo-s1", 20, 0.75)
+    write_summary(scored / "gspo-s1", 5, 0.47)
+    path = write_summary(scored / "gspo-s1", 15, 0.33, metric="aime24/avg@32")
+    write_summary(scored / "gspo-s1", 20, None, metric="aime24/avg@32")  # nothing could be graded
+    report = scores_of(scored)
+    assert set(report.files) == {NAME, "score-aime24-avg32"}
+    assert points(scored, "steps", "gspo", 1) == {0: 0.4, 5: 0.47, 10: 0.5, 20: 0.75}
+    assert points(scored, "steps", "gspo", 0) == {0: 0.4, 10: 0.5, 20: 0.6}
+    assert points(scored, "steps", "gspo", 1, "score-aime24-avg32") == {15: 0.33}
+    used = side_file(scored, "score-aime24-avg32")["evaluations"]
+    assert [(e["run"], e["step"], e["value"]) for e in used] == [("gspo-s1", 15, 0.33)]
+    path.write_text("{}")
+    with pytest.raises(GspoError, match="summary"):
+        scores_of(scored)
+
+
+def test_a_run_without_logged_scores_is_drawn_from_its_checkpoints(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "gspo", 0, records("gspo", 0, 20))
+    assert scores_of(run).files == {}
+    for step, value in ((5, 0.4), (10, 0.5), (20, 0.6)):
+        write_summary(run, step, value)
+    assert list(scores_of(run).files) == [NAME]
+    assert points(run, "steps", "gspo", 0) == {5: 0.4, 10: 0.5, 20: 0.6}
+    assert (run / "figures" / f"{NAME}.svg").is_file()
+
+
+def test_report_plots_draws_scores_beside_the_other_figures(scored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "FIGURES", {"reward": plots.FIGURES["reward"]})
+    assert set(plot(find_study(str(scored), scored)).files) == {"reward", NAME}

@@ -1,7 +1,8 @@
-"""pass@k and the error of a score against values worked out by hand and against brute force."""
+"""pass@k, the error of a score, Pareto k-hat and the start model's share: by hand, by brute force, by known tails."""
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 from math import sqrt
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
+from gspo_cli.stats.pareto import FEWEST, pareto_k, shape
 from gspo_cli.stats.problems import (
     clustered_error,
     detectable,
@@ -19,6 +22,7 @@ from gspo_cli.stats.problems import (
     pass_at_k_interval,
     powers_up_to,
 )
+from gspo_cli.stats.starts import start_share
 
 
 def brute_force(right: int, n: int, k: int) -> float:
@@ -76,3 +80,57 @@ def test_an_interval_of_shares_is_bounded_and_never_empty() -> None:
     low, high = interval(1 / 30, clustered_error(one), 30) or (0, 0)
     assert 0 < low < 1 / 30 < high < 0.2
     assert pass_at_k_interval([(8, 0)] * 30, 4) == interval(0.0, 0.0, 30)
+
+
+@pytest.mark.parametrize("k", [-0.5, 0.0, 0.3, 0.7, 1.2])
+def test_shape_of_a_generalised_pareto_distribution(k: float) -> None:
+    """Quantiles of the distribution itself, sigma = 2: x = sigma ((1 - p)^-k - 1) / k, or -sigma log(1 - p)."""
+    p = (np.arange(3000) + 0.5) / 3000
+    x = -2 * np.log1p(-p) if k == 0 else 2 * ((1 - p) ** -k - 1) / k
+    assert shape(x) == pytest.approx(k, abs=0.03)
+    assert shape(1000 * x) == pytest.approx(shape(x), abs=1e-9)  # the scale does not matter
+
+
+def test_weights_of_gaussian_log_ratios_get_heavier_with_their_spread() -> None:
+    draws = np.random.default_rng(0).standard_normal(4000)
+    found = [pareto_k(np.exp(sigma * draws)) for sigma in (0.1, 1.0, 3.0)]
+    assert found[0] is not None and found[1] is not None and found[2] is not None
+    assert found[0] < found[1] < 0.5 and found[2] > 0.7
+
+
+def test_only_the_upper_tail_counts() -> None:
+    p = (np.arange(4000) + 0.5) / 4000
+    heavy = (1 - p) ** -0.8
+    assert pareto_k(heavy) == pytest.approx(0.8, abs=0.1)
+    assert pareto_k(np.concatenate([heavy, np.zeros(4000)])) == pytest.approx(0.8, abs=0.15)
+
+
+def test_no_tail_and_too_few() -> None:
+    assert pareto_k(np.ones(100)) == -math.inf
+    assert pareto_k(np.linspace(0, 1, FEWEST - 1)) is None
+
+
+def test_a_worked_example() -> None:
+    # three starts of two seeds: means 2, 6, 10; between 2 * (16 + 0 + 16) / 2 = 32, within (2 + 2 + 2) / 3 = 2
+    found = start_share(np.array([1.0, 3, 5, 7, 9, 11]), "aabbcc")
+    assert found is not None and (found.starts, found.seeds) == (3, 6)
+    assert found.share == pytest.approx((32 - 2) / (32 + 2))
+    assert (found.sd_starts, found.sd_seeds) == (pytest.approx(15**0.5), pytest.approx(2**0.5))
+    ends = [(16 / f - 1) / (16 / f + 1) for f in stats.f.ppf([0.975, 0.025], 2, 3)]
+    assert found.ci == pytest.approx((max(0.0, ends[0]), ends[1]))
+
+
+def test_no_share_without_shared_starts_or_spread() -> None:
+    assert start_share(np.arange(4.0), "abcd") is None and start_share(np.arange(4.0), "aaaa") is None
+    assert start_share(np.ones(4), "aabb") is None
+    whole = start_share(np.array([1.0, 1, 2, 2]), "aabb")
+    assert whole is not None and (whole.share, whole.ci) == (1.0, (1.0, 1.0))
+
+
+def test_the_interval_covers() -> None:
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(400):
+        x_S = np.repeat(rng.normal(0, 1, 6), 2) + rng.normal(0, 1, 12)
+        found = start_share(x_S, np.repeat(np.arange(6), 2).tolist())
+        covered += found is not None and found.ci[0] <= 0.5 <= found.ci[1]
+    assert 0.92 <= covered / 400 <= 0.98
