@@ -18,6 +18,7 @@ from gspo_cli.report.runs.seeds import departure
 
 EIGHT = (0.03, 0.02, 0.04, 0.01, 0.05, 0.02, 0.03, 0.025)
 GRID = {"lr": [5e-5, 1e-4, 2e-4]}
+NAMES = {"chosen": {"name": "ppo"}, "grid": {"name": ["ppo", "grpo"]}}
 
 
 def tuned(study: Path, a: dict[str, Any] | None, b: dict[str, Any] | None, **lr: float) -> Path:
@@ -46,10 +47,7 @@ CASES = {
     "more seeds": (trials(1e-4), trials(1e-4, seeds=[100]), "tuned on 2 seeds"),
     "another grid": (trials(1e-4), trials(1e-4, grid={"lr": [1e-5, 1e-4, 1e-3]}), "different grids"),
     "not as chosen": (trials(2e-4), trials(1e-4), "grpo ran with lr = 0.0001, its tuning chose 0.0002"),
-    "not a number": (
-        *[trials(1e-4, chosen={"name": "ppo"}, grid={"name": ["ppo", "grpo"]})] * 2,
-        "its tuning chose ppo",
-    ),
+    "not a number": (trials(1e-4, **NAMES), trials(1e-4, **NAMES), "its tuning chose ppo"),
 }
 
 

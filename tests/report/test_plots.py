@@ -1,4 +1,4 @@
-"""The figures, for a screen and a paper, show the logged numbers, say what they leave out, and can be redrawn from their csv."""
+"""Figures, on screen and paper, show the logged numbers, say what they leave out, and are redrawn from their csv."""
 
 from __future__ import annotations
 
