@@ -4,7 +4,8 @@ says, offline and in less than a minute.
 
     python results/programs/noise_study.py results/published/router_noise/logs --out results/published/router_noise
 
-LOGS has a folder per cell (`short-0.2`) with `final.tar.xz` and `tuning.json`. Writes `runs.csv` (a row per run),
+LOGS has a folder per cell (`short-0.2`) with `final.tar.xz` and `tuning.json`, and one per repetition on other start
+models and seeds (`repeat-0.2`, short rows). Writes `runs.csv` (a row per run),
 `study.json` (primaries, cells, controls, tuned settings), `tables.md` (the same for readers) and the figure. Cells that
 are missing are named, not guessed.
 S = seeds, C = cells
@@ -133,6 +134,17 @@ def analyse(runs: pd.DataFrame, tuned: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def repeated(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """A cell's comparisons on other start models and seeds; without a correction, as each was planned alone."""
+    start_S = runs.drop_duplicates("seed").set_index("seed")["start"].sort_index()
+    here = {name: pair for name, pair in PAIRS.items() if set(pair) <= set(runs["arm"])}
+    return [
+        {"pair": name, "ended_below_start": runs.groupby("arm")["below_start"].sum()[list(pair)].to_list()}
+        | {outcome: both_levels(differences(runs, pair, outcome), start_S) for outcome in OUTCOMES}
+        for name, pair in here.items()
+    ]
+
+
 def adjusted(p: list[float], planned: int) -> list[float]:
     """Holm over all planned tests: those of cells that are missing count, as if they had shown nothing."""
     return [float(holm({i: p[i] if i < len(p) else 1.0 for i in range(planned)})[i]) for i in range(len(p))]
@@ -175,44 +187,57 @@ def tables(result: dict[str, Any]) -> str:
     lines += ["", "| cell | arm minus REINFORCE, final reward | |", "|---|---|---|"]
     for row in result["against_reinforce"]:
         lines.append(f"| {row['rows']}, {100 * row['noise']:g} % | {row['arm']} | {points(row)} |")
+    if result["repeats"]:
+        lines += [
+            "",
+            "| repeated on other start models and seeds | arms | final reward | over start models | area | held out |",
+        ]
+        lines += ["|---" * 6 + "|"]
+    for name, pairs in result["repeats"].items():
+        for row in pairs:
+            end, *others = (points(row[outcome]["pairs"]) for outcome in OUTCOMES)
+            outcomes = " | ".join([end, points(row["end"]["starts"]), *others])
+            lines.append(f"| {name} | {row['pair']} | {outcomes} |")
     return "\n".join(lines) + "\n"
 
 
 def figure(runs: pd.DataFrame, result: dict[str, Any], stem: Path) -> None:
-    """Spread of the token log-ratio against the paired difference in final reward: every seed, mean and interval."""
+    """Spread of the token log-ratio against the paired difference in final reward: every seed, mean and interval.
+
+    The two comparisons have an axis each: the tuned differences are a tenth of the published ones.
+    """
     import matplotlib.pyplot as plt
     from matplotlib.ticker import NullLocator
 
-    looks = {"published": ("#666666", "o", "as published (rate tuned)", -1), "tuned": ("#D55E00", "s", "tuned", 1)}
+    looks = {"published": ("#666666", "o", "as published (rate tuned)"), "tuned": ("#D55E00", "s", "tuned")}
     titles = {"short": "rows of 3 to 5 digits", "long": "rows of 8 to 11 digits"}
     panels = [rows for rows in titles if rows in set(runs["rows"])]
     with style.applied():
-        fig, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.2), sharey=True, squeeze=False)
-        for ax, rows in zip(axes[0], panels, strict=True):
-            ax.axhspan(-MARGIN, MARGIN, color="#e6e6e6", zorder=0)
-            ax.axhline(0, color="#999999", linewidth=0.6, zorder=1)
-            ticks = {}
-            for cell in (cell for cell in result["cells"] if cell["rows"] == rows):
-                colour, marker, _, side = looks[cell["pair"]]
-                mine = runs[(runs["rows"] == rows) & (runs["noise"] == cell["noise"])]
-                x, found = cell["spread"] * 1.04**side, cell["end"]["pairs"]
-                dots = differences(mine, PAIRS[cell["pair"]], "end")
-                ax.plot([x * 1.02**side] * len(dots), dots, marker, color=colour, alpha=0.3, markersize=2.5, zorder=2)
-                ax.vlines(x, found["low"], found["high"], color=colour, linewidth=1.2, zorder=3)
-                ax.plot(x, found["mean"], marker, color=colour, markersize=5, zorder=4)
-                ticks[cell["spread"]] = f"{cell['spread']:.2g}\n{100 * cell['noise']:g} %"
-            ax.set_xscale("log")
-            ax.set_xlim(min(ticks) / 1.3, max(ticks) * 1.3)
-            ax.xaxis.set_minor_locator(NullLocator())
-            ax.set_xticks(list(ticks), list(ticks.values()))
-            ax.set(title=titles[rows], xlabel="spread of the token log-ratio [nats]; router noise")
-            n = int(result["cells"][0]["end"]["pairs"]["n"])
-            text = f"quickstart MoE, {n} seeds on 5 start models\ntuned in every cell"
-            ax.text(0.03, 0.04, text, transform=ax.transAxes, fontsize=6.5, color="#444444")
-        axes[0][0].set_ylabel("GSPO minus GRPO, final reward [points]")
-        for colour, marker, label, _ in looks.values():
-            axes[0][0].plot([], [], marker, color=colour, label=label)
-        axes[0][0].legend(loc="upper left", fontsize=7, frameon=False)
+        size = (4.2 * len(panels), 4.6)
+        fig, axes = plt.subplots(2, len(panels), figsize=size, sharex="col", sharey="row", squeeze=False)
+        for column, rows in enumerate(panels):
+            for ax, (pair, (colour, marker, label)) in zip(axes[:, column], looks.items(), strict=True):
+                ax.axhspan(-MARGIN, MARGIN, color="#e6e6e6", zorder=0)
+                ax.axhline(0, color="#999999", linewidth=0.6, zorder=1)
+                ticks = {}
+                for cell in (c for c in result["cells"] if c["rows"] == rows and c["pair"] == pair):
+                    mine = runs[(runs["rows"] == rows) & (runs["noise"] == cell["noise"])]
+                    x, found = cell["spread"], cell["end"]["pairs"]
+                    dots = differences(mine, PAIRS[pair], "end")
+                    ax.plot([x / 1.06] * len(dots), dots, marker, color=colour, alpha=0.3, markersize=2.5, zorder=2)
+                    ax.vlines(x, found["low"], found["high"], color=colour, linewidth=1.2, zorder=3)
+                    ax.plot(x, found["mean"], marker, color=colour, markersize=4, zorder=4)
+                    ticks[x] = f"{x:.2g}\n{100 * cell['noise']:g} %"
+                ax.set_xscale("log")
+                ax.set_xlim(min(ticks) / 1.3, max(ticks) * 1.3)
+                ax.xaxis.set_minor_locator(NullLocator())
+                ax.set_xticks(list(ticks), list(ticks.values()))
+                ax.set_title(f"{label}: {titles[rows]}", fontsize=8)
+            axes[1][column].set_xlabel("spread of the token log-ratio [nats]; router noise")
+        n = int(result["cells"][0]["end"]["pairs"]["n"])
+        fig.supylabel("GSPO minus GRPO, final reward [points]", fontsize=8)
+        text = f"quickstart MoE, {n} seeds on 5 start models, tuned in every cell"
+        fig.text(0.99, 0, text, ha="right", va="top", fontsize=6.5, color="#444444")
         for suffix in ("svg", "png"):
             date = {"Date": None} if suffix == "svg" else None
             fig.savefig(stem.with_suffix(f".{suffix}"), dpi=200, bbox_inches="tight", metadata=date)
@@ -235,6 +260,8 @@ def main() -> None:
     runs = pd.concat(found, ignore_index=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     result = analyse(runs, tuned)
+    again = sorted(arguments.logs.glob("repeat-*/final.tar.xz"))
+    result["repeats"] = {path.parent.name: repeated(cell_runs(path)) for path in again}
     runs.round(6).to_csv(arguments.out / "runs.csv", index=False)
     (arguments.out / "study.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     (arguments.out / "tables.md").write_text(tables(result), encoding="utf-8")
