@@ -160,29 +160,31 @@ def interleave(shares: list[list[T]]) -> list[T]:
     return whole  # type: ignore[return-value]
 
 
-def all_gather_bytes(data: bytes) -> list[bytes]:
-    """Every rank's bytes, in rank order. Nothing is pickled.
+def all_gather_bytes(data: bytes, group: Any = None) -> list[bytes]:
+    """Every rank's bytes, in rank order. Nothing is pickled. `group` = of some ranks, for a thread beside the main one.
 
     Errors: GspoError (exit code 5) if a rank is lost or does not answer in time.
     """
     import torch
     import torch.distributed as dist
 
-    size = dist.get_world_size()
-    ACTIVITY.waits = True
+    size = dist.get_world_size(group)
+    if group is None:
+        ACTIVITY.waits = True
     try:
         lengths = [torch.zeros(1, dtype=torch.long) for _ in range(size)]
-        dist.all_gather(lengths, torch.tensor([len(data)]))
+        dist.all_gather(lengths, torch.tensor([len(data)]), group)
         longest = int(max(lengths))
         mine = torch.zeros(longest, dtype=torch.uint8)
         if data:
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         parts: list[Tensor] = [torch.empty(longest, dtype=torch.uint8) for _ in range(size)]
-        dist.all_gather(parts, mine)
+        dist.all_gather(parts, mine, group)
     except RuntimeError as error:
         raise lost_rank_error(error) from error
     finally:
-        ACTIVITY.waits = False
+        if group is None:
+            ACTIVITY.waits = False
     return [part[: int(n)].numpy().tobytes() for part, n in zip(parts, lengths, strict=True)]
 
 

@@ -102,7 +102,7 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
     extra_metrics = check_first_batch(session, batch, advantages_B, mini_batches) if step == 1 else {}
     with clock("probe_s"):
         probe = Probe(learner.model, learner.routing, batch, learner.ranks)
-    waits = ["sync", "save", *(["rollout"] if ahead else [])]
+    waits = ["sync", "save", "write", *(["rollout"] if ahead else [])]
     abandon_if_late(session, step, len(mini_batches), ["old_policy", *waits])
     with clock("old_policy_s"):
         record_old_policy(learner, mini_batches)

@@ -141,6 +141,7 @@ def train_locked(
         record_end(log, error, time.monotonic() - started)
         raise
     finally:
+        checkpoints.close()
         ACTIVITY.enter("start")  # of a next run, whose model may take any time to load
         engine.close()
     if log.writes:

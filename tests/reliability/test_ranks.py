@@ -23,6 +23,7 @@ from gspo_cli.distributed import SINGLE_PROCESS, Ranks, interleave, join, leave
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmarks.embedded import TaskGrader
 from gspo_cli.training import run as training
+from gspo_cli.training.state.shards import load_pieces
 from gspo_cli.training.step.metrics import all_rows
 
 QUIET = {"task": {"name": "toy:quiet_letters"}}
@@ -100,8 +101,17 @@ def trained(recipe: Any, study: Path, size: int, machines: int = 1) -> Path:
 def weights(run: Path) -> dict[str, torch.Tensor]:
     """Of the last checkpoint, with the critic and all moments."""
     folder = sorted((run / "checkpoints").glob("step-*"))[-1]
-    files = [*(folder / "model").glob("*.safetensors"), *folder.glob("optimizer*"), *folder.glob("critic*")]
+    return saved_tensors(folder)
+
+
+def saved_tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Whole, however many ranks saved them."""
+    files = (checkpoint / "model").glob("*.safetensors")
     found = [(name, tensor) for file in files for name, tensor in load_file(file).items()]
+    for kind in ("optimizer", "critic") if list(checkpoint.glob("critic*")) else ("optimizer",):
+        for name, pieces in load_pieces(checkpoint, kind).items():
+            parts = [saved[...] for _, saved in pieces]
+            found.append((f"{kind} {name}", torch.cat(parts) if parts[0].ndim else parts[0]))
     assert len(dict(found)) == len(found)
     return dict(found)
 

@@ -26,10 +26,10 @@ LINE_INTERVAL_S = 30.0
 PHASES = {
     "start": "loading the model", "rollout": "sampling", "score": "scoring", "prepare": "preparing",
     "probe": "probing", "old_policy": "old policy", "update": "updating", "sync": "handing over weights",
-    "evaluate": "evaluating", "save": "saving",
+    "evaluate": "evaluating", "save": "saving", "write": "waiting for the disk",
 }  # fmt: skip
 """What a phase is called on the screen."""
-AFTER = ("evaluate", "save")
+AFTER = ("evaluate", "save", "write")
 """Phases that belong to the batch just finished, not to the next one."""
 TIMES = {"sampling": "rollout_s", "scoring": "score_s", "old policy": "old_policy_s", "update": "update_s",
          "sync": "sync_s"}  # fmt: skip

@@ -12,8 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
+from gspo_cli.distributed import Ranks
 from gspo_cli.runlog import fs
-from gspo_cli.runlog.checksums import entries
+from gspo_cli.runlog.checksums import Entries, entries
 from gspo_cli.runlog.strict_json import parse_object
 
 MANIFEST = "MANIFEST.json"
@@ -24,6 +27,10 @@ ROOM = 1.2
 
 class Damaged(Exception):
     """A checkpoint that differs from what was saved; the text says how."""
+
+
+REFUSED = (OSError, SafetensorError, Damaged)
+"""What a disk that refuses a checkpoint raises."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +63,26 @@ def files_in(folder: Path) -> list[Path]:
     return files
 
 
-def describe(folder: Path, step: int) -> Manifest:
-    """The manifest of a folder's present contents."""
-    return Manifest(step, entries(folder, files_in(folder)))
+def describe(folder: Path, step: int, known: Entries | None = None) -> Manifest:
+    """The manifest of a folder's present contents. `known` = of files that other ranks have hashed."""
+    found = {path.relative_to(folder).as_posix(): path for path in files_in(folder)}
+    kept = {n: e for n, e in (known or {}).items() if n in found and found[n].stat().st_size == e["bytes"]}
+    return Manifest(step, kept | entries(folder, [path for name, path in found.items() if name not in kept]))
 
 
-def verify(folder: Path) -> Manifest:
-    """Compares every byte of a checkpoint with its manifest. Errors: Damaged, with the first difference."""
+def hash_share(folder: Path, ranks: Ranks) -> Entries:
+    """This rank's share of a checkpoint's files; nothing where they cannot be read, which `verify` then says."""
+    try:
+        return entries(folder, ranks.shard(sorted(files_in(folder), key=lambda path: (path.stat().st_size, path))))
+    except (OSError, Damaged):
+        return {}
+
+
+def verify(folder: Path, known: Entries | None = None) -> Manifest:
+    """Compares every byte of a checkpoint with its manifest. `known` = what other ranks have found.
+
+    Errors: Damaged, with the first difference.
+    """
     if folder.is_symlink() or not folder.is_dir():
         raise Damaged("it is not a folder")
     try:
@@ -73,7 +93,7 @@ def verify(folder: Path) -> Manifest:
         raise Damaged(f"{MANIFEST}: {error}") from error
     if recorded.get("schema") != SCHEMA:
         raise Damaged(f"{MANIFEST} has schema {recorded.get('schema')!r}; this version reads {SCHEMA}")
-    found = describe(folder, int(folder.name.removeprefix("step-")))
+    found = describe(folder, int(folder.name.removeprefix("step-")), known)
     if found.text() != text:
         raise Damaged(difference(recorded, found))
     return found
@@ -112,8 +132,11 @@ def newest(folder: Path, reject: Callable[[Path, str], None], check: Callable[[P
     return None
 
 
-def write(folder: Path, step: int, attempt: int, fill: Callable[[Path], None]) -> Manifest:
-    """A new checkpoint: `fill` writes its files into the folder it is given.
+def write(
+    folder: Path, step: int, attempt: int, fill: Callable[[Path], None], known: Entries | None = None
+) -> Manifest:
+    """A new checkpoint: `fill` writes its files into the folder it is given. `known` = of those that several ranks have
+    written and read back already.
 
     An existing checkpoint of this step is kept if it is equal, else renamed to `step-N.bad-ATTEMPT`.
     Errors: OSError when the disk refuses; Damaged when the checkpoint reads back differently. Other checkpoints are
@@ -121,7 +144,8 @@ def write(folder: Path, step: int, attempt: int, fill: Callable[[Path], None]) -
     """
     folder.mkdir(parents=True, exist_ok=True)
     sweep(folder, (".tmp-*", ".del-*"))
-    require_room(folder)
+    if known is None:
+        require_room(folder)
     name = f"step-{step:06d}"
     temporary, target = folder / f".tmp-{name}-{attempt}", folder / name
     os.mkdir(temporary)
@@ -129,7 +153,7 @@ def write(folder: Path, step: int, attempt: int, fill: Callable[[Path], None]) -
         fill(temporary)
         for path in files_in(temporary):
             fs.fsync(path)
-        manifest = describe(temporary, step)
+        manifest = describe(temporary, step, known)
         (temporary / MANIFEST).write_text(manifest.text(), encoding="utf-8")
         fs.fsync(temporary / MANIFEST)
         for path in [p for p in temporary.rglob("*") if p.is_dir()]:
@@ -144,7 +168,7 @@ def write(folder: Path, step: int, attempt: int, fill: Callable[[Path], None]) -
     finally:
         if temporary.exists():
             fs.remove_tree(temporary)
-    if verify(target) != manifest:
+    if verify(target, known) != manifest:
         raise Damaged("it reads back differently from what was written")
     return manifest
 

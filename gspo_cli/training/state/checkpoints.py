@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
+import torch.distributed as dist
+from safetensors.torch import save_file
 from torch import Tensor
 
 from gspo_cli.config import CheckpointConfig
-from gspo_cli.distributed import SINGLE_PROCESS, Ranks
+from gspo_cli.distributed import ACTIVITY, SINGLE_PROCESS, Ranks
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import Noted
+from gspo_cli.models.files import INDEX
 from gspo_cli.models.sharding import is_sharded
 from gspo_cli.runlog import fs
 from gspo_cli.runlog.log import Position, RunLog
 from gspo_cli.runlog.schema import metric
 from gspo_cli.training.rollout_queue import save_queue
 from gspo_cli.training.session import CODES
-from gspo_cli.training.state.checkpoint_folder import Damaged, list_checkpoints, rotate, write
+from gspo_cli.training.state.checkpoint_folder import REFUSED, list_checkpoints, require_room, rotate, sweep, write
 from gspo_cli.training.state.contents import (
     GENERATORS,
     STATE,
@@ -31,16 +35,24 @@ from gspo_cli.training.state.contents import (
     RunState,
     collect,
     loss_scalers,
+    num_writers,
     read_state,
-    save_all,
 )
+from gspo_cli.training.state.shards import Written, trained_hash, write_share
 from gspo_cli.training.state.tensors import generator_tensors
 
 if TYPE_CHECKING:
     from gspo_cli.training.session import Session
 
-REFUSED = (OSError, SafetensorError, Damaged)
-"""What a disk that refuses a checkpoint raises."""
+
+@dataclass(frozen=True)
+class Pending:
+    """A checkpoint that is being written."""
+
+    step: int
+    log_end: Position | None
+    started: float
+    written: Future[int]
 
 
 @dataclass
@@ -63,6 +75,11 @@ class Checkpoints:
     """In a row."""
     score: float | None = None
     """The metric `best` of the last rollout batch, negated if lower is better."""
+    pending: Pending | None = None
+    pool: ThreadPoolExecutor | None = None
+    """With several ranks: the thread that writes,"""
+    group: Any = None
+    """and in which it speaks to the others'."""
 
     def boundary(self, session: Session, values: dict[str, float | None]) -> None:
         """Called before the first rollout batch and after each: saves if due, stops if a signal asked for it.
@@ -76,8 +93,11 @@ class Checkpoints:
         self.log_end = end_of(session.log)
         self.generators = generator_tensors()
         last = session.step == session.run.recipe.train.steps
+        self.settle(session, wait=False)
         if any(self.ranks.all_gather(lambda: self.is_due(session.step))) or last or signalled:
             self.save(session)
+            if last or signalled:
+                self.settle(session)
             if self.failed_saves and last:
                 raise self.storage_error()
         if signalled:
@@ -97,7 +117,8 @@ class Checkpoints:
         by_count = config.every and step % config.every == 0
         if step == 0:
             return config.start
-        return bool(by_count) or (config.minutes is not None and waited >= 60 * config.minutes)
+        is_writing = self.pending is not None
+        return bool(by_count) or (config.minutes is not None and waited >= 60 * config.minutes and not is_writing)
 
     def stop(self, session: Session, number: signal.Signals) -> None:
         """Saves the last boundary, unless it is saved, and ends the run.
@@ -105,6 +126,7 @@ class Checkpoints:
         Errors: GspoError with the exit code of the signal, always; 6 when saving failed.
         """
         self.save(session)
+        self.settle(session)
         if self.failed_saves:
             raise self.storage_error()
         session.log.event("interrupted", signal=number.name, step=session.step)
@@ -116,30 +138,66 @@ class Checkpoints:
         )
 
     def save(self, session: Session) -> None:
-        """One checkpoint, unless this boundary has it. A full disk is noted, and training continues without.
+        """One checkpoint, unless this boundary has it; with several ranks, training continues while it is written. A
+        full disk is noted, and training continues without.
 
         Errors: GspoError (exit code 6) after `max_missed` failures in a row; (4) for a weight that is not finite.
         """
+        self.settle(session)
         if self.saved_step == session.step:
             return
         started = time.monotonic()
         try:
             with session.clock("save_s"):
-                num_bytes = self.write(session, collect(session, self.run, self.ranks))
+                written = self.begin(session, collect(session, self.run, self.ranks))
         except REFUSED as error:
-            self.failed_saves += 1
-            session.log.event("checkpoint_failed", step=session.step, reason=str(error), in_a_row=self.failed_saves)
-            session.emit(Noted(f"warning: no checkpoint of step {session.step}: {error}; the earlier ones are kept"))
-            if self.failed_saves >= self.config.max_missed:
-                raise self.storage_error() from error
+            self.missed(session, session.step, error)
             return
-        self.saved_step, self.failed_saves, self.saved_at = session.step, 0, time.monotonic()
+        self.pending = Pending(session.step, self.log_end, started, written)
+        if self.ranks.size == 1:
+            self.settle(session)
+
+    def settle(self, session: Session, wait: bool = True) -> None:
+        """Notes how the save ended that is being written, if there is one. `wait` = until it has ended on all ranks.
+
+        Errors: as `save`; GspoError (exit code 5) for a lost rank.
+        """
+        pending, ranks = self.pending, self.ranks
+        if pending is None or not (wait or all(ranks.all_gather(pending.written.done))):
+            return
+        self.pending = None
+        try:
+            if ranks.size > 1:
+                with session.clock("write_s"):
+                    num_bytes = int(on_all_ranks(ranks, pending.written.result)[0])
+            else:
+                num_bytes = pending.written.result()
+        except REFUSED as error:
+            self.missed(session, pending.step, error)
+            return
+        self.saved_step, self.failed_saves, self.saved_at = pending.step, 0, time.monotonic()
+        seconds = round(self.saved_at - pending.started, 3)
+        if ranks.size > 1:
+            ACTIVITY.longest["write"] = max(ACTIVITY.longest.get("write", 0.0), seconds)
         session.log.event(
-            "checkpoint", step=session.step, bytes=num_bytes, seconds=round(self.saved_at - started, 3),
-            log=asdict(self.log_end) if self.log_end else None,
+            "checkpoint", step=pending.step, bytes=num_bytes, seconds=seconds,
+            log=asdict(pending.log_end) if pending.log_end else None,
         )  # fmt: skip
-        if self.ranks.is_main:
+        if ranks.is_main:
             self.rotate()
+
+    def missed(self, session: Session, step: int, error: Exception) -> None:
+        """Notes a save that the disk refused. Errors: GspoError (exit code 6) after `max_missed` in a row."""
+        self.failed_saves += 1
+        session.log.event("checkpoint_failed", step=step, reason=str(error), in_a_row=self.failed_saves)
+        session.emit(Noted(f"warning: no checkpoint of step {step}: {error}; the earlier ones are kept"))
+        if self.failed_saves >= self.config.max_missed:
+            raise self.storage_error() from error
+
+    def close(self) -> None:
+        """Waits until the thread has ended: a checkpoint that it is writing is whole then."""
+        if self.pool is not None:
+            self.pool.shutdown()
 
     def rotate(self) -> None:
         """Removes all checkpoints but the newest, and the one with the best score (the earliest of equals)."""
@@ -159,44 +217,82 @@ class Checkpoints:
             ExitCode.STORAGE,
         )
 
-    def write(self, session: Session, checkpoint_state: CheckpointState) -> int:
-        """Writes a checkpoint and returns its size. Each rank writes its own files; rank 0 writes the rest and gives
-        the checkpoint its name.
+    def begin(self, session: Session, state: CheckpointState) -> Future[int]:
+        """Writes a checkpoint; the result is its size. Of several ranks each writes its share in a thread; rank 0
+        writes the small files here, and in the thread, when all have written, it gives the checkpoint its name.
 
-        Errors: OSError, SafetensorError or Damaged when the disk refuses, on all ranks.
+        Errors: OSError, SafetensorError or Damaged when the disk refuses, on all ranks. Those of the thread, and a
+        GspoError for a lost rank, come with the result.
         """
-        ranks, folder = self.ranks, self.run / "checkpoints"
-        parts = [folder / f".part-{session.step}-{rank}" for rank in range(1, ranks.size)]
+        ranks, folder, written = self.ranks, self.run / "checkpoints", Future[int]()
+        if ranks.size == 1:
+            fill = partial(self.fill, session, state)
+            written.set_result(write(folder, session.step, self.attempt, fill).num_bytes)
+            return written
+        size = num_writers(session)
+        parts = [folder / f".part-{session.step}-{rank}" for rank in range(size)]
 
-        def write_own() -> None:
-            if not ranks.is_main:
-                parts[ranks.rank - 1].mkdir(parents=True, exist_ok=True)
-                save_all(checkpoint_state.files, parts[ranks.rank - 1])
+        def prepare() -> None:
+            if ranks.is_main:
+                folder.mkdir(parents=True, exist_ok=True)
+                sweep(folder)
+                require_room(folder)
+                parts[0].mkdir()
+                self.fill(session, state, parts[0])
 
-        def write_rest() -> int:
-            if not ranks.is_main:
+        on_all_ranks(ranks, prepare)
+        if self.pool is None:
+            self.pool, self.group = ThreadPoolExecutor(1), dist.new_group(range(size), backend="gloo")
+        if ranks.rank >= size:
+            written.set_result(0)
+            return written
+        model, part = session.learner.model, parts[ranks.rank]
+        write_own = partial(
+            write_share, state.files, state.weights, state.rows, model, part, ranks.rank, size, self.group
+        )
+        return self.pool.submit(self.write_shares, write_own, session.step, parts)
+
+    def write_shares(self, write_own: Callable[[], Written], step: int, parts: list[Path]) -> int:
+        """The work of the thread."""
+        try:
+            known, hashes, index = write_own()
+            if not self.ranks.is_main:
                 return 0
-            if session.log.num_bytes:
-                fs.fsync(self.run / "metrics.jsonl")
-            fill = partial(self.fill, session, checkpoint_state, parts)
-            return write(folder, session.step, self.attempt, fill).num_bytes
 
-        on_all_ranks(ranks, write_own)
-        return int(on_all_ranks(ranks, write_rest)[0])
+            def join(folder: Path) -> None:
+                for part in parts:
+                    for file in [path for path in part.rglob("*") if path.is_file()]:
+                        target = folder / file.relative_to(part)
+                        target.parent.mkdir(exist_ok=True)
+                        fs.rename(file, target)
+                state = RunState.model_validate_json((folder / STATE).read_bytes())
+                state = state.model_copy(update={"weights_sha256": trained_hash(hashes)})
+                (folder / STATE).write_text(state.model_dump_json(indent=1), encoding="utf-8")
+                if index:
+                    size = sum(entry["bytes"] for name, entry in known.items() if name.startswith("model/"))
+                    table = {"metadata": {"total_size": size}, "weight_map": index}
+                    (folder / "model" / INDEX).write_text(json.dumps(table, indent=1, sort_keys=True), encoding="utf-8")
 
-    def fill(self, session: Session, checkpoint_state: CheckpointState, parts: list[Path], folder: Path) -> None:
-        """Writes the files of a checkpoint; moves in those that other ranks have written to `parts`."""
+            return write(self.run / "checkpoints", step, self.attempt, join, known).num_bytes
+        finally:
+            if self.ranks.is_main:
+                for part in parts:
+                    if part.exists():
+                        fs.remove_tree(part)
+
+    def fill(self, session: Session, checkpoint_state: CheckpointState, folder: Path) -> None:
+        """Writes the files of a checkpoint; with several ranks all but what their threads write."""
         assert self.log_end is not None
+        if session.log.num_bytes:
+            fs.fsync(self.run / "metrics.jsonl")
         model = session.learner.model
         weights = {"state_dict": checkpoint_state.weights} if is_sharded(model) else {}
         model.save_pretrained(folder / "model", **weights)
         session.tokenizer.save_pretrained(folder / "model")
-        save_all(checkpoint_state.files | {GENERATORS: self.generators}, folder)
+        files = checkpoint_state.files if self.ranks.size == 1 else {}
+        for name, tensors in (files | {GENERATORS: self.generators}).items():
+            save_file(tensors, folder / name)
         save_queue(session.rollout_queue, folder)
-        for part in parts:
-            for file in sorted(part.iterdir()):
-                fs.rename(file, folder / file.name)
-            fs.remove_tree(part)
         state = RunState(
             step=session.step,
             portions=session.prompt_batches,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.amp import GradScaler
-from transformers import PreTrainedModel
 
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode, GspoError
@@ -19,7 +20,8 @@ from gspo_cli.models.sharding import copy_from_rank0, full_tensor, is_sharded
 from gspo_cli.runlog.log import Position
 from gspo_cli.training.rollout_queue import load_queue
 from gspo_cli.training.state.checkpoint_folder import Damaged
-from gspo_cli.training.state.tensors import optimizer_tensors, restore_generators, restore_optimizer, restore_parameters
+from gspo_cli.training.state.shards import load_pieces, own_part, shared_hash
+from gspo_cli.training.state.tensors import optimizer_tensors, restore_generators, restore_optimizer
 
 if TYPE_CHECKING:
     from gspo_cli.training.session import Session
@@ -85,29 +87,38 @@ class CheckpointState:
     """The tensors that this rank writes into a checkpoint."""
 
     weights: dict[str, Tensor]
-    """Full tensors on rank 0; empty on the others."""
+    """Whole ones, on rank 0: all, or with several ranks the adapters of LoRA."""
+    rows: dict[str, tuple[torch.Size, Tensor]]
+    """With several ranks: of each other weight its shape, and the rows that this rank holds."""
     files: dict[str, dict[str, Tensor]]
     weights_sha256: str
+    """With several ranks: empty, as it is known once they have been gathered."""
 
 
 def collect(session: Session, run: Path, ranks: Ranks) -> CheckpointState:
-    """This rank's tensors: of a sharded model rank 0 takes the weights, and each rank its share of the rest.
+    """This rank's tensors. With several ranks, which write while training goes on, they are copies, and each rank takes
+    the rows that it holds (where machines hold the same rows, the first machine's ranks).
 
     Errors: GspoError (exit code 4) for a weight or moment that is not finite; such a state is never saved.
     """
-    learner = session.learner
-    weights = full_weights(learner.model, ranks)
-    optimizer = optimizer_tensors(learner.optimizer, learner.model.named_parameters(), ranks)
-    files = {share_name(OPTIMIZER, ranks): optimizer}
+    learner, size = session.learner, num_writers(session)
+    trained, weights = {n: p for n, p in learner.model.named_parameters() if p.requires_grad}, dict[str, Tensor]()
+    parts = {share_name(OPTIMIZER, ranks.rank, size): optimizer_tensors(learner.optimizer, trained.items())}
     if learner.critic is not None:
-        files[share_name(CRITIC, ranks)] = learner.critic.tensors()
-    everything: dict[str, Tensor] = dict(weights)
-    for tensors in files.values():
+        parts[share_name(CRITIC, ranks.rank, size)] = learner.critic.tensors()
+    if ranks.size == 1:
+        weights = {name: p.detach() for name, p in learner.model.named_parameters()}
+    elif session.run.recipe.model.lora is not None:
+        whole, trained = {name: full_tensor(p.detach()).cpu() for name, p in trained.items()}, {}
+        weights = whole if ranks.is_main else {}
+    everything = weights | {name: own_part(p) for name, p in trained.items()}
+    for tensors in parts.values():
         everything |= tensors
 
     def refuse_nonfinite() -> None:
         bad = next((n for n, t in everything.items() if t.is_floating_point() and not bool(t.isfinite().all())), None)
         if bad is not None:
+            bad = bad.partition("@")[0]
             raise GspoError(
                 f"{bad} is not finite after rollout batch {session.step}",
                 "a state like that is never saved",
@@ -116,7 +127,19 @@ def collect(session: Session, run: Path, ranks: Ranks) -> CheckpointState:
             )
 
     ranks.all_gather(refuse_nonfinite)
-    return CheckpointState(weights, files, weights_hash(learner.model))
+    if ranks.size == 1:
+        files = {file: {n: t.cpu().contiguous() for n, t in tensors.items()} for file, tensors in parts.items()}
+        return CheckpointState(weights, {}, files, weights_hash(learner.model))
+    if ranks.rank >= size:
+        return CheckpointState({}, {}, {}, "")
+    files = {file: {n: t.to("cpu", copy=True) for n, t in tensors.items()} for file, tensors in parts.items()}
+    rows = {name: (p.shape, own_part(p).to("cpu", copy=True)) for name, p in trained.items()}
+    return CheckpointState(weights, rows, files, "")
+
+
+def num_writers(session: Session) -> int:
+    """How many ranks hold different rows, and write them: the first ones."""
+    return int(next(session.learner.model.parameters()).device_mesh.size(-1)) if session.learner.ranks.size > 1 else 1
 
 
 def loss_scalers(learner: Learner) -> dict[str, GradScaler]:
@@ -125,29 +148,9 @@ def loss_scalers(learner: Learner) -> dict[str, GradScaler]:
     return {name: scaler for name, scaler in every.items() if scaler.is_enabled()}
 
 
-def full_weights(model: PreTrainedModel, ranks: Ranks) -> dict[str, Tensor]:
-    """The weights by name; the trained ones of a sharded model are gathered into the host memory of rank 0."""
-    if not is_sharded(model):
-        return {name: p.detach() for name, p in model.named_parameters()}
-    gathered = ((name, full_tensor(p.detach())) for name, p in model.named_parameters() if p.requires_grad)
-    return {name: rows.cpu() for name, rows in gathered if ranks.is_main}
-
-
-def share_name(kind: str, ranks: Ranks) -> str:
-    """The file for this rank's share of the moments, or of the critic."""
-    return f"{kind}.safetensors" if ranks.size == 1 else f"{kind}-{ranks.rank + 1:05d}-of-{ranks.size:05d}.safetensors"
-
-
-def load_shares(folder: Path, kind: str) -> dict[str, Tensor]:
-    """All shares together, however many ranks saved them. Errors: OSError when there are none."""
-    files = sorted(folder.glob(f"{kind}*.safetensors")) or [folder / f"{kind}.safetensors"]
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
-
-
-def save_all(files: dict[str, dict[str, Tensor]], folder: Path) -> None:
-    """Writes each entry as a safetensors file."""
-    for name, tensors in files.items():
-        save_file(tensors, folder / name)
+def share_name(kind: str, rank: int, size: int) -> str:
+    """The file for a rank's share of the moments, or of the critic."""
+    return f"{kind}.safetensors" if size == 1 else f"{kind}-{rank + 1:05d}-of-{size:05d}.safetensors"
 
 
 def restore(session: Session, folder: Path, state: RunState) -> None:
@@ -158,9 +161,9 @@ def restore(session: Session, folder: Path, state: RunState) -> None:
     learner = session.learner
     try:
         load_weights(session, folder / "model", state)
-        restore_optimizer(learner.optimizer, learner.model.named_parameters(), load_shares(folder, OPTIMIZER))
+        restore_optimizer(learner.optimizer, learner.model.named_parameters(), load_pieces(folder, OPTIMIZER))
         if learner.critic is not None:
-            learner.critic.restore(load_shares(folder, CRITIC))
+            learner.critic.restore(load_pieces(folder, CRITIC))
         for name, scaler in loss_scalers(learner).items():
             scaler.load_state_dict(state.loss_scales[name])
         restore_generators(load_file(folder / GENERATORS))
@@ -188,6 +191,7 @@ def load_weights(session: Session, folder: Path, state: RunState) -> None:
     if is_sharded(model):
         copy_from_rank0(loaded, model)
     elif loaded is not None:
-        restore_parameters(model.named_parameters(), dict(loaded.named_parameters()))
-    if (found := weights_hash(model)) != state.weights_sha256:
-        raise ValueError(f"the loaded weights have sha256 {found[:12]}, the saved ones {state.weights_sha256[:12]}")
+        model.load_state_dict(loaded.state_dict())
+    hashes = [partial(weights_hash, model), partial(shared_hash, model, ranks)]  # of one rank's, and of several ranks'
+    if not any(found() == state.weights_sha256 for found in hashes[:: 1 if ranks.size == 1 else -1]):
+        raise ValueError(f"the loaded weights are not the saved ones, whose sha256 is {state.weights_sha256[:12]}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from gspo_cli.runlog.lock import locked, remove_heartbeat
 from gspo_cli.runlog.log import RunLog, remove_unfinished_files, repair_tails
 from gspo_cli.runlog.prune import OPTIMIZER, free_ended
 from gspo_cli.runlog.strict_json import parse_object, read_object
-from gspo_cli.training.state.checkpoint_folder import Damaged, list_checkpoints, newest, sweep, verify
+from gspo_cli.training.state.checkpoint_folder import Damaged, hash_share, list_checkpoints, newest, sweep, verify
 from gspo_cli.training.state.contents import STATE, RunState, read_state
 from gspo_cli.training.state.run_config import apply_overrides, read_config
 from gspo_cli.training.study.arms import Run, find_algorithm
@@ -80,7 +82,8 @@ def locked_resume_point(
     run (2), or no checkpoint can be trusted (6); only torn ends of the logs have changed then.
     """
     if not ranks.is_main:
-        chosen = ranks.broadcast(lambda: None)
+        while "checkpoint" not in (chosen := ranks.broadcast(lambda: None)):
+            ranks.all_gather(partial(hash_share, Path(chosen["candidate"]), ranks))
         yield read_resume_point(folder, Path(chosen["checkpoint"]), overrides, allowed, chosen["attempt"])
         return
     if not (folder / "run.json").is_file():
@@ -104,7 +107,9 @@ def locked_resume_point(
             rejected.append({"checkpoint": path.name, "reason": why})
 
         def check(path: Path) -> None:
-            verify(path)
+            ranks.broadcast(lambda: {"candidate": str(path)})
+            shares = ranks.all_gather(partial(hash_share, path, ranks)) if ranks.size > 1 else []
+            verify(path, dict(ChainMap(*shares)))
             state = read_state(path)
             if (state.config_sha256, state.start_sha256) != (record.get("config_sha256"), record.get("model_sha256")):
                 raise Damaged(f"{STATE} is that of a run with another configuration or start model")

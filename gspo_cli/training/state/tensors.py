@@ -10,19 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gspo_cli.distributed import SINGLE_PROCESS, Ranks
-from gspo_cli.models.sharding import full_tensor, shard_like
+from gspo_cli.training.state.shards import Pieces, named_rows, read_into
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What AdamW keeps for a parameter."""
 
 Named = Iterable[tuple[str, nn.Parameter]]
-
-
-def parameter_tensors(parameters: Named, ranks: Ranks) -> dict[str, Tensor]:
-    """Full parameters by name; each of several ranks gets every `size`-th."""
-    gathered = ((number, name, full_tensor(p.detach())) for number, (name, p) in enumerate(parameters))
-    return {name: rows.cpu().contiguous() for number, name, rows in gathered if number % ranks.size == ranks.rank}
 
 
 def make_moments(optimizer: torch.optim.Optimizer) -> None:
@@ -34,51 +27,41 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
         optimizer.state[parameter] = dict(zip(MOMENTS, [step, *moments], strict=True))
 
 
-def optimizer_tensors(
-    optimizer: torch.optim.Optimizer, parameters: Named, ranks: Ranks = SINGLE_PROCESS
-) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Named) -> dict[str, Tensor]:
     """AdamW's state under `<parameter>|<moment>`: an index would mean nothing to another version's model.
 
-    Full tensors, however they are sharded; each of several ranks gets those of every `size`-th parameter. A frozen
-    parameter has no entry. (`torch.distributed.checkpoint.state_dict` would create one, with a step already counted,
-    and gather all of them on rank 0.)
+    Of sharded tensors the rows of this rank. A frozen parameter has no entry. (`torch.distributed.checkpoint` would
+    create one, with a step already counted.)
     """
-    tensors = {}
-    for number, (name, parameter) in enumerate(parameters):
+    tensors = dict[str, Tensor]()
+    for name, parameter in parameters:
         for moment, value in optimizer.state.get(parameter, {}).items():
-            rows = full_tensor(value.detach())
-            if number % ranks.size == ranks.rank:
-                tensors[f"{name}|{moment}"] = rows.cpu().contiguous()
+            tensors |= named_rows(f"{name}|{moment}", value)
     return tensors
 
 
-def restore_parameters(parameters: Named, tensors: dict[str, Tensor]) -> None:
-    """Copies values into parameters, in place. Errors: ValueError unless the names are the same."""
+def restore_parameters(parameters: Named, pieces: Pieces) -> None:
+    """Fills parameters with what was saved. Errors: ValueError unless the names are the same."""
     known = dict(parameters)
-    if known.keys() != tensors.keys():
-        raise ValueError(f"parameters differ: {sorted(known.keys() ^ tensors.keys())[:3]}")
-    with torch.no_grad():
-        for name, parameter in known.items():
-            parameter.copy_(shard_like(parameter, tensors[name]))
+    if known.keys() != pieces.keys():
+        raise ValueError(f"parameters differ: {sorted(known.keys() ^ pieces.keys())[:3]}")
+    for name, parameter in known.items():
+        read_into(parameter, pieces[name], name)
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, parameters: Named, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, parameters: Named, pieces: Pieces) -> None:
     """The reverse of `optimizer_tensors`, after `make_moments`. Errors: ValueError for a tensor that is not of this
     model."""
-    states: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
+    states: dict[str, Pieces] = {}
+    for key, value in pieces.items():
         name, _, moment = key.rpartition("|")
         states.setdefault(name, {})[moment] = value
     known = dict(parameters)
     for name, state in states.items():
         if name not in known or known[name] not in optimizer.state or set(state) != set(MOMENTS):
             raise ValueError(f"the optimizer's state of {name} does not belong to this model")
-        moments = [state[moment] for moment in MOMENTS if moment != "step"]
-        if any(moment.shape != known[name].shape or moment.dtype != known[name].dtype for moment in moments):
-            raise ValueError(f"the optimizer's state of {name} has another shape or type")
         for moment, value in state.items():
-            own = optimizer.state[known[name]][moment]
-            own.copy_(shard_like(own, value))
+            read_into(optimizer.state[known[name]][moment], value, f"{name}|{moment}")
 
 
 def seed_generators(seed: int) -> None:

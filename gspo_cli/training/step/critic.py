@@ -17,7 +17,8 @@ from gspo_cli.distributed import SINGLE_PROCESS, Ranks
 from gspo_cli.models.packing import take_rows
 from gspo_cli.models.sharding import full_tensor, run_forward
 from gspo_cli.models.trunk import ValueModel, token_values
-from gspo_cli.training.state.tensors import optimizer_tensors, parameter_tensors, restore_optimizer, restore_parameters
+from gspo_cli.training.state.shards import Pieces, named_rows
+from gspo_cli.training.state.tensors import optimizer_tensors, restore_optimizer, restore_parameters
 from gspo_cli.training.step.loss_scale import after_step, loss_scaler
 from gspo_cli.training.step.metrics import Accumulator, all_rows, merge_ranks
 from gspo_cli.types import Mean, MicroBatch, MiniBatch, Reduced
@@ -95,12 +96,13 @@ class Critic:
         return found if overflowed else found | {"value/grad_norm": Mean(norm, 1)}
 
     def tensors(self) -> dict[str, Tensor]:
-        """This rank's share of its state, for a checkpoint."""
+        """What this rank holds of its state, for a checkpoint."""
         named = list(self.model.named_parameters())
-        return parameter_tensors(named, self.ranks) | optimizer_tensors(self.optimizer, named, self.ranks)
+        weights = {key: rows for name, p in named for key, rows in named_rows(name, p).items()}
+        return weights | optimizer_tensors(self.optimizer, named)
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Restores the shares of all ranks. Errors: ValueError for a state of another critic."""
-        moments = {name: t for name, t in tensors.items() if "|" in name}
-        restore_parameters(self.model.named_parameters(), {n: t for n, t in tensors.items() if n not in moments})
+    def restore(self, pieces: Pieces) -> None:
+        """Restores what all ranks saved. Errors: ValueError for a state of another critic."""
+        moments = {name: t for name, t in pieces.items() if "|" in name}
+        restore_parameters(self.model.named_parameters(), {n: t for n, t in pieces.items() if n not in moments})
         restore_optimizer(self.optimizer, self.model.named_parameters(), moments)
