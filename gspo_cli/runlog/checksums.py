@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,28 @@ Entries = dict[str, dict[str, Any]]
 
 
 def write_run_checksums(run: Path) -> None:
-    """Record the checksum of every file that a run has written, replacing earlier records.
+    """Record the checksum of every file that a run has written, replacing earlier records. Those of its checkpoints are
+    in their manifests: to read a large model's again would take minutes, after a signal too.
 
     Errors: GspoError (exit code 6) if the disk refuses.
     """
     files = (p for p in sorted(run.rglob("*")) if p.is_file() and p.name not in MUTABLE)
-    write_text(run / CHECKSUMS, _text(entries(run, (p for p in files if not p.name.startswith(".tmp-")))))
+    write_text(
+        run / CHECKSUMS, _text(entries(run, (p for p in files if not p.name.startswith(".tmp-")), _manifests(run)))
+    )
+
+
+def _manifests(run: Path) -> Entries:
+    """What the manifests of a run's checkpoints say of their files."""
+    known: Entries = {}
+    for path in run.glob("checkpoints/step-*/MANIFEST.json"):
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            if path.parent.name.removeprefix("step-").isdecimal() and path.is_file():
+                files, place = json.loads(path.read_text(encoding="utf-8"))["files"], path.parent.relative_to(run)
+                known |= {
+                    (place / n).as_posix(): {"bytes": e["bytes"], "sha256": e["sha256"]} for n, e in files.items()
+                }
+    return known
 
 
 def add_checksums(folder: Path, paths: Iterable[Path]) -> None:
@@ -67,9 +84,10 @@ def _read(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def entries(folder: Path, paths: Iterable[Path]) -> Entries:
-    """Size and sha256 of these files, by their path within `folder`."""
-    return {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in paths}
+def entries(folder: Path, paths: Iterable[Path], known: Entries | None = None) -> Entries:
+    """Size and sha256 of these files, by their path within `folder`. `known` = of those that others have hashed."""
+    found, named = known or {}, ((path.relative_to(folder).as_posix(), path) for path in paths)
+    return {n: found.get(n) or {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for n, p in named}
 
 
 def _text(files: Entries) -> str:

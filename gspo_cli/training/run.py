@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -134,14 +134,13 @@ def train_locked(
             if point is not None:
                 restore(session, point.checkpoint, point.state)
                 checkpoints.resume_after(point.state)
-            with session.signals:
+            with session.signals, closing(checkpoints):
                 train(session, checkpoints)
         log.event("end", status="completed", log=asdict(end_of(log)), seconds=round(time.monotonic() - started, 3))
     except BaseException as error:
         record_end(log, error, time.monotonic() - started)
         raise
     finally:
-        checkpoints.close()
         ACTIVITY.enter("start")  # of a next run, whose model may take any time to load
         engine.close()
     if log.writes:

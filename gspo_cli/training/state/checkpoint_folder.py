@@ -65,13 +65,11 @@ def files_in(folder: Path) -> list[Path]:
 
 def describe(folder: Path, step: int, known: Entries | None = None) -> Manifest:
     """The manifest of a folder's present contents. `known` = of files that other ranks have hashed."""
-    found = {path.relative_to(folder).as_posix(): path for path in files_in(folder)}
-    kept = {n: e for n, e in (known or {}).items() if n in found and found[n].stat().st_size == e["bytes"]}
-    return Manifest(step, kept | entries(folder, [path for name, path in found.items() if name not in kept]))
+    return Manifest(step, entries(folder, files_in(folder), known))
 
 
 def hash_share(folder: Path, ranks: Ranks) -> Entries:
-    """This rank's share of a checkpoint's files; nothing where they cannot be read, which `verify` then says."""
+    """This rank's share of a checkpoint's files; nothing where some cannot be read, as `verify` then says itself."""
     try:
         return entries(folder, ranks.shard(sorted(files_in(folder), key=lambda path: (path.stat().st_size, path))))
     except (OSError, Damaged):

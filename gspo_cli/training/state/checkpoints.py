@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,18 +28,17 @@ from gspo_cli.runlog.log import Position, RunLog
 from gspo_cli.runlog.schema import metric
 from gspo_cli.training.rollout_queue import save_queue
 from gspo_cli.training.session import CODES
-from gspo_cli.training.state.checkpoint_folder import REFUSED, list_checkpoints, require_room, rotate, sweep, write
-from gspo_cli.training.state.contents import (
-    GENERATORS,
-    STATE,
-    CheckpointState,
-    RunState,
-    collect,
-    loss_scalers,
-    num_writers,
-    read_state,
+from gspo_cli.training.state.checkpoint_folder import (
+    REFUSED,
+    files_in,
+    list_checkpoints,
+    require_room,
+    rotate,
+    sweep,
+    write,
 )
-from gspo_cli.training.state.shards import Written, trained_hash, write_share
+from gspo_cli.training.state.contents import GENERATORS, STATE, RunState, collect, loss_scalers, num_writers, read_state
+from gspo_cli.training.state.shards import CheckpointState, Written, trained_hash, write_share
 from gspo_cli.training.state.tensors import generator_tensors
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Checkpoints:
         self.settle(session, wait=False)
         if any(self.ranks.all_gather(lambda: self.is_due(session.step))) or last or signalled:
             self.save(session)
-            if last or signalled:
+            if last or signalled or session.step == 0:  # a log without any checkpoint could never be resumed
                 self.settle(session)
             if self.failed_saves and last:
                 raise self.storage_error()
@@ -117,8 +117,7 @@ class Checkpoints:
         by_count = config.every and step % config.every == 0
         if step == 0:
             return config.start
-        is_writing = self.pending is not None
-        return bool(by_count) or (config.minutes is not None and waited >= 60 * config.minutes and not is_writing)
+        return bool(by_count) or (config.minutes is not None and self.pending is None and waited >= 60 * config.minutes)
 
     def stop(self, session: Session, number: signal.Signals) -> None:
         """Saves the last boundary, unless it is saved, and ends the run.
@@ -167,11 +166,8 @@ class Checkpoints:
             return
         self.pending = None
         try:
-            if ranks.size > 1:
-                with session.clock("write_s"):
-                    num_bytes = int(on_all_ranks(ranks, pending.written.result)[0])
-            else:
-                num_bytes = pending.written.result()
+            with session.clock("write_s") if ranks.size > 1 else nullcontext():
+                num_bytes = int(on_all_ranks(ranks, pending.written.result)[0])
         except REFUSED as error:
             self.missed(session, pending.step, error)
             return
@@ -224,9 +220,9 @@ class Checkpoints:
         Errors: OSError, SafetensorError or Damaged when the disk refuses, on all ranks. Those of the thread, and a
         GspoError for a lost rank, come with the result.
         """
-        ranks, folder, written = self.ranks, self.run / "checkpoints", Future[int]()
+        ranks, folder = self.ranks, self.run / "checkpoints"
         if ranks.size == 1:
-            fill = partial(self.fill, session, state)
+            written, fill = Future[int](), partial(self.fill, session, state)
             written.set_result(write(folder, session.step, self.attempt, fill).num_bytes)
             return written
         size = num_writers(session)
@@ -243,13 +239,9 @@ class Checkpoints:
         on_all_ranks(ranks, prepare)
         if self.pool is None:
             self.pool, self.group = ThreadPoolExecutor(1), dist.new_group(range(size), backend="gloo")
-        if ranks.rank >= size:
-            written.set_result(0)
-            return written
-        model, part = session.learner.model, parts[ranks.rank]
-        write_own = partial(
-            write_share, state.files, state.weights, state.rows, model, part, ranks.rank, size, self.group
-        )
+        if ranks.rank >= size:  # its rows are those of a rank on the first machine
+            return self.pool.submit(int)
+        write_own = partial(write_share, state, session.learner.model, parts[ranks.rank], self.group)
         return self.pool.submit(self.write_shares, write_own, session.step, parts)
 
     def write_shares(self, write_own: Callable[[], Written], step: int, parts: list[Path]) -> int:
@@ -260,11 +252,10 @@ class Checkpoints:
                 return 0
 
             def join(folder: Path) -> None:
+                (folder / "model").mkdir()
                 for part in parts:
-                    for file in [path for path in part.rglob("*") if path.is_file()]:
-                        target = folder / file.relative_to(part)
-                        target.parent.mkdir(exist_ok=True)
-                        fs.rename(file, target)
+                    for file in files_in(part):
+                        fs.rename(file, folder / file.relative_to(part))
                 state = RunState.model_validate_json((folder / STATE).read_bytes())
                 state = state.model_copy(update={"weights_sha256": trained_hash(hashes)})
                 (folder / STATE).write_text(state.model_dump_json(indent=1), encoding="utf-8")
@@ -276,9 +267,7 @@ class Checkpoints:
             return write(self.run / "checkpoints", step, self.attempt, join, known).num_bytes
         finally:
             if self.ranks.is_main:
-                for part in parts:
-                    if part.exists():
-                        fs.remove_tree(part)
+                sweep(self.run / "checkpoints", (".part-*",))
 
     def fill(self, session: Session, checkpoint_state: CheckpointState, folder: Path) -> None:
         """Writes the files of a checkpoint; with several ranks all but what their threads write."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -20,7 +18,7 @@ from gspo_cli.models.sharding import copy_from_rank0, full_tensor, is_sharded
 from gspo_cli.runlog.log import Position
 from gspo_cli.training.rollout_queue import load_queue
 from gspo_cli.training.state.checkpoint_folder import Damaged
-from gspo_cli.training.state.shards import load_pieces, own_part, shared_hash
+from gspo_cli.training.state.shards import CheckpointState, load_pieces, own_part, share_name, shared_hash
 from gspo_cli.training.state.tensors import optimizer_tensors, restore_generators, restore_optimizer
 
 if TYPE_CHECKING:
@@ -82,22 +80,9 @@ def read_state(checkpoint: Path) -> RunState:
     return state
 
 
-@dataclass(frozen=True)
-class CheckpointState:
-    """The tensors that this rank writes into a checkpoint."""
-
-    weights: dict[str, Tensor]
-    """Whole ones, on rank 0: all, or with several ranks the adapters of LoRA."""
-    rows: dict[str, tuple[torch.Size, Tensor]]
-    """With several ranks: of each other weight its shape, and the rows that this rank holds."""
-    files: dict[str, dict[str, Tensor]]
-    weights_sha256: str
-    """With several ranks: empty, as it is known once they have been gathered."""
-
-
 def collect(session: Session, run: Path, ranks: Ranks) -> CheckpointState:
-    """This rank's tensors. With several ranks, which write while training goes on, they are copies, and each rank takes
-    the rows that it holds (where machines hold the same rows, the first machine's ranks).
+    """This rank's tensors. With several ranks, which write while training goes on, they are copies of the rows that
+    each rank holds.
 
     Errors: GspoError (exit code 4) for a weight or moment that is not finite; such a state is never saved.
     """
@@ -118,9 +103,8 @@ def collect(session: Session, run: Path, ranks: Ranks) -> CheckpointState:
     def refuse_nonfinite() -> None:
         bad = next((n for n, t in everything.items() if t.is_floating_point() and not bool(t.isfinite().all())), None)
         if bad is not None:
-            bad = bad.partition("@")[0]
             raise GspoError(
-                f"{bad} is not finite after rollout batch {session.step}",
+                f"{bad.partition('@')[0]} is not finite after rollout batch {session.step}",
                 "a state like that is never saved",
                 f"gspo train --resume {run} goes back to the last checkpoint, with another recipe if need be",
                 ExitCode.GUARD,
@@ -130,8 +114,6 @@ def collect(session: Session, run: Path, ranks: Ranks) -> CheckpointState:
     if ranks.size == 1:
         files = {file: {n: t.cpu().contiguous() for n, t in tensors.items()} for file, tensors in parts.items()}
         return CheckpointState(weights, {}, files, weights_hash(learner.model))
-    if ranks.rank >= size:
-        return CheckpointState({}, {}, {}, "")
     files = {file: {n: t.to("cpu", copy=True) for n, t in tensors.items()} for file, tensors in parts.items()}
     rows = {name: (p.shape, own_part(p).to("cpu", copy=True)) for name, p in trained.items()}
     return CheckpointState(weights, rows, files, "")
@@ -146,11 +128,6 @@ def loss_scalers(learner: Learner) -> dict[str, GradScaler]:
     """Those that scale, by the name of their model."""
     every = {"policy": learner.scaler} | ({"critic": learner.critic.scaler} if learner.critic else {})
     return {name: scaler for name, scaler in every.items() if scaler.is_enabled()}
-
-
-def share_name(kind: str, rank: int, size: int) -> str:
-    """The file for a rank's share of the moments, or of the critic."""
-    return f"{kind}.safetensors" if size == 1 else f"{kind}-{rank + 1:05d}-of-{size:05d}.safetensors"
 
 
 def restore(session: Session, folder: Path, state: RunState) -> None:

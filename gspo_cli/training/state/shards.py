@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections import ChainMap
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,24 @@ Pieces = dict[str, list[tuple[int, Any]]]
 """Name -> the saved parts of a tensor, each with the number of its first row, in order."""
 Written = tuple[Entries, list[dict[str, str]], dict[str, str]]
 """What all ranks have written: their files, the hashes of their weights, and which file holds which weight."""
+
+
+@dataclass(frozen=True)
+class CheckpointState:
+    """The tensors that this rank writes into a checkpoint."""
+
+    weights: dict[str, Tensor]
+    """Whole ones, on rank 0: all, or with several ranks the adapters of LoRA."""
+    rows: dict[str, tuple[torch.Size, Tensor]]
+    """With several ranks: of each other weight its shape, and the rows that this rank holds."""
+    files: dict[str, dict[str, Tensor]]
+    weights_sha256: str
+    """With several ranks: empty, as it is known once they have been gathered."""
+
+
+def share_name(kind: str, rank: int, size: int) -> str:
+    """The file for a rank's share of the weights, the moments or the critic."""
+    return f"{kind}.safetensors" if size == 1 else f"{kind}-{rank + 1:05d}-of-{size:05d}.safetensors"
 
 
 def held_rows(tensor: Tensor) -> tuple[int, int]:
@@ -75,17 +94,17 @@ def read_into(tensor: Tensor, pieces: list[tuple[int, Any]], name: str) -> None:
 
     Errors: ValueError for a tensor of another shape or type.
     """
-    own, (start, saved) = own_part(tensor), pieces[0]
-    if tensor.ndim == 0:
-        rows = saved[...]
-    else:
-        (first, end), parts = held_rows(tensor), list[Tensor]()
+    own = own_part(tensor)
+    if tensor.ndim:
+        (first, end), parts, total = held_rows(tensor), list[Tensor](), 0
         for start, saved in pieces:
-            low, high = max(first - start, 0), min(end - start, saved.get_shape()[0])
-            parts += [saved[low:high]] if high > low else []
-        rows = torch.cat(parts) if parts else own
-        start += saved.get_shape()[0]
-    if rows.shape != own.shape or rows.dtype != own.dtype or (tensor.ndim and start != tensor.shape[0]):
+            size = saved.get_shape()[0]
+            parts.append(saved[min(max(first - start, 0), size) : min(max(end - start, 0), size)])
+            total = start + size
+        rows = torch.cat(parts)
+    else:
+        rows, total = pieces[0][1][...], 0
+    if rows.shape != own.shape or rows.dtype != own.dtype or total != (tensor.shape[0] if tensor.ndim else 0):
         raise ValueError(f"the saved state of {name} has another shape or type")
     own.copy_(rows)
 
@@ -137,12 +156,13 @@ def shared_hash(model: nn.Module, ranks: Ranks) -> str:
     return trained_hash(ranks.all_gather(lambda: own))
 
 
-def gather_layers(rows: dict[str, tuple[torch.Size, Tensor]], rank: int, size: int, group: Any) -> dict[str, Tensor]:
-    """The whole weights of the layers that fall to this rank; all must call it. `rows` = for each weight its shape and
-    this rank's rows; it is emptied.
+def gather_layers(rows: dict[str, tuple[torch.Size, Tensor]], group: Any) -> dict[str, Tensor]:
+    """The whole weights of the layers that fall to this rank; all of the group must call it. `rows` = for each weight
+    its shape and this rank's rows; it is emptied.
 
     A layer goes to the rank that has least so far: what a file calls otherwise may take several of a layer's weights.
     """
+    rank, size = group.rank(), group.size()
     owners, loads, found = dict[str, int](), [0] * size, dict[str, Tensor]()
     for name in list(rows):
         shape, own = rows.pop(name)
@@ -159,15 +179,12 @@ def gather_layers(rows: dict[str, tuple[torch.Size, Tensor]], rank: int, size: i
     return found
 
 
-def write_share(
-    files: dict[str, dict[str, Tensor]], adapters: dict[str, Tensor], rows: dict[str, tuple[torch.Size, Tensor]],
-    model: PreTrainedModel, part: Path, rank: int, size: int, group: Any,
-) -> Written:  # fmt: skip
-    """Writes a rank's `files` and its whole layers of the weights into the folder `part`.
+def write_share(state: CheckpointState, model: PreTrainedModel, part: Path, group: Any) -> Written:
+    """Writes a rank's files and its whole layers of the weights into the folder `part`.
 
     Errors: OSError on all ranks when a disk refuses something to one; GspoError when a rank is lost.
     """
-    entries, why, names = dict[str, dict[str, Any]](), list[str](), list[str]()
+    entries, why = dict[str, dict[str, Any]](), list[str]()
 
     def put(name: str, tensors: dict[str, Tensor]) -> None:
         try:
@@ -176,21 +193,22 @@ def write_share(
             why.append(str(error))
         tensors.clear()
 
-    for name, tensors in files.items():
+    for name, tensors in state.files.items():
         put(name, tensors)
     try:
-        whole = gather_layers(rows, rank, size, group)
+        whole = gather_layers(state.rows, group)
     except RuntimeError as error:
         raise lost_rank_error(error) from error
-    hashes = {name: tensor_hash(tensor) for name, tensor in (adapters | whole).items()}
-    ignored, file = set(model._keys_to_ignore_on_save or ()), f"model-{rank + 1:05d}-of-{size:05d}.safetensors"
-    if whole:
-        saved = revert_weight_conversion(model, {name: whole.pop(name) for name in list(whole) if name not in ignored})
-        names = list(saved)
-        put(f"model/{file}", saved)
-    mine = json.dumps([entries, hashes, dict.fromkeys(names, file), why])
+    hashes = {name: tensor_hash(tensor) for name, tensor in (state.weights | whole).items()}
+    ignored = set(model._keys_to_ignore_on_save or ())
+    saved = revert_weight_conversion(model, {name: t for name, t in whole.items() if name not in ignored})
+    whole.clear()
+    index = dict.fromkeys(saved, share_name("model", group.rank(), group.size()))
+    if saved:
+        put(f"model/{next(iter(index.values()))}", saved)
+    mine = json.dumps([entries, hashes, index, why])
     shares = [json.loads(text) for text in all_gather_bytes(mine.encode(), group)]
     if refusals := [text for *_, refused in shares for text in refused]:
         raise OSError(refusals[0])
-    every, hashed, index, _ = zip(*shares, strict=True)
-    return dict(ChainMap(*every)), list(hashed), dict(ChainMap(*index))
+    every, hashed, indices, _ = zip(*shares, strict=True)
+    return dict(ChainMap(*every)), list(hashed), dict(ChainMap(*indices))
