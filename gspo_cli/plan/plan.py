@@ -9,7 +9,7 @@ from typing import Any
 from gspo_cli.config import Recipe, merge, nest
 from gspo_cli.plan import memory, time
 from gspo_cli.plan.architecture import Architecture
-from gspo_cli.plan.time import ADAM, COPIES, HOST, LINKS, STORAGE, decode_efficiency, training_efficiency
+from gspo_cli.plan.time import ADAM, COPIES, HOST, LINKS, STORAGE, TO_HOST, decode_efficiency, training_efficiency
 from gspo_cli.plan.workload import GIB, GPUS, MEAN_SHARE, PROMPT_TOKENS, Gpu, Workload
 
 SMALLEST_STEP = 1e-5
@@ -97,6 +97,7 @@ class Plan:
         if workload.ranks > 1:
             lines += [
                 f"exchange {LINKS.text}",
+                f"copies of a checkpoint {TO_HOST.text}",
                 "one process a GPU under torchrun; weights, gradients and optimizer sharded over "
                 + ("all of them" if workload.shards == workload.ranks else "those of a node, once a node"),
             ]

@@ -42,9 +42,11 @@ DECODE_SPREAD = Efficiency(0.45, 0.55, "vLLM on two H100 (ml-energy, about one h
 DECODE_BUILT_IN = Efficiency(0.01, 0.1, "a guess from 0.012 of transformers' own generate (sglang#12614, one sequence)")
 LINKS = Efficiency(0.1, 0.67, "most: 300 of 450 GB/s, assumed; between nodes of cluster.network_gbps; least: a guess")
 HOST = Efficiency(0.5, 1.0, "laying out passes, measured here on one core of a CPU; least: a core half as fast")
-STORAGE = Efficiency(0.1, 1.0, "0.2 to 2 GB/s, written by the ranks in turn")
-HOST_S, DISK = 0.5e-6, 2e9
-"""Seconds of processor time per token of a rank's passes (0.49 measured: `make_mini_batches`); bytes a second."""
+STORAGE = Efficiency(0.1, 1.0, "0.2 to 2 GB/s, which all ranks together reach")
+TO_HOST = Efficiency(0.1, 0.7, "a guess: copies into fresh memory reach 2.5 to 18 of 25 GB/s")
+HOST_S, DISK, HOST_COPY = 0.5e-6, 2e9, 25e9
+"""Seconds of processor time per token of a rank's passes (0.49 measured: `make_mini_batches`); bytes a second to the
+disk, and from a GPU to its host."""
 ANSWERS = {"aime24": (30, 32), "aime25": (30, 16), "math500": (500, 1), "gsm8k": (1319, 1)}
 """Problems of a benchmark and answers to each (evals/benchmarks); others count as `OTHERS`."""
 OTHERS = (500, 1)
@@ -165,7 +167,12 @@ def beside(workload: Workload, gpu: Gpu) -> list[Phase]:
     found = [Phase("host", HOST_S * workload.batch_tokens / workload.ranks, HOST, "laying out a rank's passes")]
     if every := recipe.checkpoint.every:
         size = workload.stored * (workload.model.parameters + 2 * workload.trained)
-        found.append(Phase("checkpoint", size / DISK / every, STORAGE, f"{size / 1e9:.3g} GB, every {every} batches"))
+        waits, note = 1 / every, f"{size / 1e9:.3g} GB, every {every} batches"
+        if workload.ranks > 1:
+            each, waits = size / workload.shards, (1 + recipe.checkpoint.start) / recipe.train.steps
+            found.append(Phase("copy to the host", each / HOST_COPY / every, TO_HOST, f"{each / 1e9:.3g} GB a GPU"))
+            note = f"{note}, written meanwhile; it waits for the first and the last"
+        found.append(Phase("checkpoint", waits * size / DISK, STORAGE, note))
     if recipe.eval.bench:
         count = recipe.train.steps // recipe.eval.every + 1 if recipe.eval.every else 1
         limit = recipe.eval.limit or 10**9

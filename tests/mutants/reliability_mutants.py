@@ -11,13 +11,14 @@ AHEAD = "training/test_rollout_queue.py"
 POINTS = "reliability/test_crash_points.py"
 ORDER = f"{POINTS}::test_the_order_of_writing_and_forcing"
 EVERY_STEP = f"{RESUME}::test_at_every_step_of_two_epochs"
+SHARDS = "reliability/test_shards.py"
 STORED = "reliability/test_stored_rollouts.py"
 BEAT = "reliability/test_heartbeat.py"
 CODE = "reliability/test_foreign_code.py"
 PROTOCOL = "training/state/checkpoint_folder.py"
 SAVED = "training/state/contents.py"
 DATA = "        for path in files_in(temporary):\n            fs.fsync(path)\n"
-MANIFEST = """        manifest = describe(temporary, step)
+MANIFEST = """        manifest = describe(temporary, step, known)
         (temporary / MANIFEST).write_text(manifest.text(), encoding="utf-8")
         fs.fsync(temporary / MANIFEST)
 """
@@ -92,11 +93,22 @@ RELIABILITY = (
     ),
     Mutant(
         "M28 optimizer not restored", "training/state/tensors.py",
-        "own.copy_(shard_like(own, value))", "shard_like(own, value)", EVERY_STEP, "gspo",
+        'read_into(optimizer.state[known[name]][moment], value, f"{name}|{moment}")', "pass", EVERY_STEP, "gspo",
     ),
     Mutant(
-        "the critic not restored", SAVED, "learner.critic.restore(load_shares(folder, CRITIC))", "pass",
+        "the critic not restored", SAVED, "learner.critic.restore(load_pieces(folder, CRITIC))", "pass",
         EVERY_STEP, "ppo",
+    ),
+    Mutant(
+        "a share without its place in the tensor", "training/state/shards.py",
+        'return {f"{name}@{first}": own_part(tensor)} if end > first else {}',
+        'return {f"{name}@0": own_part(tensor)} if end > first else {}',
+        f"{SHARDS}::test_what_is_saved_travels_byte_for_byte", "2-3",
+    ),
+    Mutant(
+        "a checkpoint named before all ranks have written", "training/state/shards.py",
+        "if refusals := [text for *_, refused in shares for text in refused]:",
+        "if refusals := why:", f"{SHARDS}::test_a_refused_write_is_told_and_costs_no_other_checkpoint", "1",
     ),
     Mutant(
         "portions of the data forgotten", SAVED,
@@ -177,8 +189,8 @@ RELIABILITY = (
     ),
     Mutant(
         "a full disk ends the run", "training/state/checkpoints.py",
-        "except REFUSED as error:\n            self.failed_saves",
-        "except ZeroDivisionError as error:\n            self.failed_saves",
+        "except REFUSED as error:\n            self.missed(session, session.step, error)",
+        "except ZeroDivisionError as error:\n            self.missed(session, session.step, error)",
         f"{GUARDS}::test_a_full_disk_lets_training_go_on_and_is_told_at_the_end",
     ),
 )  # fmt: skip

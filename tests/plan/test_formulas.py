@@ -117,6 +117,15 @@ def test_an_optimizer_step_on_8_h100_takes_32_ms() -> None:
     assert found.limit_s / workload.recipe.minibatches == pytest.approx(0.032, rel=0.01)
 
 
+def test_several_ranks_wait_for_the_copy_of_a_checkpoint_and_for_the_first_and_last_to_be_written() -> None:
+    """366 GB = 12 bytes a parameter; 22.9 GB on each of 16 GPUs at 25 GB/s, every 10 batches; twice 183 s in 400."""
+    found = {p.name: p.limit_s for p in time.beside(on("h100", nodes=2), GPUS["h100"])}
+    assert found["copy to the host"] == pytest.approx(12 * 30.53 / 16 / 25 / 10, rel=1e-3)
+    assert found["checkpoint"] == pytest.approx(2 * 12 * 30.53 / 2 / 400, rel=1e-3)
+    alone = {p.name: p.limit_s for p in time.beside(on("h100", each=1), GPUS["h100"])}
+    assert "copy to the host" not in alone and alone["checkpoint"] == pytest.approx(12 * 30.53 / 2 / 10, rel=1e-3)
+
+
 def test_the_published_whole_step_comes_back_in_its_own_setting() -> None:
     """NeMo-RL: 2,048 samples of 3,203 tokens on 32 H100 in 192 s, 1,102 tokens/s a GPU."""
     table = on("h100", nodes=4, prompts=128, samples=16, max_new_tokens=2 * 3203).recipe.model_dump(mode="json")

@@ -21,7 +21,7 @@ from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog import fs
 from gspo_cli.training import loop, setup
 from gspo_cli.training.guards import Guards, is_spike
-from gspo_cli.training.state import checkpoint_folder, contents
+from gspo_cli.training.state import checkpoint_folder, checkpoints
 from gspo_cli.training.step import loss_scale, update
 from gspo_cli.training.step.update import Learner
 from gspo_cli.types import Score
@@ -231,7 +231,7 @@ def test_a_reward_that_fails_is_left_out_and_counted(
 def test_a_full_disk_lets_training_go_on_and_is_told_at_the_end(
     start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    real, calls = contents.save_file, list[int]()
+    real, calls = checkpoints.save_file, list[int]()
 
     def full(*args: Any) -> None:
         calls.append(1)
@@ -239,7 +239,7 @@ def test_a_full_disk_lets_training_go_on_and_is_told_at_the_end(
             raise error
         real(*args)
 
-    monkeypatch.setattr(contents, "save_file", full)
+    monkeypatch.setattr(checkpoints, "save_file", full)
     with pytest.raises(GspoError) as caught:
         toy.train(toy.recipe(start), ram / "study")
     assert caught.value.code is ExitCode.STORAGE

@@ -215,8 +215,10 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(
         real = loop.train_batch
 
         def train_batch(session: Any, step: int) -> Any:
-            if step == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
+            while step == 2:  # until the checkpoint has been written, beside this thread
+                if (session.log.folder / "checkpoints" / "step-000001").exists():
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(0.01)
             return real(session, step)
 
         loop.train_batch = train_batch

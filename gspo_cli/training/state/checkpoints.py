@@ -52,7 +52,8 @@ class Pending:
     step: int
     log_end: Position | None
     started: float
-    written: Future[int]
+    written: Future[tuple[int, float]]
+    """Its size, and when it was written."""
 
 
 @dataclass
@@ -167,16 +168,16 @@ class Checkpoints:
         self.pending = None
         try:
             with session.clock("write_s") if ranks.size > 1 else nullcontext():
-                num_bytes = int(on_all_ranks(ranks, pending.written.result)[0])
+                results = on_all_ranks(ranks, pending.written.result)
         except REFUSED as error:
             self.missed(session, pending.step, error)
             return
         self.saved_step, self.failed_saves, self.saved_at = pending.step, 0, time.monotonic()
-        seconds = round(self.saved_at - pending.started, 3)
+        seconds = round(results[ranks.rank][1] - pending.started, 3)
         if ranks.size > 1:
             ACTIVITY.longest["write"] = max(ACTIVITY.longest.get("write", 0.0), seconds)
         session.log.event(
-            "checkpoint", step=pending.step, bytes=num_bytes, seconds=seconds,
+            "checkpoint", step=pending.step, bytes=results[0][0], seconds=seconds,
             log=asdict(pending.log_end) if pending.log_end else None,
         )  # fmt: skip
         if ranks.is_main:
@@ -213,8 +214,8 @@ class Checkpoints:
             ExitCode.STORAGE,
         )
 
-    def begin(self, session: Session, state: CheckpointState) -> Future[int]:
-        """Writes a checkpoint; the result is its size. Of several ranks each writes its share in a thread; rank 0
+    def begin(self, session: Session, state: CheckpointState) -> Future[tuple[int, float]]:
+        """Writes a checkpoint; see `Pending.written`. Of several ranks each writes its share in a thread; rank 0
         writes the small files here, and in the thread, when all have written, it gives the checkpoint its name.
 
         Errors: OSError, SafetensorError or Damaged when the disk refuses, on all ranks. Those of the thread, and a
@@ -222,8 +223,8 @@ class Checkpoints:
         """
         ranks, folder = self.ranks, self.run / "checkpoints"
         if ranks.size == 1:
-            written, fill = Future[int](), partial(self.fill, session, state)
-            written.set_result(write(folder, session.step, self.attempt, fill).num_bytes)
+            written, fill = Future[tuple[int, float]](), partial(self.fill, session, state)
+            written.set_result((write(folder, session.step, self.attempt, fill).num_bytes, time.monotonic()))
             return written
         size = num_writers(session)
         parts = [folder / f".part-{session.step}-{rank}" for rank in range(size)]
@@ -240,16 +241,16 @@ class Checkpoints:
         if self.pool is None:
             self.pool, self.group = ThreadPoolExecutor(1), dist.new_group(range(size), backend="gloo")
         if ranks.rank >= size:  # its rows are those of a rank on the first machine
-            return self.pool.submit(int)
+            return self.pool.submit(lambda: (0, time.monotonic()))
         write_own = partial(write_share, state, session.learner.model, parts[ranks.rank], self.group)
         return self.pool.submit(self.write_shares, write_own, session.step, parts)
 
-    def write_shares(self, write_own: Callable[[], Written], step: int, parts: list[Path]) -> int:
+    def write_shares(self, write_own: Callable[[], Written], step: int, parts: list[Path]) -> tuple[int, float]:
         """The work of the thread."""
         try:
             known, hashes, index = write_own()
             if not self.ranks.is_main:
-                return 0
+                return 0, time.monotonic()
 
             def join(folder: Path) -> None:
                 (folder / "model").mkdir()
@@ -264,7 +265,7 @@ class Checkpoints:
                     table = {"metadata": {"total_size": size}, "weight_map": index}
                     (folder / "model" / INDEX).write_text(json.dumps(table, indent=1, sort_keys=True), encoding="utf-8")
 
-            return write(self.run / "checkpoints", step, self.attempt, join, known).num_bytes
+            return write(self.run / "checkpoints", step, self.attempt, join, known).num_bytes, time.monotonic()
         finally:
             if self.ranks.is_main:
                 sweep(self.run / "checkpoints", (".part-*",))
