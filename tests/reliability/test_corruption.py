@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from test_exact_resume import cut_after
 from gspo_cli.config import CheckpointConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.events import Event, Noted
+from gspo_cli.runlog.checksums import read_checksums, write_run_checksums
 from gspo_cli.training import run as training
 from gspo_cli.training.state import checkpoint_folder
 from gspo_cli.training.state.checkpoint_folder import Damaged, describe, verify
@@ -251,3 +253,15 @@ def test_order_is_by_number_and_rotation_by_what_is_on_disk(tmp_path: Path) -> N
     (tmp_path / ".tmp-step-000012-1").mkdir()
     checkpoint_folder.sweep(tmp_path)
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_seal_takes_the_hashes_of_a_checkpoint_from_its_manifest(tmp_path: Path) -> None:
+    """Read again, a large model's would take minutes; and what has changed since it was saved would be sealed."""
+    for step in (1, 2):
+        checkpoint_folder.write(tmp_path / "checkpoints", step, 1, fill)
+    (tmp_path / "checkpoints" / "step-000001" / "file").write_text("tex!")
+    (tmp_path / "checkpoints" / "step-000002" / "MANIFEST.json").write_text('{"files": [1]}')
+    write_run_checksums(tmp_path)
+    seal, hashed = read_checksums(tmp_path), hashlib.sha256(b"text").hexdigest()
+    assert [seal[f"checkpoints/step-00000{step}/file"]["sha256"] for step in (1, 2)] == [hashed, hashed]
+    assert seal["checkpoints/step-000001/MANIFEST.json"]["bytes"] > 0
