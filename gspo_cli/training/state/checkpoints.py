@@ -222,7 +222,9 @@ class Checkpoints:
         GspoError for a lost rank, come with the result.
         """
         ranks, folder = self.ranks, self.run / "checkpoints"
+        force_log = partial(fs.fsync, self.run / "metrics.jsonl" if session.log.num_bytes else self.run)
         if ranks.size == 1:
+            force_log()
             written, fill = Future[tuple[int, float]](), partial(self.fill, session, state)
             written.set_result((write(folder, session.step, self.attempt, fill).num_bytes, time.monotonic()))
             return written
@@ -234,6 +236,7 @@ class Checkpoints:
                 folder.mkdir(parents=True, exist_ok=True)
                 sweep(folder)
                 require_room(folder)
+                force_log()
                 parts[0].mkdir()
                 self.fill(session, state, parts[0])
 
@@ -273,8 +276,6 @@ class Checkpoints:
     def fill(self, session: Session, checkpoint_state: CheckpointState, folder: Path) -> None:
         """Writes the files of a checkpoint; with several ranks all but what their threads write."""
         assert self.log_end is not None
-        if session.log.num_bytes:
-            fs.fsync(self.run / "metrics.jsonl")
         model = session.learner.model
         weights = {"state_dict": checkpoint_state.weights} if is_sharded(model) else {}
         model.save_pretrained(folder / "model", **weights)
