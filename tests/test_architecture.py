@@ -275,6 +275,7 @@ WRITERS = {
     "report/runs/archive.py": "fills a path of `write_atomic`, or a temporary folder that is then renamed",
     "training/state/checkpoint_folder.py": "the manifest in the temporary folder, forced to the disk there",
     "training/state/checkpoints.py": "fills the temporary folder of a checkpoint",
+    "training/state/shards.py": "fills a rank's part of a checkpoint, forced to the disk there before it is named",
     "runlog/prune.py": "removes what a complete run needs no more; a link takes a copy's place by rename",
     "training/cold_start.py": "builds in a temporary folder of the cache under a lock, then renames it",
     "evals/store.py": "the lock, and its own parts once the whole answers are written",
