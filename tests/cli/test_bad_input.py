@@ -284,13 +284,24 @@ def test_overwrite_deletes_nothing_for_a_study_that_cannot_run(
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize(("command", "below"), [("train", "."), ("rollout", "results")])
-def test_results_cannot_be_written(gspo_here: Gspo, smoke: Path, tmp_path: Path, command: str, below: str) -> None:
-    out = tmp_path / "taken"
-    out.write_text("a file, not a folder")
-    before = tree(tmp_path)
-    check_refused(gspo_here(command, smoke, "--out", out / below), "cannot write", "--out")
-    assert tree(tmp_path) == before
+@pytest.mark.parametrize(
+    ("taken", "words", "said"),
+    [
+        ("taken", "train SMOKE --out taken", "cannot write"),
+        ("taken", "rollout SMOKE --out taken/results", "cannot write"),
+        ("mine", "train SMOKE --out . --name mine", "is not a folder"),
+        ("step_000001.parquet", "rollout SMOKE --out .", "exists"),
+        ("kept", "cold-start SMOKE --out .", "exists"),
+        ("kept", "cold-start gsm8k --out new", "no [cold_start]"),
+    ],
+)
+def test_nothing_takes_the_place_of_a_file(
+    gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str, words: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(taken).write_text("a file, not a folder")
+    check_refused(gspo_here(*words.replace("SMOKE", str(smoke)).split()), said)
+    assert tree(tmp_path) == {taken: b"a file, not a folder"}
 
 
 def test_a_full_disk_leaves_no_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,24 +313,6 @@ def test_a_full_disk_leaves_no_new_folder(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(GspoError, match="cannot write"), writable(tmp_path / "new" / "batch"):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_study_cannot_take_the_place_of_a_file(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("a file, not a folder")
-    check_refused(gspo_here("train", smoke, "--out", tmp_path, "--name", "mine"), "is not a folder", "--name")
-    assert set(tree(tmp_path)) == {"mine"}
-
-
-def test_a_stored_batch_is_not_overwritten(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    (tmp_path / "step_000001.parquet").write_text("kept")
-    check_refused(gspo_here("rollout", smoke, "--out", tmp_path), "exists", "--out")
-    assert tree(tmp_path) == {"step_000001.parquet": b"kept"}
-
-
-def test_a_cold_start_needs_its_table_and_a_new_folder(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    check_refused(gspo_here("cold-start", "gsm8k", "--out", tmp_path / "new"), "no [cold_start]")
-    check_refused(gspo_here("cold-start", smoke, "--out", tmp_path), "exists", "--out")
-    assert tree(tmp_path) == {}
 
 
 OWN_CODE = b"""

@@ -99,15 +99,6 @@ def shared(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return driver.job("quickstart", "gspo", seed=3, batches=2)  # type: ignore[no-any-return]
 
 
-def test_both_sides_see_the_prompts_in_the_order_of_a_run(shared: dict[str, Any]) -> None:
-    from gspo_cli.rollout.collect import PromptStream
-    from gspo_cli.tasks.arithmetic import Arithmetic
-
-    stream = PromptStream(Arithmetic().problems("train"), 32, 3)
-    expected = [p.prompt for step in (1, 2) for p in stream.batch(step)]
-    assert [row["prompt"] for row in shared["rows"]] == expected and len(set(expected)) == 64
-
-
 def test_the_peer_gets_the_recipe_in_its_own_terms(shared: dict[str, Any]) -> None:
     settings = peer.peer_settings(shared, "out")
     assert settings["per_device_train_batch_size"] * settings["steps_per_generation"] == 32 * 16

@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -279,14 +278,14 @@ def frozen_batch(rng: np.random.Generator, dynamic: bool) -> tuple[list[float], 
     return everything, kept, prompts
 
 
-def write_frozen(study: Path, algo: dict[str, Any] | None = None) -> Path:
+def write_frozen(study: Path) -> Path:
     """Frozen weights, an arm with dynamic sampling and one without."""
     for arm, dynamic in (("grpo", False), ("grpo_ds", True)):
         for seed in range(6):
             rng, folder, prompts = np.random.default_rng([seed, dynamic]), study / f"{arm}-s{seed}", 0
             folder.mkdir(parents=True)
             table = config(arm, seed)
-            table["algo"] |= {"dynamic_sampling": dynamic} | ((algo or {}) if dynamic else {})
+            table["algo"] |= {"dynamic_sampling": dynamic}
             table["report"] |= {"metric": "reward/mean:area@tokens", "treatment": "grpo_ds"}
             put(folder / "config.json", table)
             put(folder / "run.json", provenance(study.name, arm, seed))
@@ -324,7 +323,11 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_setting_that_changes_a_metric(name: str, tmp_path: Path, gspo_here: Gspo) -> None:
     algo, metric, key = CASES[name]
-    study = write_frozen(tmp_path / "demo", algo=algo)
+    study = write_study(tmp_path / "demo", arms=("grpo", "grpo_ds"))
+    configure(study, {"report.treatment": "grpo_ds", "algo.dynamic_sampling": False})
+    configure(
+        study, {f"algo.{name}": value for name, value in ({"dynamic_sampling": True} | algo).items()}, "grpo_ds-*"
+    )
     found = compared(gspo_here, study, "--metric", metric, code=3)
     whats = [reason["what"] for reason in found["reasons"] if reason["check"] == "meaning"]
     assert len(whats) == 1 and metric.split(":")[0] in whats[0] and key in whats[0]

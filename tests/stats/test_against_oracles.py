@@ -29,6 +29,17 @@ def test_paired_t_is_scipys_and_antisymmetric() -> None:
         assert swapped.ci == pytest.approx((-found.ci[1], -found.ci[0]), rel=1e-12)
 
 
+def test_two_one_sided_tests_are_scipys() -> None:
+    for n in range(3, 9):
+        D_S = RNG.normal(0.1, 1, size=n)
+        sides = [
+            stats.ttest_1samp(D_S, end, alternative=side).pvalue for end, side in ((-0.5, "greater"), (0.5, "less"))
+        ]
+        assert paired.tost(D_S, 0.5) == pytest.approx(sides, rel=1e-9)
+        ends = stats.ttest_1samp(D_S, 0.0).confidence_interval(0.95)
+        assert problems.over_problems(D_S) == pytest.approx(tuple(ends), rel=1e-9)
+
+
 @pytest.mark.parametrize("n", range(2, 11))
 def test_sign_flip_is_the_enumeration(n: int) -> None:
     D_S = RNG.normal(0.3, 1, size=n).round(2)
@@ -94,6 +105,9 @@ def test_two_way_is_statsmodels(clustered: bool) -> None:
         assert (found.V_s, found.V_c) == pytest.approx(tuple(oracle[:2]), rel=1e-10)
         assert found.V_s + found.V_c - found.V_sc == pytest.approx(oracle[2], rel=1e-9)
         assert max(found.V_s, found.V_c) <= found.V
+        half = stats.t.ppf(0.975, found.df) * found.V**0.5
+        assert found.ci == pytest.approx((d_SJ.mean() - half, d_SJ.mean() + half), rel=1e-9)
+        assert found.df == min(num_seeds, len(set(cluster_J))) - 1
 
 
 def test_power_is_statsmodels_without_nan() -> None:
