@@ -18,7 +18,6 @@ from gspo_cli.config import TinyModel
 from gspo_cli.errors import GspoError
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.runlog.folder import writable
-from gspo_cli.tasks.data import load_rows
 
 ROW = '{"question": "1+1?", "answer": "2"}\n'
 
@@ -90,7 +89,6 @@ def test_what_may_be_repeated_or_begin_with_a_hyphen(words: str) -> None:
         (["--seed", f"{2**63}"], ["is out of range"]),
         (["--name", "x" * 65], ["is not a valid study name"]),
         (["--set", "eval.bench=['arithmetik']"], ["no benchmark 'arithmetik'", "did you mean 'arithmetic'?"]),
-        (["--sweep", "algo.lr=1e-4,1e-5", "--set", "algo.lr=1e-3"], ["--sweep and --set algo.lr"]),
         (["--name", "one", "--set", "name=two"], ["--name and --set name"]),
         (["--seeds", "0-1", "--set", "seed=5"], ["--seed and --set seed"]),
         (["--sweep", "train.lr=1e-4,2e-4", "--grid", "algo.lr=1e-4,2e-4"], ["--grid and --sweep"]),
@@ -140,13 +138,6 @@ def test_wrong_data(
     for planning in ([], ["--dry-run"]) if "row" in words[0] else ([],):
         check_refused(gspo_here("train", smoke, "--out", tmp_path / "results", *arguments, *planning), *words)
     assert tree(tmp_path) == before
-
-
-def test_json_lines_are_read_whatever_the_ending(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text("\ufeff" + ROW + '\n{"question": "2", "answer": 4.5}\n', encoding="utf-8")
-    rows = load_rows(str(path), None, "train", {"prompt": "question", "answer": "answer"})
-    assert rows == [{"prompt": "1+1?", "answer": "2"}, {"prompt": "2", "answer": "4.5"}]
 
 
 # Models
@@ -365,7 +356,6 @@ SETTINGS = [
     (["rollout.top_p=0.9"], "top_p"),
     (["rollout.stop=['']"], "rollout.stop"),
     (["task.chat=true"], "no chat template"),
-    (["task.chat_template_kwargs={tokenize=true}"], "chat_template_kwargs"),
     (["task.rewards=[{name='task'},{name='task'}]"], "the same name"),
     (["task.rewards=[{name='task'}]", "task.reward=own_code:text"], "either task.reward or task.rewards"),
     (["task.combine=gdpo"], "two [[task.rewards]] or more"),
@@ -400,20 +390,15 @@ COMMANDS = [
     ("cold-start --set algo.clp.hihg=5 --out new", "unknown key 'algo.clp'"),
     ("report fidelity quickstart --set algo.clp.hihg=5 --out new", "unknown key 'algo.clp'"),
     ("train --allow-change train.lr", "--allow-change without --resume"),
-    ("train --tuned folder", "folder"),
     ("train --nproc 2", "--nproc"),
-    ("train --gpus-per-run 1", "--gpus-per-run"),
     ("train --jobs 2 --launcher torchrun", "--jobs"),
     ("rollout gsm8k --set task.path=rows.jsonl --show-prompt", "line 1 has no 'answer'"),
     ("runs show absent", "absent"),
-    ("runs verify absent", "absent"),
     ("runs export --to paper", "paper"),
     ("runs import absent.json --algo gspo --name x", "absent.json"),
     ("runs import log.json --algo gspo --name x --arm a/b", "a/b"),
     ("report compare absent", "absent"),
     (f"report compare {'x' * 300}", "File name too long"),
-    (f"train --resume {'x' * 300}", "File name too long"),
-    ("report claims absent", "absent"),
     ("report explain rewrd/mean", "did you mean 'reward/mean'?"),
     ("recipes copy quickstart broken.toml", "exists"),
     ("recipes new folder", "folder"),

@@ -13,7 +13,6 @@ from program import GSPO, Gspo
 from test_architecture import COMMANDS
 from typer.testing import CliRunner
 
-from gspo_cli.cli import options
 from gspo_cli.cli.main import app, run_with_json_errors
 
 
@@ -127,15 +126,3 @@ def test_bash_is_offered_the_names_that_go_on() -> None:
     words = {"COMP_WORDS": "gspo train --algo grpo,gspo_", "COMP_CWORD": "3", "_GSPO_COMPLETE": "complete_bash"}
     done = subprocess.run([GSPO], env=os.environ | words, capture_output=True, text=True)
     assert done.stdout.split() == ["grpo,gspo_token"]
-
-
-def test_what_completes_is_what_there_is() -> None:
-    from gspo_cli.algorithms import ALGORITHMS
-    from gspo_cli.evals.benchmarks import BENCHMARKS
-
-    assert [options.complete_algorithms(""), options.complete_benchmarks("")] == [list(ALGORITHMS), list(BENCHMARKS)]
-    assert options.complete_algorithms("gspo,gsp") == ["gspo,gspo_token"]  # not again what stands there
-    assert options.complete_recipe("qui") == ["quickstart", "quickstart-dense"]
-    assert options.complete_benchmarks("aime24,ma") == ["aime24,math500"]
-    assert options.complete_metric_or_algorithm("clip/token_frac_") == ["clip/token_frac_active"]
-    assert options.complete_key("train.ste") == ["train.steps="]

@@ -62,14 +62,6 @@ def test_a_run_is_found_by_study_name_and_id(words: tuple[str, ...], work: Path,
 
 
 @pytest.mark.usefixtures("work")
-def test_a_study_is_evaluated_run_by_run(gspo_here: Gspo) -> None:
-    done = gspo_here("eval", "benchmarks", "units", "--limit", "2", "--samples", "1", "--json")
-    assert done.code == 0, done.err
-    folders = [json.loads(line)["folder"] for line in done.out.splitlines()]
-    assert [Path(folder).parts[2] for folder in folders] == ["grpo-s0", "gspo-s0"]
-
-
-@pytest.mark.usefixtures("work")
 def test_a_model_is_no_run_of_the_same_name(gspo_here: Gspo) -> None:
     shutil.copytree("results/units/gspo-s0/checkpoints/step-000002/model", "gspo-s0")
     done = gspo_here("eval", "benchmarks", "gspo-s0", "--limit", "2", "--samples", "1", "--json")

@@ -21,7 +21,6 @@ LR = ("--set", "arms.gspo.lr=1e-3", "--dry-run")
     [
         (("train", "--algo", "gspo", "--set", "algo.lr=1e-5", *LR), "no arm takes it"),
         (("train", "--algo", "gspo", "--sweep", "algo.lr=1e-5,1e-4", *LR), "no arm takes it"),
-        (("train", "--model", "m", "--set", "model.tiny.hidden=32", "--dry-run"), "both decide the model"),
         (("rollout", "quickstart", "--model", "m", "--set", "model.tiny.hidden=32"), "both decide the model"),
         (("rollout", "quickstart", "--show-prompt", "--seed", "5"), "--show-prompt with --seed"),
         (("report", "fidelity", "--set", "noise.tail=student_t"), "--noise and --set noise.tail"),
@@ -91,8 +90,7 @@ SWEEP = ("--sweep", "noise.token=0,0.3", "--seeds", "0-1", "--steps", "1", "--al
 
 def test_a_dry_run_counts_the_runs_and_writes_nothing(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     done = gspo_here("train", smoke, *SWEEP, "--dry-run", "--out", tmp_path / "out", "--name", "noise")
-    assert done.code == 0, done.err
-    assert "2 cells, 8 runs" in done.err and "token-0.3: 4 runs, noise.token=0.3" in done.err
+    assert done.code == 0 and "2 cells, 8 runs" in done.err, done.err
     assert not (tmp_path / "out").exists()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Forked, Gspo, check_refused
+from program import Forked, Gspo
 
-from gspo_cli.cli.train.execute import name_rest
 from gspo_cli.config import TinyModel
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.rollout.plain_tokenizer import read_model
@@ -102,37 +100,6 @@ def test_a_model_is_known_from_its_second_plan_on(
     assert json.loads(gspo_here(*words).out)["text"].endswith("=:")
 
 
-def test_algorithms_imported_before_torch_compute_with_it() -> None:
-    program = (
-        "import sys\n"
-        "from gspo_cli.algorithms import ALGORITHMS\n"
-        "assert 'torch' not in sys.modules\n"
-        "import torch\n"
-        "ones = torch.ones(2)\n"
-        "print(ALGORITHMS['grpo'].advantage(torch.tensor([1.0, 0.0]), torch.zeros(2).long(), None).tolist())\n"
-        "import gspo_cli.algorithms.critic as critic\n"
-        "print(critic.torch.ones is torch.ones)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1] == "True" and done.stdout.startswith("[0."), done.stdout
-
-
-def test_a_study_that_is_cut_off_is_finished_by_one_command(
-    tmp_path: Path, smoke: Path, gspo_here: Gspo, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = gspo_here("train", smoke, "--algo", "grpo,gspo", "--steps", "1", "--out", tmp_path, "--name", "cut")
-    assert done.code == 0, done.err
-    study = tmp_path / "cut"
-    shutil.rmtree(study / "gspo-s0")  # as if it had been cut off before
-    with pytest.raises(KeyboardInterrupt), name_rest(study, ["grpo-s0", "gspo-s0"]):
-        raise KeyboardInterrupt
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"the study is unfinished: gspo-s0; to train them all: gspo train --resume {study}" in said
-    done = gspo_here("report", "compare", study)
-    assert done.code == 2 and "still to train: gspo with seed 0" in done.err
-    assert f"gspo train --resume {study} trains them all" in " ".join(done.err.split())
-
-
 def test_a_signal_in_the_first_run_names_the_study(tmp_path: Path, smoke: Path, gspo_here: Gspo) -> None:
     words = ("train", smoke, "--algo", "grpo,gspo", "--seeds", "0-1", "--out", tmp_path, "--name", "cut")
     program, study = Forked(*words, "--steps", "500"), tmp_path / "cut"
@@ -147,9 +114,3 @@ def test_a_signal_in_the_first_run_names_the_study(tmp_path: Path, smoke: Path, 
     assert f"cut: not begun: {rest}; to train what remains: gspo train --resume {study}" in " ".join(done.err.split())
     assert "not begun" not in gspo_here("runs", "ls", study / "grpo-s0").err
     assert rest in gspo_here("report", "compare", study).err
-
-
-@pytest.mark.parametrize("name", ["resluts", "file.csv"])
-def test_runs_of_no_folder_are_a_mistake(name: str, tmp_path: Path, gspo_here: Gspo) -> None:
-    (tmp_path / "file.csv").touch()
-    check_refused(gspo_here("runs", "ls", tmp_path / name), name)

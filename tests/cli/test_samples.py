@@ -82,30 +82,3 @@ def test_a_prompt_is_printed_as_the_model_saw_it(trained: tuple[Path, Done], gsp
     shutil.rmtree(run / "checkpoints")
     found = rows(gspo_here("runs", "samples", run, "--json"))
     assert {row["prompt"] for row in found} <= set(table["prompt"].to_pylist())
-
-
-def test_a_stored_batch_without_a_column_is_named(trained: tuple[Path, Done], gspo_here: Gspo, tmp_path: Path) -> None:
-    run = shutil.copytree(trained[0], tmp_path / "one" / "gspo-s0")
-    stored = run / "rollouts" / "step_000002.parquet"
-    pq.write_table(pq.read_table(stored).drop(["reward"]), stored)
-    for command in (["runs", "samples", run], ["report", "html", run]):
-        done = gspo_here(*command)
-        assert done.code == 6 and "no column reward" in done.err, done.err
-
-
-def test_rollout_and_eval_find_a_run_by_one_rule(
-    trained: tuple[Path, Done], gspo_here: Gspo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, _ = trained
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "results").symlink_to(run.parents[1])
-    checkpoint = "results/one/gspo-s0/checkpoints/step-000002/model"
-    few = ["--set", "rollout.prompts=4", "--set", "rollout.samples=2", "--set", "train.minibatches=1"]
-    for i, name in enumerate([[], ["one/gspo-s0"]]):
-        done = gspo_here("rollout", *name, "--out", f"batch{i}", "--json", *few)
-        assert done.code == 0, done.err
-        assert f"model: {checkpoint}" in done.err and ("the newest run" in done.err) == (not name)
-        evaluated = gspo_here("eval", "benchmarks", *name, "--limit", "1", "--samples", "1", "--overwrite")
-        assert f"model: {checkpoint}" in evaluated.err and ("the newest run" in evaluated.err) == (not name)
-    refused = gspo_here("rollout", "one/gspo-s0", "--model", "elsewhere", "--out", "batch9")
-    assert refused.code == 2 and "with --model elsewhere" in refused.err

@@ -18,7 +18,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import ModelConfig, Recipe
-from gspo_cli.models import adapters as module
 from gspo_cli.models.load import load_policy, weights_hash
 from gspo_cli.runlog.schema import metric
 
@@ -264,11 +263,3 @@ def test_a_run_with_adapters_from_its_start_to_its_evaluation(gspo_here: Gspo, s
         gspo_here("cold-start", smoke, "--set", f"model={{path='{folder}'}}", "--out", tmp_path / "cold"), "adapters"
     )
     assert tree(tmp_path) == files
-
-
-def test_without_peft_nothing_is_begun(
-    gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
-    check_refused(gspo_here("train", smoke, *LORA, "--out", tmp_path), "[model.lora] needs the package peft")
-    assert tree(tmp_path) == {}

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.exporters import mirror
-from gspo_cli.exporters.mirror import EXPORTERS, Mirror
+from gspo_cli.exporters.mirror import Mirror
 from gspo_cli.launch.report_to import reporting
 from gspo_cli.runlog.log import RunLog, short_hash
 from gspo_cli.types import StepMetrics
@@ -81,18 +81,6 @@ def test_tensorboard_shows_every_value_at_its_step(study: Path) -> None:
     }
     after = tree(study)
     assert {name: after[name] for name in before} == before, "the run itself is not touched"
-
-
-def test_the_time_of_a_point_is_that_of_its_line(study: Path) -> None:
-    run = study / "gspo-s0"
-    lines = [json.loads(line) for line in (run / "perf.jsonl").read_text().splitlines()]
-    moved = [line | {"time": f"2026-01-01T00:00:{line['seq']:02}.500+00:00"} for line in lines]
-    (run / "perf.jsonl").write_text("".join(json.dumps(line) + "\n" for line in moved))
-    mirror.export(study, "tensorboard")
-    found = EventAccumulator(str(study / "tensorboard" / "gspo-s0"))
-    found.Reload()
-    # rollout lines are the first of four lines a batch: 00:00:00.5, :04.5, :08.5; 2026 begins at 1767225600
-    assert [event.wall_time for event in found.Scalars("reward/mean")] == [1767225600.5 + s for s in (0, 4, 8)]
 
 
 def cut(run: Path, num_lines: int) -> None:
@@ -168,24 +156,6 @@ def test_what_cannot_be_exported_is_said(
         mirror.export(study, "tensorboard")
     assert caught.value.code is code
     assert {name: data for name, data in tree(study).items() if name in before} == before
-
-
-@pytest.mark.parametrize("name", EXPORTERS)
-def test_a_library_that_is_not_there_is_named(study: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", "")
-    for module in ("tensorboard.summary.writer.event_file_writer", "wandb", "trackio"):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(GspoError, match="is not installed") as caught:
-        mirror.export(study, name)
-    assert f"gspo[{name}]" in caught.value.hint
-
-
-def test_the_command_prints_one_object(gspo_here: Gspo, study: Path) -> None:
-    done = gspo_here("runs", "export", study, "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert found["runs"] == [{"run": "gspo-s0", "rows": 12, "folder": str(study / "tensorboard" / "gspo-s0")}]
-    assert found["read"] == f"tensorboard --logdir {study / 'tensorboard'}"
 
 
 @pytest.mark.slow

@@ -92,12 +92,6 @@ def test_no_file_and_a_folder_with_two(gspo_here: Gspo, stored: Stored, tmp_path
     assert "2 rollout batches" in error and f"name one: {tmp_path / 'step_000001.parquet'}" in error
 
 
-@pytest.mark.parametrize("keep", [slice(0), slice(1, 99), slice(0, -999)])
-def test_what_is_no_whole_parquet_file(gspo_here: Gspo, stored: Stored, tmp_path: Path, keep: slice) -> None:
-    (tmp_path / "x.parquet").write_bytes(stored.file.read_bytes()[keep])
-    assert "cannot read" in refused(gspo_here, tmp_path / "x.parquet", "--model", stored.start)
-
-
 def with_column(name: str, first: object, last: object) -> Callable[[pa.Table], pa.Table]:
     def change(table: pa.Table) -> pa.Table:
         values = pa.array([first] * (len(table) - 1) + [last])

@@ -29,7 +29,6 @@ from gspo_cli.instruments.batch.policy import forward, load_sampling_policy
 from gspo_cli.instruments.batch.report import FIGURES, draw_all, notes, summary
 from gspo_cli.models.load import load_policy, weights_hash
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.report.figures.style import requested_images
 from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
 from gspo_cli.training.step.update import Learner, update
 
@@ -384,12 +383,3 @@ def test_weights_are_those_of_the_widest_response(off_policy: BatchMeasurements,
     np.testing.assert_allclose(table["gspo", "ratio"], s, rtol=1e-9)
     clipped = s > 1 + 4e-4 if advantage > 0 else s < 1 - 3e-4
     np.testing.assert_allclose(table["gspo", "weight"], 0 if clipped else s, rtol=1e-9)
-
-
-def test_a_batch_without_ratios_and_advantages_is_drawn_too(stored: Stored, tmp_path: Path) -> None:
-    file = stored.rewrite(tmp_path, with_scores(stored.batch, [1.0] * SAMPLES))
-    draw_all(measured(stored, file), [], tmp_path / "figures", requested_images("svg", None))
-    assert (tmp_path / "figures" / "batch-weights.csv").read_text() == '"algorithm","series","x","y"\n'
-    table = pd.read_csv(tmp_path / "figures" / "batch-ratios.csv")
-    assert table.loc[table["n"] > 0, "low"].le(0).all() and table.loc[table["n"] > 0, "high"].ge(0).all()
-    assert "every ratio is 1" in json.loads((tmp_path / "figures" / "batch-ratios.json").read_text())["notes"][-1]

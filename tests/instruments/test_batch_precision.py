@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,9 @@ import torch
 from batch_files import TEMPERATURE, Stored
 from program import Gspo
 
-from gspo_cli.instruments.batch import precision
 from gspo_cli.instruments.batch.data import StoredBatch, read_batch
 from gspo_cli.instruments.batch.policy import Policy, load_sampling_policy
-from gspo_cli.instruments.batch.precision import measure_precisions, precision_table, verdict
+from gspo_cli.instruments.batch.precision import measure_precisions, verdict
 
 Found = dict[str, dict[str, Any]]
 
@@ -82,35 +79,6 @@ def test_held_experts_and_a_float32_head_leave_less(found: Found) -> None:
         whole = found[name]["float32"]["token_std"]
         assert found[f"{name}, float32's experts"]["float32"]["token_std"] < whole
         assert found[f"{name}, float32 head"]["float32"]["token_std"] != whole
-
-
-def nan(found: Any) -> Any:
-    return replace(found, log_probs_BT=found.log_probs_BT * float("nan"))
-
-
-def fail(_: Any) -> Any:
-    raise RuntimeError("\"mm\" not implemented for 'Half'\nat a place")
-
-
-@pytest.mark.parametrize(
-    ("half", "why"), [(fail, "torch says \"mm\" not implemented for 'Half'"), (nan, "are not finite")]
-)
-def test_what_cannot_be_measured_is_said(
-    policy: Policy, batch: StoredBatch, monkeypatch: pytest.MonkeyPatch, half: Callable[[Any], Any], why: str
-) -> None:
-    real = precision.scored
-
-    def without_half(policy: Policy, *rest: Any) -> Any:
-        found = real(policy, *rest)
-        return half(found) if policy.model.rounded_to == torch.float16 else found
-
-    monkeypatch.setattr(precision, "scored", without_half)
-    found = measure_precisions(policy, batch)
-    assert found["float16"].keys() == {"impossible"}
-    numbers = {"responses": 1, "tokens": 1, "device": "cpu", "precisions": found}
-    line = precision_table(numbers).partition("float16: not measured on cpu")[2].partition("\n\n")[0]
-    assert why in line and "place" not in line
-    assert "bfloat16 alone" in verdict(found)
 
 
 def row(engine: float, alone: float) -> dict[str, Any]:

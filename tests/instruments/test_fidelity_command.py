@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from program import Gspo
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
@@ -18,7 +17,7 @@ from gspo_cli.instruments.fidelity import report
 from gspo_cli.instruments.fidelity.estimates import Fidelity
 from gspo_cli.instruments.fidelity.measure import Cell, Plan
 from gspo_cli.instruments.fidelity.pool import table
-from gspo_cli.instruments.fidelity.report import Request, check_request, merge_fidelity, names, records
+from gspo_cli.instruments.fidelity.report import Request, check_request, merge_fidelity, records
 from gspo_cli.recipe import load
 from gspo_cli.report.figures.style import requested_images
 from gspo_cli.types import Problem
@@ -55,15 +54,6 @@ def test_what_cannot_be_measured_is_refused(quickstart: Recipe, wrong: Request, 
         check_request(quickstart, wrong)
 
 
-def test_arms_that_a_request_adds(quickstart: Recipe) -> None:
-    wanted = request(arms=("grpo", "reinforce"), clips=(0.0067, 0.2))
-    assert names(wanted) == ["grpo", "reinforce", "gspo-0.0067", "gspo-0.2"]
-    arms = check_request(quickstart, wanted).arms
-    assert arms["gspo-0.2"] == {"name": "gspo", "clip": {"low": 0.2, "high": 0.2}}
-    assert arms["reinforce"]["allow_stale"] is True  # old data is what is measured
-    assert quickstart.arms == {}
-
-
 def test_batches_are_sampled_as_training_samples_them(quickstart: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts follow `[task]`, and responses end at the recipe's stop strings."""
     rollout = quickstart.rollout.model_copy(update={"stop": ("+",)})
@@ -75,30 +65,6 @@ def test_batches_are_sampled_as_training_samples_them(quickstart: Recipe, monkey
     setup: Any = SimpleNamespace(engine=engine, model=None, tokenizer=None, task=None, stream=stream)
     report.sample(setup, recipe, 1, 0)
     assert given[-2:] == [recipe.task, ("+",)]
-
-
-@pytest.mark.slow
-def test_files_and_identities_of_a_small_run(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    out = tmp_path / "fidelity"
-    command = [
-        "report", "fidelity", str(smoke), "--algo", "grpo,gspo,reinforce", "--clip", "0.9", "--updates", "0,1",
-        "--noise", "0,0.5", "--seeds", "0-1", "--batches", "2", "--reference", "3", "--out", str(out), "--json",
-    ]  # fmt: skip
-    done = gspo_here(*command)
-    assert done.code == 0, done.err
-    (found,) = (json.loads(text) for text in done.out.splitlines())
-    rows = [row for row in found["rows"] if row["seed"] is None]
-    assert len(rows) == 4 * 2 * 2 and len(found["rows"]) == 3 * len(rows)
-    on_policy = [row for row in rows if row["updates"] == 0 and row["noise"] == 0]
-    assert len({(row["cosine"], row["ceiling"], row["effective"]) for row in on_policy}) == 1
-    table = pd.read_csv(out / "fidelity.csv")
-    assert len(table) == len(found["rows"]) and {"cosine", "ceiling", "gap", "projection"} <= set(table)
-    assert all(Path(path).is_file() for path in found["files"])
-    assert any("synthetic" in note for note in found["notes"])
-    # the same command again gives the same bytes
-    before = (out / "fidelity.csv").read_bytes()
-    assert gspo_here(*command).code == 0
-    assert (out / "fidelity.csv").read_bytes() == before
 
 
 ARMS = {"grpo": "grpo", "gspo": "gspo"}

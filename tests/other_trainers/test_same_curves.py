@@ -1,18 +1,15 @@
-"""The scripts that compare training curves with TRL's: what both sides get, and how the curves are judged.
+"""The scripts that compare training curves with TRL's: what the other side gets, and what is logged of it.
 
 Everything here runs without TRL; tests/docs/test_other_trainers.py runs its loss.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,85 +18,23 @@ from gspo_cli.models.tiny import character_tokenizer
 BENCHMARKS = Path(__file__).parents[2] / "results" / "programs"
 
 
-def script(name: str) -> ModuleType:
-    """A benchmark script as a module."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-
-
-report, driver, peer = script("curves_report"), script("same_curves"), script("peer_curves")
-
-
-def made_up(algo: str, seed: int, side: str, shift: float, batches: int = 6) -> dict[str, Any]:
-    """A finished run: its reward rises from 0.4 to 0.6, plus `shift`; the first of four updates never clips."""
-    updates = [0.0, 0.1, 0.2, 0.3] * batches
-    names = ("clip/token_frac", "clip/seq_frac", "grad/norm")
-    ratios = [f"ratio/{unit}_log_{what}" for unit in ("token", "seq") for what in ("mean", "std")]
-    series: dict[str, Any] = {"reward/mean": list(np.linspace(0.4, 0.6, batches) + shift), "batch_s": [2.0] * batches}
-    series |= {"length/mean": [10.0] * batches} | {f"updates/{name}": updates for name in [*names, *ratios]}
-    settings = {"algo": algo, "seed": seed, "batches": batches, "minibatches": 4}
-    return {"side": side, "settings": settings, "series": series, "cpu_s": 60.0, "held_out": {"average": 0.5 + shift}}
-
-
-def write_study(folder: Path, shifts: dict[int, float], algo: str = "gspo") -> None:
-    """Pairs of runs whose curves differ by `shifts[seed]`."""
-    for seed, shift in shifts.items():
-        for side, its_shift in (("ours", shift), ("peer", 0.0)):
-            (folder / f"{algo}-s{seed}-{side}.json").write_text(json.dumps(made_up(algo, seed, side, its_shift)))
-
-
-def judged(folder: Path) -> dict[str, Any]:
-    return report.judged(report.read_pairs(folder)["gspo"])  # type: ignore[no-any-return]
-
-
-def test_equal_curves_are_equivalent_and_shifted_ones_are_not(tmp_path: Path) -> None:
-    noise = {0: 0.004, 1: -0.006, 2: 0.002, 3: -0.003, 4: 0.005, 5: -0.001}
-    write_study(tmp_path, noise)
-    found = judged(tmp_path)
-    # by hand: mean 0.0167 points, sd 0.4262; t(.95, 5) = 2.015; 0.0167 +- 2.015 x 0.4262 / sqrt(6)
-    assert found["reward_points"]["interval_90"] == pytest.approx([-0.3340, 0.3673], abs=1e-3)
-    assert found["equivalent"] and found["finished"]
-    write_study(tmp_path, {seed: shift + 0.03 for seed, shift in noise.items()})
-    moved = judged(tmp_path)
-    assert moved["reward_points"]["mean"] == pytest.approx(3.0167, abs=1e-3)
-    assert not moved["equivalent"]
-    assert moved["held_out_points"]["mean"] == pytest.approx(3.0167, abs=1e-3)
-
-
-def test_runs_with_other_settings_are_refused(tmp_path: Path) -> None:
-    write_study(tmp_path, {0: 0.0})
-    other = made_up("gspo", 0, "peer", 0.0)
-    other["settings"]["minibatches"] = 2
-    (tmp_path / "gspo-s0-peer.json").write_text(json.dumps(other))
-    with pytest.raises(SystemExit, match="same settings"):
-        report.read_pairs(tmp_path)
-
-
-# What the two sides get
+@pytest.fixture(scope="module", autouse=True)
+def _programs() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        yield
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path) -> Path:
-    """A folder that holds only a tokenizer."""
-    character_tokenizer().save_pretrained(tmp_path / "start")
-    return tmp_path / "start"
-
-
-@pytest.fixture
-def shared(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The job of the quickstart, without building its start model."""
-    monkeypatch.setattr("gspo_cli.training.cold_start.start_model", lambda *_: tokenizer)
-    return driver.job("quickstart", "gspo", seed=3, batches=2)  # type: ignore[no-any-return]
+    character_tokenizer().save_pretrained(tmp_path / "start")
+    monkeypatch.setattr("gspo_cli.training.cold_start.start_model", lambda *_: tmp_path / "start")
+    return import_module("same_curves").job("quickstart", "gspo", seed=3, batches=2)  # type: ignore[no-any-return]
 
 
 def test_the_peer_gets_the_recipe_in_its_own_terms(shared: dict[str, Any]) -> None:
+    peer = import_module("peer_curves")
     settings = peer.peer_settings(shared, "out")
     assert settings["per_device_train_batch_size"] * settings["steps_per_generation"] == 32 * 16
     assert settings["max_steps"] == 2 * 4 and settings["num_generations"] == 16
@@ -118,6 +53,7 @@ def test_log_ratios_are_those_of_responses_with_an_advantage() -> None:
         "completion_mask": torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1]]),
         "old_per_token_logps": torch.zeros(3, 3),
     }
+    peer = import_module("peer_curves")
     found = peer.log_ratio_moments(new_BT, inputs)
     assert found["ratio/token_log_mean"] == pytest.approx(0.2)  # (0.1 + 0.3 + 0.2) / 3
     assert found["ratio/seq_log_mean"] == pytest.approx(0.2)  # of 0.2 and 0.2

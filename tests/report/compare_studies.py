@@ -61,9 +61,10 @@ def flat(differences: Sequence[float], steps: int = STEPS) -> Rewards:
 
 
 def write_run(
-    study: Path, arm: str, seed: int, rewards: Sequence[float | None], tokens: int = 1000, seconds: float = 2.0
-) -> Path:
-    """One run that completed if it has as many rewards as the plan has steps."""
+    study: Path, arm: str, seed: int, rewards: Sequence[float | None], tokens: int = 1000, seconds: float = 2.0,
+    at_step: Table | None = None,
+) -> Path:  # fmt: skip
+    """One run that completed if it has as many rewards as the plan has steps; `at_step`: metrics of its step lines."""
     folder = study / f"{arm}-s{seed}"
     folder.mkdir(parents=True)
     put(folder / "config.json", config(arm, seed))
@@ -77,12 +78,10 @@ def write_run(
             "reward/std": 0.4 + seed / 1000 + sum(map(ord, arm)) / 1e6, "reward/group_std": 0.3,
         }  # fmt: skip
         lines.append(line(step, "rollout", None, metrics, {}))
-        clip = 0.01 if arm == "grpo" else 0.4
-        lines.append(line(step, "step", None, {"clip/token_frac": clip * (1 + seed / 10)}, {}))
-        times.append(
-            {"kind": "rollout", "step": step, "rollout_s": seconds / 2, "update_s": seconds / 2, "batch_s": 9.0}
-        )
-        times.append({"kind": "step", "step": step})
+        clip = (0.01 if arm == "grpo" else 0.4) * (1 + seed / 10)
+        lines.append(line(step, "step", None, at_step or {"clip/token_frac": clip}, {"clip/token_frac": 2000}))
+        times += [{"kind": "rollout", "step": step, "rollout_s": seconds / 2, "update_s": seconds / 2, "batch_s": 9.0},
+                  {"kind": "step", "step": step}]  # fmt: skip
     write_log(folder / "metrics.jsonl", lines)
     (folder / "perf.jsonl").write_text("".join(canonical(t) + "\n" for t in times))
     end(folder, "completed")

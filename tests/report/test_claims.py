@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from compare_studies import STEPS, change, end, put, write_answers, write_run
 from program import Gspo
-from report_runs import line, write_log
 
 Shape = Callable[[str, int], dict[str, Any]]
 """What a run of an arm and a seed is like: `reward`, `clip`, `churn`, `falls`."""
@@ -32,16 +31,9 @@ def study_of(folder: Path, shape: Shape, arms: Sequence[str] = tuple(ARMS), seed
             what = {"reward": 0.5, "clip": 0.01, "churn": 0.1, "falls": False} | shape(arm, seed)
             noise = 1 + 0.002 * rng.normal()
             rewards = [what["reward"] * noise * (0.1 if what["falls"] and s > STEPS // 2 else 1) for s in range(STEPS)]
-            run = write_run(folder, arm, seed, rewards, seconds=2 + 0.01 * rng.random())
-            lines = []
-            for step, reward in enumerate(rewards, start=1):
-                tokens = {"compute/gen_tokens": 1000 * step, "compute/queries": 32 * step}
-                values = {"reward/mean": reward, "reward/std": 0.4, "reward/group_std": 0.3}
-                lines.append(line(step, "rollout", None, values | tokens, {}))
-                churn = None if what["churn"] is None else what["churn"] * noise
-                values = {"clip/token_frac": what["clip"] * noise, "moe/slot_churn_step": churn}
-                lines.append(line(step, "step", None, values, {"clip/token_frac": 2000}))
-            write_log(run / "metrics.jsonl", lines)
+            churn = None if what["churn"] is None else what["churn"] * noise
+            at_step = {"clip/token_frac": what["clip"] * noise, "moe/slot_churn_step": churn}
+            run = write_run(folder, arm, seed, rewards, seconds=2 + 0.01 * rng.random(), at_step=at_step)
             name = arm.split("_")[0]
             low, high = BANDS.get(name, (None, None))
             wide = 2.0 if arm.endswith("_double") else 1.0

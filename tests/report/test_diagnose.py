@@ -130,7 +130,3 @@ def test_a_signal_is_counted_in_groups() -> None:
 )
 def test_a_change_must_stand_out_from_the_noise(rewards: list[float], said: str) -> None:
     assert said in reward_sentence(rewards)
-
-
-def test_no_batch_at_all() -> None:
-    assert signal_sentences([], 2) == ["no rollout batch was finished, so there is nothing to say about a signal"]

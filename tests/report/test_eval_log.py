@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +126,7 @@ def test_files_that_are_no_evaluation(tmp_path: Path, monkeypatch: pytest.Monkey
     at = whole.index(b"summaries.json") + 60
     flipped[at] ^= 0xFF
     bad = tmp_path / "bad.eval"
-    for content in (b"", b"PK", whole[:-30], whole[: len(whole) // 2], bytes(flipped), b"\0" * 99):
+    for content in (b"", b"PK", whole[:-30], bytes(flipped)):
         bad.write_bytes(content)
         refused(bad)
     for values, header in (
@@ -148,27 +147,7 @@ def test_files_that_are_no_evaluation(tmp_path: Path, monkeypatch: pytest.Monkey
     refused(LOGS / "base.eval")
 
 
-@pytest.mark.parametrize("size", [0, 1 << 28])
-def test_a_part_that_is_not_what_the_archive_says(tmp_path: Path, size: int) -> None:
-    path = inspect_log(tmp_path / "bomb.eval", {"q": ["C"]})
-    with zipfile.ZipFile(path) as archive:
-        info, rest = archive.getinfo("summaries.json"), path.read_bytes()
-        other = archive.read(info).replace(b'"C"', b'"I"')
-    packed = zlib.compress(b" " * size or other, 9)[2:-4]  # size and checksum stay as they were
-    start = info.header_offset + 30 + len(info.filename)
-    directory = rest[start + info.compress_size :]
-    grown = directory.replace(info.compress_size.to_bytes(4, "little"), len(packed).to_bytes(4, "little"))
-    path.write_bytes(rest[:start] + packed + grown)
-    refused(path)
-
-
 def refused(path: Path) -> None:
     with pytest.raises(GspoError) as error:
         read_evaluation(path)
     assert error.value.code == 2 and all((error.value.message, error.value.why, error.value.hint))
-
-
-def test_a_csv_holds_all_runs(tmp_path: Path, gspo_here: Gspo) -> None:
-    (tmp_path / "a.csv").write_text("run,seed,value\na,0,1\n")
-    done = gspo_here("report", "compare", *["--scores", str(tmp_path / "a.csv")] * 2)
-    assert done.code == 2 and "--scores several times" in done.err

@@ -97,9 +97,7 @@ def test_the_page_holds_what_the_commands_say(study: Path, page: str, gspo_here:
         assert row["claim"] in text
     assert page.count("<svg") == page.count("</svg>") >= 1
     assert "reward 0.5, format 0.25" in text
-    for run in compared["runs"]:
-        assert run["run_id"] in text and run["log_sha256"] in text
-    assert "algo.name" in text and "Rollout batch 10, seed 0" in text
+    assert all(run["run_id"] in text and run["log_sha256"] in text for run in compared["runs"])
     side = json.loads((study / "report.sources.json").read_text())
     assert len(side["runs"]) == 11 and side["excluded"][0]["run"] == "grpo-s5"
 
@@ -124,15 +122,6 @@ def test_hostile_text_is_text(page: str) -> None:
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of a page's time."""
     monkeypatch.setattr("gspo_cli.report.page.html.plot", lambda *_: PlotResult())
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_a_study_of_one_arm_and_one_without_stored_batches(tmp_path: Path, gspo_here: Gspo) -> None:
-    study = write_study(tmp_path / "alone", arms=["gspo"], seeds=2)
-    done = gspo_here("report", "html", str(study), "--json")
-    assert done.code == 0, done.err
-    text = Path(json.loads(done.out)["page"]).read_text()
-    assert "ompar" not in text and "claim" not in text and "grpo" not in text and "rollout.store" in text
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -33,7 +33,7 @@ from report_runs import line, rewrite_log, write_log
 from gspo_cli.config import GuardConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.report.compare.preconditions import MEANINGS
-from gspo_cli.report.runs.facts import command_for, read_facts
+from gspo_cli.report.runs.facts import read_facts
 from gspo_cli.report.runs.folders import read_study
 from gspo_cli.runlog.log import SilentLog
 from gspo_cli.runlog.schema import METRICS
@@ -219,25 +219,6 @@ def test_answers(tmp_path: Path, gspo_here: Gspo) -> None:
     assert reasons() == [("cells", "not evaluated")]
     write_answers(run, [4, 4, 3, 2, 4], k=4, step=10)
     assert reasons() == [("cells", "evaluated at step-000010, not at its last checkpoint step-000020")]
-
-
-def test_the_command_that_trains_what_is_missing(whole: Path) -> None:
-    facts = read_facts(read_study(whole).runs[0])
-    own = "gspo train quickstart --set train.lr=2e-4"
-    more = f"--algo gspo --seeds 3,4 --out {whole.parent} --name demo --overwrite"
-    assert command_for(facts, "gspo", [3, 4], overwrite=True) == f"{own} {more}"
-
-
-def test_a_run_that_a_resumed_study_trained_first_has_the_command_of_the_others(tmp_path: Path) -> None:
-    whole = write_study(tmp_path / "demo", seeds=1)
-    resumed = ["gspo", "train", "--resume", str(whole), "--jobs", "2"]
-    change(whole / "gspo-s0" / "run.json", {"argv": resumed})
-    run = next(run for run in read_study(whole).runs if run.folder.name == "gspo-s0")
-    assert command_for(read_facts(run), "gspo", [7]).startswith("gspo train quickstart --set train.lr=2e-4 --algo gspo")
-    for path in whole.glob("*/run.json"):
-        change(path, {"argv": resumed})
-    own = f"gspo train {run.folder / 'recipe.toml'} --algo gspo"
-    assert command_for(read_facts(run), "gspo", [7]).startswith(own)
 
 
 def test_training_that_stops_on_values_that_are_not_finite_is_known_by_its_reason(tmp_path: Path) -> None:

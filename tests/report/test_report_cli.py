@@ -29,17 +29,12 @@ def test_several_studies_are_drawn_over_each_other(tmp_path: Path, monkeypatch: 
     assert result.exit_code == 0, result.stderr
     figures = tmp_path / "one+two" / "figures"
     assert result.stdout == f"{figures}: 1 figure (reward)\n"
-    table, alone = (pd.read_csv(folder / "reward.csv") for folder in (figures, drawn(tmp_path / "one")))
+    assert run("plots", str(tmp_path / "one")).exit_code == 0
+    table, alone = (pd.read_csv(folder / "reward.csv") for folder in (figures, tmp_path / "one" / "figures"))
     assert set(table["arm"]) == {"one/gspo", "two/grpo", "two/gspo"} and set(table["panel"]) == {"steps", "tokens"}
     assert table.loc[table["arm"] == "one/gspo", "y"].tolist() == alone["y"].tolist()
     twice = run("plots", str(tmp_path / "one"), str(tmp_path / "one"))
     assert twice.exit_code == 2
-
-
-def drawn(study: Path) -> Path:
-    """The figures of a study alone."""
-    assert run("plots", str(study)).exit_code == 0
-    return study / "figures"
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

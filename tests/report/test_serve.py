@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
+import signal
 import threading
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from compare_studies import flat, write_study
+from program import Spawned
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.page import serve
@@ -75,12 +80,8 @@ def test_nobody_waits_for_the_figures(study: Path) -> None:
 
 def test_only_this_machine_reads_the_page_and_nothing_else(server: PageServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
-    assert [get(server, path)[0] for path in ("/", "/etc/passwd", "/../run.json", "/report.html")] == [
-        200,
-        404,
-        404,
-        404,
-    ]
+    paths = ("/", "/etc/passwd", "/../run.json", "/report.html")
+    assert [get(server, path)[0] for path in paths] == [200, 404, 404, 404]
     assert get(server, host="evil.example:80")[0] == 403
     assert "default-src 'none'" in get(server)[2]["Content-Security-Policy"]
     with pytest.raises(GspoError, match="cannot listen"):
@@ -94,3 +95,14 @@ def test_hostile_names_are_text_and_a_study_without_a_log_waits(study: Path) -> 
     live.thread.join()
     text = live.text()
     assert "no log: &lt;b&gt;not yet&lt;/b&gt;" in text and "<b>not" not in text
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_cleanly_while_a_page_is_being_drawn(study: Path) -> None:
+    started = Spawned("report", "serve", study, "--port", "0", "--json")
+    assert started.process.stdout
+    urllib.request.urlopen(json.loads(started.process.stdout.readline())["url"]).read()
+    time.sleep(0.55)  # the thread that draws is within Arrow or matplotlib
+    started.send(signal.SIGINT)
+    ended = started.wait()
+    assert (ended.code, ended.err.splitlines()[-1]) == (0, "stopped")

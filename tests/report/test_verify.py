@@ -70,17 +70,6 @@ def test_one_altered_byte_is_found_wherever_it_is(study: Path, position: float) 
     assert problems(study) == {}
 
 
-def test_a_lost_an_added_and_a_doubled_line_are_named(trained: Path, study: Path) -> None:
-    log = "grpo-s0/metrics.jsonl"
-    for change in (lambda rows: rows[:3] + rows[4:], lambda rows: [*rows[:3], rows[2], *rows[3:]]):
-        shutil.copytree(trained, study, dirs_exist_ok=True)
-        rows = (trained / log).read_bytes().splitlines(keepends=True)
-        (study / log).write_bytes(b"".join(change(rows)))
-        (study / "grpo-s0" / "sealed.json").unlink()
-        lines = {p.line for p in verify(study / "grpo-s0").problems if p.file.endswith("metrics.jsonl")}
-        assert lines & {4}, lines
-
-
 def test_lost_files(study: Path) -> None:
     shutil.rmtree(study / "gspo-s0" / "checkpoints")
     found = verify(study)
@@ -136,10 +125,8 @@ def test_side_files_name_runs_logs_and_what_was_left_out(trained: Path, study: P
 def test_runs_ls_show_diff_path(trained: Path, gspo_here: Gspo) -> None:
     root = trained.parent
     rows = [json.loads(line) for line in gspo_here("runs", "ls", str(root), "--json").out.splitlines()]
-    assert [(r["run"], r["status"], r["steps"], r["planned"]) for r in rows] == [
-        ("grpo-s0", "completed", 2, 2),
-        ("gspo-s0", "completed", 2, 2),
-    ]
+    keys = ("run", "status", "steps", "planned")
+    assert [[row[k] for k in keys] for row in rows] == [[f"{arm}-s0", "completed", 2, 2] for arm in ("grpo", "gspo")]
     about = json.loads(gspo_here("runs", "show", "demo/gspo-s0", "--out", str(root), "--json").out)
     assert about["about"]["model_sha256"] and about["config"]["algo.name"] == "gspo"
     done = gspo_here("runs", "diff", "demo/grpo-s0", "demo/gspo-s0", "--out", str(root), "--json")

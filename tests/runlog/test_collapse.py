@@ -92,7 +92,3 @@ def test_online_it_is_seen_when_it_happens() -> None:
     history = RewardHistory(2)
     now = [history.add(batch) for batch in batches(dip)]
     assert now.index(True) == 5 and not now[-1]
-
-
-def test_long_runs_are_quick() -> None:
-    assert not has_collapsed(batches([0.5] * 20_000), 2_000)

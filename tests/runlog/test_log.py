@@ -59,13 +59,3 @@ def test_a_refused_write_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.undo()
     assert caught.value.code is ExitCode.STORAGE
     assert path.read_text() == "first\n"
-
-
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "file.json"
-    with pytest.raises(RuntimeError), fs.write_atomic(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert list((tmp_path / "a").iterdir()) == []
-    fs.write_text(path, "whole")
-    assert path.read_text() == "whole" and list((tmp_path / "a").iterdir()) == [path]

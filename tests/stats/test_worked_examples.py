@@ -46,11 +46,6 @@ def test_the_last_tenth_is_of_the_plan() -> None:
     assert last_mean(np.array([0, 20, 40]), np.array([0.1, 0.2, 0.3]), 40) == 0.3
 
 
-def test_range_of_the_true_standard_deviation() -> None:
-    assert paired.sd_range(6) == pytest.approx((0.62, 2.45), abs=5e-3)
-    assert paired.sd_range(8) == pytest.approx((0.66, 2.04), abs=5e-3)
-
-
 def test_curves_that_part_at_the_third_step() -> None:
     D_ST = np.array([
         [0.01, 0.02, 0.05, 0.06], [-0.02, 0.03, 0.04, 0.07], [0, 0.01, 0.06, 0.05],

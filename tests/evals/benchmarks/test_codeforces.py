@@ -160,11 +160,6 @@ def test_without_standings_there_is_no_elo(
     assert (said["contest_elo"], said["problem_rating_estimate"], said["average"]) == (None, None, 1.0)
 
 
-def test_real_problems(shared_data: Path) -> None:
-    found = codeforces.load(DataChoice((shared_data / "cf_sample.jsonl",)))
-    assert len(found.problems) == 24 and not found.excluded
-
-
 def test_bad_data(evaluate: Callable[..., Done], tmp_path: Path) -> None:
     twice = write(tmp_path / "twice.jsonl", cf_row("A"), cf_row("A"))
     other = write(tmp_path / "other.jsonl", {"question": "?"})

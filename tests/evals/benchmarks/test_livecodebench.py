@@ -44,23 +44,14 @@ def lcb(path: Path) -> tuple[str, ...]:
 def test_right_and_wrong_programs_of_minicode() -> None:
     """Every right program passes under both graders, every wrong one fails under both; slow ones for their time."""
     problems = livecodebench.load_minicode(DataChoice())
-    assert len(problems.problems) == 12 and not problems.excluded
-    assert all(len(WRONG[p.id]) >= 3 for p in problems.problems)
-    tests = {p.id: problems.payload[p.id].get() for p in problems.problems}
-    assert sorted(t.fn_name is None for t in tests.values()) == [False] * 6 + [True] * 6
-    assert min(len(t.inputs) for t in tests.values()) >= 5
+    assert len(problems.problems) == len(RIGHT) and not problems.excluded
     cases = [(p.id, "right", RIGHT[p.id]) for p in problems.problems]
     cases += [(i, n, code) for i, programs in WRONG.items() for n, code in programs.items() if n != "too_slow"]
     with closing(own_sandbox()) as sandbox:
         work = [Work(code, problems.payload[i]) for i, _, code in cases]
         found = grade_all(sandbox, ("official", "script"), work, 2).verdicts
-    surprises = {
-        (i, name, grader): v
-        for (i, name, _), verdicts in zip(cases, found, strict=True)
-        for grader, v in verdicts.items()
-        if v.passed is not (name == "right")
-    }
-    assert surprises == {}
+    for (problem, name, _), verdicts in zip(cases, found, strict=True):
+        assert [v.passed for v in verdicts.values()] == [name == "right"] * 2, (problem, name, verdicts)
 
 
 def test_the_window_of_the_paper(shared_data: Path) -> None:
@@ -196,17 +187,6 @@ def test_without_a_sandbox_nothing_runs(
     said = json.loads(done.out)
     assert done.code == 0 and "without any isolation" in done.err
     assert (said["grader"]["unsafe_local"], said["grader"]["sandbox"], said["average"]) == (True, "unsafe-local", 1.0)
-
-
-def test_end_to_end_on_real_rows(evaluate: Callable[..., Done], shared_data: Path) -> None:
-    path = shared_data / "lcb_sample.jsonl"
-    done = evaluate(
-        *lcb(path), "--window", "livecodebench=2023-01-01..2025-02-01", "--samples", "1", "--limit", "4", "--json"
-    )
-    assert done.code == 0, done.err
-    said = json.loads(done.out)
-    assert (said["num_problems"], said["num_answers"], said["grader_errors"]) == (4, 4, 0)
-    assert said["average"] == 0.0 and said["data"]["excluded"] == {}
 
 
 @pytest.mark.slow
