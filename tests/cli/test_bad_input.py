@@ -397,11 +397,9 @@ COMMANDS = [
     ("runs export --to paper", "paper"),
     ("runs import absent.json --algo gspo --name x", "absent.json"),
     ("runs import log.json --algo gspo --name x --arm a/b", "a/b"),
-    ("report compare absent", "absent"),
     (f"report compare {'x' * 300}", "File name too long"),
     ("report explain rewrd/mean", "did you mean 'reward/mean'?"),
     ("recipes copy quickstart broken.toml", "exists"),
-    ("recipes new folder", "folder"),
     ("eval benchmarks folder", "folder"),
 ]
 

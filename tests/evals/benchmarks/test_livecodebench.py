@@ -46,12 +46,14 @@ def test_right_and_wrong_programs_of_minicode() -> None:
     problems = livecodebench.load_minicode(DataChoice())
     assert len(problems.problems) == len(RIGHT) and not problems.excluded
     cases = [(p.id, "right", RIGHT[p.id]) for p in problems.problems]
-    cases += [(i, n, code) for i, programs in WRONG.items() for n, code in programs.items() if n != "too_slow"]
+    cases += [(i, name, code) for i, programs in WRONG.items() for name, code in programs.items()]
     with closing(own_sandbox()) as sandbox:
         work = [Work(code, problems.payload[i]) for i, _, code in cases]
         found = grade_all(sandbox, ("official", "script"), work, 2).verdicts
     for (problem, name, _), verdicts in zip(cases, found, strict=True):
-        assert [v.passed for v in verdicts.values()] == [name == "right"] * 2, (problem, name, verdicts)
+        allowed = {"time_limit", "runner_error"} if name == "too_slow" else {name == "right"}
+        said = {v.verdict if name == "too_slow" else v.passed for v in verdicts.values()}
+        assert len(verdicts) == 2 and said <= allowed, (problem, name, verdicts)
 
 
 def test_the_window_of_the_paper(shared_data: Path) -> None:
