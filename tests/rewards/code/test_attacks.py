@@ -9,11 +9,13 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attacks import BOMBS, CANARY, CHEATS, ENDLESS, FUNCTION_CHEATS, SPY_BODIES, answer
+from attacks import BOMBS, CANARY, CHEATS, ENDLESS, FUNCTION_CHEATS, SPIES, answer, writing
+from program import strict_lines
 from sandboxes import own_sandbox, plain_user_sandbox
 
 import gspo_cli
@@ -129,31 +131,15 @@ def test_outputs_within_reach_would_be_found(sandbox: Sandbox, monkeypatch: pyte
     assert grade_official(sandbox, CHEATS["reads frames"], STDIN).passed
 
 
-FORGERY = """
-import json, os, struct
-def send(head, body):
-    data = struct.pack("!II", len(head), len(body)) + head + body
-    for fd in range(40, 64):
-        try:
-            view = memoryview(data)
-            while view: view = view[os.write(fd, view):]
-        except OSError: continue
-body = b'["l"' + b"%s" * ((32 << 20) // len(b"%s") - 1) + b"]"
-class Solution:
-    def solve(self, n):
-        send(b'{"status": "ok"}', body)
-        return 0
-"""
-
-
 @pytest.mark.parametrize("grader", GRADERS)
-@pytest.mark.parametrize("element", [",[]", ",0", ',["l",{}]', "[", ",1234567890123"])
+@pytest.mark.parametrize("element", [",[]", "["])
 def test_a_forged_frame_costs_the_grader_little_memory(sandbox: Sandbox, grader: str, element: str) -> None:
     """32 MiB of JSON would become 800 MiB of objects."""
+    program = writing(f"""write(frame(OK, b'["l"' + b"{element}" * ((32 << 20) // {len(element)} - 1) + b"]"))""")
     tests = CodeTests(("11", "12"), (str(list(range(1000))), "[]"), "solve")
     tracemalloc.start()
     try:
-        verdict = GRADERS[grader](sandbox, FORGERY.replace("%s", element), tests)
+        verdict = GRADERS[grader](sandbox, program, tests)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -191,7 +177,7 @@ def test_no_spy_sees_anything(
     (tmp_path / "secret").write_text(CANARY)
     fill = {"home": str(tmp_path), "port": port, "package": str(Path(gspo_cli.__file__).parent), "pid": os.getpid()}
     last = "\nn = int(input())\nprint(seen, n)"
-    spies = {name: "import io\n" + body.format(**fill) + last for name, body in SPY_BODIES.items()}
+    spies = {name: "import io\n" + body.format(**fill) + last for name, body in SPIES.items()}
     verdicts = grade_all(sandbox, GRADERS[grader], spies, CodeTests(("1\n", "2\n"), ("False 1", "False 2")))
     if grader == "official":  # its tests share one process, so the second finds the first one's scratch file
         del verdicts["files of the program before"]
@@ -226,3 +212,24 @@ def test_a_child_that_holds_the_pipe_delays_nothing(sandbox: Sandbox) -> None:
         assert found.passed
         assert found.seconds < 3
     assert wait_for_none() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "opened"),
+    [("cheats", own_sandbox), ("cheats_machine", own_sandbox), ("cheats_machine", plain_user_sandbox)],
+)
+def test_no_program_of_a_corpus_is_accepted_or_leaves_a_trace(file: str, opened: Callable[[], Sandbox]) -> None:
+    """A row has a name, a program and why it must fail; a program that was accepted wrongly becomes a row. The second
+    corpus attacks the machine: process bombs, forged frames, kernel interfaces, full storage. An honest program passes
+    after them."""
+    rows = strict_lines(Path(__file__).with_name(f"{file}.jsonl"))
+    programs, tests = {row["name"]: row["code"] for row in rows}, CodeTests(("11\n",), (answer(11),))
+    shared = set(os.listdir("/dev/shm"))
+    with closing(opened()) as sandbox:
+        for grade in GRADERS.values():
+            verdicts = grade_all(sandbox, grade, programs, tests)
+            wrong = [name for name, v in verdicts.items() if v.passed or (v.passed is None and file == "cheats")]
+            assert wrong == [] and grade(sandbox, f"input()\nprint({answer(11)!r})", tests).passed
+    assert "fill" not in set(os.listdir("/dev/shm")) - shared
+    assert not Path("/tmp/graders_canary").exists() and not Path("/tmp/fill").exists()

@@ -59,21 +59,13 @@ def test_an_evil_pickle_does_not_run(tmp_path: Path) -> None:
 
 GOOD = pickle.dumps(CASES, 4)
 BAD = {
-    "two strings": pickle.dumps((CASES, CASES), 4),
-    "two strings without a tuple": GOOD[:-1] + b"\x8c\x01a" + b".",
-    "bytes": pickle.dumps(CASES.encode(), 4),
-    "a number": pickle.dumps(7, 4),
-    "nothing": b"",
-    "only an end": b".",
-    "trailing data": GOOD + b"x",
-    "two pickles": GOOD + GOOD,
-    "cut off": GOOD[:-3],
-    "no pickle": b"\xff\xfe\xfd",
+    "two strings": pickle.dumps((CASES, CASES), 4), "two strings without a tuple": GOOD[:-1] + b"\x8c\x01a" + b".",
+    "bytes": pickle.dumps(CASES.encode(), 4), "a number": pickle.dumps(7, 4), "nothing": b"", "only an end": b".",
+    "trailing data": GOOD + b"x", "two pickles": GOOD + GOOD, "cut off": GOOD[:-3], "no pickle": b"\xff\xfe\xfd",
     "a wrong length": b"\x80\x04X\xff\xff\xff\xffabc.",
     "a huge length": b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7fabc.",
-    "broken UTF-8": b"\x80\x04\x8c\x02\xff\xfe\x94.",
-    "text protocol 0": pickle.dumps(CASES, 0),
-}
+    "broken UTF-8": b"\x80\x04\x8c\x02\xff\xfe\x94.", "text protocol 0": pickle.dumps(CASES, 0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -96,16 +88,10 @@ def test_a_bomb_is_refused_quickly() -> None:
 
 FIELDS = {
     "trailing": base64.b64encode(zlib.compress(GOOD) + b"more").decode(),
-    "cut off": base64.b64encode(zlib.compress(GOOD)[:-5]).decode(),
-    "not compressed": base64.b64encode(GOOD).decode(),
-    "stray letter": packed(GOOD) + "!",
-    "text": "not base64 at all",
-    "object": "{}",
-    "deep": "[" * 100_000,
-    "no output": '[{"input": "1"}]',
-    "numbers": '[{"input": 1, "output": 2}]',
-    "bare": "[1]",
-}
+    "cut off": base64.b64encode(zlib.compress(GOOD)[:-5]).decode(), "not compressed": base64.b64encode(GOOD).decode(),
+    "stray letter": packed(GOOD) + "!", "text": "not base64 at all", "object": "{}", "deep": "[" * 100_000,
+    "no output": '[{"input": "1"}]', "numbers": '[{"input": 1, "output": 2}]', "bare": "[1]",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FIELDS)

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from attacks import PROGRAMS, writing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,78 +34,27 @@ from gspo_cli.sandbox.machine import find_interpreter
 from gspo_cli.sandbox.process import PipeClosed
 
 GRADERS = {"official": grade_official, "script": grade_script}
-ENCODER = """
-import sys
-def forged(self, value, depth=0):
-    return {value}
-sys.modules["gspo_cli.rewards.code.harness.channel"].Encoder.encode = forged
-class Solution:
-    def solve(self, n): return 0
-"""
-WRITER = """
-import os, struct
-def write(data):
-    for descriptor in range(40, 64):
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view):]
-        except OSError:
-            continue
-def frame(head, body=b""):
-    return struct.pack("!II", len(head), len(body)) + head + body
-OK = b'{"status": "ok"}'
-class Solution:
-    def solve(self, n):
-        ACTION
-        return 0
-"""
 EXPECTED = [
     *(0, 1, -1, 0.5, "x", True, None, 10**400, float("nan"), float("inf")),
     *([], {}, [1, 2], {"a": 1, "b": 2}, [[3]]),
 ]
 RANDOM = random.Random(1)
-VALUES: dict[str, Any] = {
-    "a format of struct that yields true": ["n", "?", True],
-    "a format of struct that allocates": ["n", "1500000000x?", True],
-    "a format of struct that is an object": ["n", {}, 1.0],
-    "a narrow number that is none": ["n", "f", [1.0]],
-    "a fraction by zero": ["F", "1", "0"],
-    "a fraction by zero in base 16": ["F", "0x1", "0x0"],
-    "a fraction with huge terms": ["F", hex(RANDOM.getrandbits(2_000_000)), hex(RANDOM.getrandbits(2_000_000))],
-    "a fraction of three": ["F", "0x1", "0x1", "0x1"],
-    "a fraction of numbers": ["F", 1, 1],
-    "a decimal that is none": ["D", "garbage"],
-    "a decimal out of range": ["D", "1E+99999999999999999999"],
-    "a signalling decimal": ["D", "sNaN"],
-    "a decimal of a tuple": ["D", [0, [1], 0]],
-    "a complex too large": ["c", int("9" * 401), 0],
-    "a complex as text": ["c", "1"],
-    "a complex of three": ["c", 1.0, 2.0, 3.0],
-    "a complex of objects": ["c", {}, []],
-    "an integer with a sign only": ["i", "-"],
-    "an integer as a list": ["i", [1]],
-    "an integer too long": ["i", "0x" + "f" * 400_000],
-    "an array without a shape": ["a"],
-    "an array with a shape of text": ["a", ["1", None], 1],
-    "an array with a huge shape": ["a", [10**300, 10**300], 1],
-    "an array with a negative shape": ["a", [-1], 1],
-    "an array of many dimensions": ["a", [1] * 100, 99],
-    "arrays in arrays": ["a", [], ["a", [], ["a", [], ["?"]]]],
-    "an empty list": [],
-    "a list of no kind": [[]],
-    "a kind that is a number": [1, 2],
-    "an unknown kind": ["z", 1],
-    "an object": {"l": 1},
-    "an object within": ["l", {}, {}],
-    "a dictionary with one pair": ["d", ["a", 1]],
-    "a dictionary with the same pair twice": ["d", ["a", 1], ["a", 1]],
-    "a dictionary of texts": ["d", "ab", "cd"],
-    "a dictionary with a list as key": ["d", [["l"], 1], [{}, 2]],
-    "a dictionary of triples": ["d", ["a", 1, 2], ["b", 2, 3]],
-    "not-a-number": float("nan"),
-    "half a character": "\ud800",
-}
+HUGE = hex(RANDOM.getrandbits(2_000_000))
+ENCODED: list[Any] = [
+    ["n", "?", True], ["n", "1500000000x?", True], ["F", "1", "0"], ["D", "garbage"], ["c", int("9" * 401), 0],
+    ["F", HUGE, hex(RANDOM.getrandbits(2_000_000))],
+]  # fmt: skip
+"""What a program that patches the encoder sends: formats of struct, fractions and numbers that are none."""
+VALUES: list[Any] = [
+    *ENCODED, ["n", {}, 1.0], ["n", "f", [1.0]], ["F", "0x1", "0x0"], ["F", "0x1", "0x1", "0x1"], ["F", 1, 1],
+    ["D", "1E+99999999999999999999"], ["D", "sNaN"], ["D", [0, [1], 0]], ["c", "1"], ["c", 1.0, 2.0, 3.0],
+    ["c", {}, []], ["i", "-"], ["i", [1]], ["i", "0x" + "f" * 400_000],
+    ["a"], ["a", ["1", None], 1], ["a", [10**300, 10**300], 1], ["a", [-1], 1], ["a", [1] * 100, 99],
+    ["a", [], ["a", [], ["a", [], ["?"]]]],
+    [], [[]], [1, 2], ["z", 1], {"l": 1}, ["l", {}, {}],
+    ["d", ["a", 1]], ["d", ["a", 1], ["a", 1]], ["d", "ab", "cd"], ["d", [["l"], 1], [{}, 2]],
+    ["d", ["a", 1, 2], ["b", 2, 3]], float("nan"), "\ud800",
+]  # fmt: skip
 
 
 def frame(head: bytes, body: bytes = b"") -> bytes:
@@ -112,59 +62,23 @@ def frame(head: bytes, body: bytes = b"") -> bytes:
 
 
 OK = b'{"status": "ok"}'
-BODIES: dict[str, bytes] = {
-    "nothing": b"",
-    "no UTF-8": b"\xff\xfe",
-    "no JSON": b"[",
-    "a long integer": b"9" * 1_000_000,
-    "a long exponent": b"1e" + b"9" * 100_000,
-    "a long fraction": b"0." + b"0" * 1_000_000,
-    "deep lists": b"[" * 900_000,
-    "deep arrays": b'["a",[],' * 120 + b"1" + b"]" * 120,
-    "deep objects": b'{"a":' * 200_000,
-    "two values": b"0 0",
-    "a zero byte": b"\x00",
-}
-CONVERSATIONS: dict[str, bytes] = {
-    "a status that is a list": frame(b'{"status": []}'),
-    "a status that is an object": frame(b'{"status": {"ok": 1}}'),
-    "no status": frame(b"{}"),
-    "accepted": frame(b'{"status": "accepted", "passed": true, "verdict": "accepted"}'),
-    "a header that is a list": frame(b'["status"]'),
-    "a header that is a number": frame(b"1"),
-    "a header of a deep list": frame(b"[" * 60000),
-    "a header with a long integer": frame(b'{"status": ' + b"9" * 60000 + b"}"),
-    "a header without UTF-8": frame(b"\xff"),
-    "a header beyond its size": LENGTHS.pack(1 << 31, 0),
-    "a body beyond its size": LENGTHS.pack(16, 1 << 31) + OK,
-    "half a frame": frame(OK, b"0")[:9],
-    "half a length": b"\0\0",
-    "two answers": frame(OK, b"1") + frame(OK, b"0"),
-    "many answers": frame(OK, b"1") * 100,
-    "an error that is an object": frame(b'{"status": "runtime_error", "error": {"a": [1]}}'),
-    "an error that is a deep list": frame(b'{"status": "runtime_error", "error": ' + b"[" * 400 + b"]" * 400 + b"}"),
-    "a load that fails late": frame(b'{"status": "loaded"}'),
-    "an unprintable that is a list": frame(b'{"status": "ok", "unprintable": [1]}', b'"?"'),
-    **{name: frame(OK, body) for name, body in BODIES.items()},
-}
+HEADERS = [
+    b'{"status": []}', b'{"status": {"ok": 1}}', b"{}",
+    b'{"status": "accepted", "passed": true, "verdict": "accepted"}', b'["status"]', b"1",
+    b"[" * 60000, b'{"status": ' + b"9" * 60000 + b"}", b"\xff", b'{"status": "loaded"}',
+    b'{"status": "runtime_error", "error": {"a": [1]}}',
+    b'{"status": "runtime_error", "error": ' + b"[" * 400 + b"]" * 400 + b"}",
+]  # fmt: skip
+BODIES = [
+    b"", b"\xff\xfe", b"[", b"9" * 1_000_000, b"1e" + b"9" * 100_000, b"0." + b"0" * 1_000_000, b"[" * 900_000,
+    b'["a",[],' * 120 + b"1" + b"]" * 120, b'{"a":' * 200_000, b"0 0", b"\x00",
+]  # fmt: skip
+CONVERSATIONS = [
+    *map(frame, HEADERS), *(frame(OK, body) for body in BODIES), frame(OK, b"0")[:9], b"\0\0", LENGTHS.pack(1 << 31, 0),
+    LENGTHS.pack(16, 1 << 31) + OK, frame(OK, b"1") + frame(OK, b"0"), frame(OK, b"1") * 100,
+    frame(b'{"status": "ok", "unprintable": [1]}', b'"?"'),
+]  # fmt: skip
 """What follows the harness's hello, or its `loaded`."""
-ACTIONS: dict[str, str] = {
-    "an answer": """write(frame(OK, b"1"))""",
-    "an answer after the end": """
-        if __import__("posix").fork() == 0:
-            import time; time.sleep(0.2); write(frame(OK, b"1")); os._exit(0)""",
-    "a closed channel": """os.closerange(40, 64)""",
-    "an atexit that answers": """
-        import atexit
-        atexit.register(lambda: write(frame(OK, b"1")))""",
-    "a signal that answers": """
-        import signal
-        signal.signal(signal.SIGALRM, lambda *_: write(frame(OK, b"1"))); signal.setitimer(signal.ITIMER_REAL, 0.01)
-        while n: n -= 0""",
-    "a trace that answers": """
-        import sys
-        sys.settrace(lambda *_: write(frame(OK, b"1")))""",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -224,12 +138,12 @@ def judged(channel: bytes, tests: CodeTests) -> list[ProgramVerdict]:
     ]
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_a_forged_value_equals_nothing_and_raises_nothing_unexpected(name: str) -> None:
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: ascii(value)[:40])
+def test_a_forged_value_equals_nothing_and_raises_nothing_unexpected(value: Any) -> None:
     for expected in EXPECTED:
         start = time.thread_time()
         try:
-            assert not same_value(read_value(json.dumps(VALUES[name]).encode()), expected)
+            assert not same_value(read_value(json.dumps(value).encode()), expected)
         except (NoTruth, *FORGED):
             pass
         assert time.thread_time() - start < 0.5
@@ -238,20 +152,19 @@ def test_a_forged_value_equals_nothing_and_raises_nothing_unexpected(name: str) 
 @pytest.mark.parametrize("grader", GRADERS)
 def test_a_patched_encoder_passes_nothing(local: Sandbox, grader: str) -> None:
     number = CodeTests(("11", "12"), ("1234567", "7654321"), "solve")
-    for name in ("a format of struct that yields true", "a format of struct that allocates", "a fraction by zero",
-                 "a decimal that is none", "a complex too large", "a fraction with huge terms"):  # fmt: skip
-        program = ENCODER.replace("{value}", repr(VALUES[name]))
+    for value in ENCODED:
+        program = PROGRAMS["templates"]["encoder"].replace("{value}", repr(value))
         verdict = cheaply(lambda program=program: GRADERS[grader](local, program, number))  # type: ignore[misc]
-        assert verdict.verdict in REJECTED, name
+        assert verdict.verdict in REJECTED, program[:200]
 
 
-@pytest.mark.parametrize("name", CONVERSATIONS)
-def test_a_forged_conversation_is_no_answer(name: str) -> None:
+@pytest.mark.parametrize("channel", CONVERSATIONS, ids=lambda channel: f"{channel[8:40]}")
+def test_a_forged_conversation_is_no_answer(channel: bytes) -> None:
     long = CodeTests(("11", "12"), (json.dumps([[1]] * 40_000), "2"), "solve")
     for tests in (NEVER, long, replace(NEVER, fn_name=None)):
-        for verdict in judged(CONVERSATIONS[name], tests):
+        for verdict in judged(channel, tests):
             assert verdict.verdict in REJECTED
-        cheaply(lambda tests=tests: judged(CONVERSATIONS[name], tests)[-1])  # type: ignore[misc]
+        cheaply(lambda tests=tests: judged(channel, tests)[-1])  # type: ignore[misc]
 
 
 anything = st.recursive(
@@ -276,9 +189,9 @@ def test_no_bytes_at_all_are_an_answer(channel: bytes) -> None:
 
 
 @pytest.mark.parametrize("grader", GRADERS)
-@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("name", PROGRAMS["actions"])
 def test_a_program_that_answers_for_the_harness_is_no_answer(local: Sandbox, grader: str, name: str) -> None:
-    program = WRITER.replace("ACTION", ACTIONS[name].strip())
+    program = writing(PROGRAMS["actions"][name])
     assert cheaply(lambda: GRADERS[grader](local, program, NEVER)).verdict in REJECTED
 
 
@@ -300,43 +213,28 @@ def indent(text: str) -> str:
     return "\n".join("        " + line for line in text.split("\n"))
 
 
-HONEST = {
-    "numpy integer": ("import numpy\n", "numpy.int64(n)", "11"),
-    "list of numpy integers": ("import numpy\n", "[numpy.int64(n), numpy.int32(1)]", "[11, 1]"),
-    "numpy float": ("import numpy\n", "numpy.float64(n / 2)", "5.5"),
-    "narrow numpy float": ("import numpy\n", "numpy.float32(0.1)", "0.1"),
-    "numpy truth": ("import numpy\n", "numpy.bool_(n == 11)", "true"),
-    "numpy text": ("import numpy\n", "numpy.str_('x')", '"x"'),
-    "fraction": ("from fractions import Fraction\n", "Fraction(n, 2)", "5.5"),
-    "whole fraction": ("from fractions import Fraction\n", "[Fraction(n)]", "[11]"),
-    "decimal": ("from decimal import Decimal\n", "Decimal('5.50')", "5.5"),
-    "complex": ("", "complex(n)", "11"),
-    "dictionary of numpy integers": ("import numpy\n", "{'a': numpy.int8(n)}", '{"a": 11}'),
-    "long integer": ("", "10 ** 5000", "1" + "0" * 5000),
-}
-UNEQUAL = {
-    "numpy array": ("import numpy\n", "numpy.array([n])", "[11]"),
-    "a fraction": ("from fractions import Fraction\n", "Fraction(1, 3)", "0.3333333333333333"),
-    "another numpy integer": ("import numpy\n", "numpy.int64(n + 1)", "11"),
-    "a set": ("", "{n}", "[11]"),
-    "a fraction as text": ("from fractions import Fraction\n", "Fraction(n)", '"11"'),
-    "a long fraction": ("from fractions import Fraction\n", "Fraction(1, 10 ** 60000 + 1)", "0"),
-}
+EQUAL = [
+    ("numpy.int64(n)", "11"), ("[numpy.int64(n), numpy.int32(1)]", "[11, 1]"), ("numpy.float64(n / 2)", "5.5"),
+    ("numpy.float32(0.1)", "0.1"), ("numpy.bool_(n == 11)", "true"), ("numpy.str_('x')", '"x"'),
+    ("Fraction(n, 2)", "5.5"), ("[Fraction(n)]", "[11]"), ("Decimal('5.50')", "5.5"), ("complex(n)", "11"),
+    ("{'a': numpy.int8(n)}", '{"a": 11}'), ("10 ** 5000", "1" + "0" * 5000),
+]  # fmt: skip
+UNEQUAL = [
+    ("numpy.array([n])", "[11]"), ("Fraction(1, 3)", "0.3333333333333333"), ("numpy.int64(n + 1)", "11"),
+    ("{n}", "[11]"), ("Fraction(n)", '"11"'), ("Fraction(1, 10 ** 60000 + 1)", "0"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HONEST)
-def test_numbers_count_by_value_under_both_graders(local: Sandbox, name: str) -> None:
-    head, value, expected = HONEST[name]
+@pytest.mark.parametrize(
+    ("value", "expected", "equal"), [*((*one, True) for one in EQUAL), *((*one, False) for one in UNEQUAL)],
+    ids=lambda value: f"{value}"[:30],
+)  # fmt: skip
+def test_numbers_count_by_value(local: Sandbox, value: str, expected: str, equal: bool) -> None:
+    """Under both graders; what is unequal to a script alone: the official one has arrays and sets of its own."""
+    head = "import numpy\nfrom decimal import Decimal\nfrom fractions import Fraction\n"
     program = f"{head}class Solution:\n    def solve(self, n): return {value}"
-    for grade_one in GRADERS.values():
-        assert grade_one(local, program, CodeTests(("11",), (expected,), "solve")).passed
-
-
-@pytest.mark.parametrize("name", UNEQUAL)
-def test_what_is_not_equal_does_not_count_as_a_script(local: Sandbox, name: str) -> None:
-    head, value, expected = UNEQUAL[name]
-    program = f"{head}class Solution:\n    def solve(self, n): return {value}"
-    assert grade_script(local, program, CodeTests(("11",), (expected,), "solve")).passed is False
+    for grade_one in GRADERS.values() if equal else (grade_script,):
+        assert grade_one(local, program, CodeTests(("11",), (expected,), "solve")).passed is equal
 
 
 def test_a_fraction_is_compared_exactly() -> None:

@@ -89,12 +89,6 @@ def waiting_worker(folder: Path, does: str) -> Worker:
     return Worker()
 
 
-def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 SAME = 'print(\'{"id": 1, "same": true}\', flush=True)'
 
 
@@ -112,9 +106,7 @@ def test_the_deadline_is_the_workers_own_time(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("stops", ["time.sleep(600)", "os.kill(os.getpid(), 19)"])
-def test_a_worker_that_sleeps_or_is_stopped_ends_by_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: str
-) -> None:
+def test_a_worker_that_sleeps_or_is_stopped_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: str) -> None:
     monkeypatch.setattr(algebra, "PROGRAM", tmp_path / "worker.py")
     monkeypatch.setattr(algebra, "CEILING_S", 0.5)
     pool = Verifier()
@@ -127,29 +119,8 @@ def test_a_worker_that_sleeps_or_is_stopped_ends_by_the_clock(
     pool.close()
 
 
-@pytest.mark.slow
-def test_a_busy_machine_times_out_no_honest_comparison(verifier: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison takes some 0.1 s of CPU time, and each of its seconds is shared with a dozen loops."""
-    hard = r"\frac{\sin(3x)}{\sin(x)}-\frac{\cos(3x)}{\cos(x)}"
-    assert verifier.compare("2", hard) == "same"
-    pid = verifier._idle[0].process.pid
-    used = cpu_s(pid)
-    assert verifier.compare("2", hard + "+0") == "same"
-    needed = max(cpu_s(pid) - used, 0.05)
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * (os.cpu_count() or 1))]
-    try:
-        monkeypatch.setattr(algebra, "DEADLINE_S", 3 * needed)
-        assert verifier.compare("2", "0+" + hard) == "same"
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
 @pytest.mark.parametrize("program", ["raise SystemExit", "print('hello', flush=True)", "import no_such_module"])
-def test_a_worker_that_cannot_start_is_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
-) -> None:
+def test_a_worker_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     (tmp_path / "worker.py").write_text(program)
     monkeypatch.setattr(algebra, "PROGRAM", tmp_path / "worker.py")
     with pytest.raises(GspoError, match="cannot start") as caught:

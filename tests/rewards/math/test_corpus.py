@@ -1,25 +1,30 @@
 """The corpus of answers, and mutations of gold answers: no unequal answer is right, hardly any equal one is wrong.
 
 A row of `answers.jsonl` has a gold answer, an answer, whether they are equal, its family, and why. A case that was
-judged wrongly becomes a row.
+judged wrongly becomes a row. Then the labelled cases and the real answers of the shared data folder.
 """
 
 from __future__ import annotations
 
-import json
 import re
+import time
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from program import strict_lines
 
-from gspo_cli.rewards.math.grade import grade_aime, grade_math
-from gspo_cli.rewards.verdict import GRADER_ERROR
+from gspo_cli.rewards.math.algebra import refused
+from gspo_cli.rewards.math.grade import grade_aime, grade_math, grade_number, integer
+from gspo_cli.rewards.math.typography import tidy
+from gspo_cli.rewards.verdict import GRADER_ERROR, Verdict
 
 CORPUS = Path(__file__).with_name("answers.jsonl")
+FORMS = Path(__file__).with_name("answers_forms.jsonl")
+"""Equal values in all the forms that are read."""
 WIDE = Path(__file__).with_name("answers_wide.jsonl")
 """More of the same kinds, for the slow set."""
 GOLDS = ["7", "204", "-13", "2.5", r"\frac{5}{8}", "-\\frac{7}{3}", r"2\sqrt{3}", r"\frac{3\pi}{4}", "x^2+3x-4", "6-5i",
@@ -36,31 +41,26 @@ WRAPPED = [
 ]  # fmt: skip
 
 
-def corpus(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
 def real_golds(folder: Path) -> list[str]:
     """The gold answers of MATH-500 and AIME, once each."""
-    lines = [
-        line
-        for name in ("math500", "aime24", "aime25")
-        for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    return sorted({str(json.loads(line)["answer"]) for line in lines})
+    rows = [row for name in ("math500", "aime24", "aime25") for row in strict_lines(folder / f"{name}.jsonl")]
+    return sorted({str(row["answer"]) for row in rows})
 
 
 def right(answer: str, gold: str) -> bool | None:
     return grade_math(f"\\boxed{{{answer}}}", gold).passed
 
 
-@pytest.mark.parametrize("file", [CORPUS, pytest.param(WIDE, marks=pytest.mark.slow)])
-def test_the_corpus_is_judged_as_labelled(file: Path) -> None:
-    rows = corpus(file)
+@pytest.mark.parametrize(
+    ("file", "every"), [(CORPUS, 3), (FORMS, 1), *(pytest.param(f, 1, marks=pytest.mark.slow) for f in (CORPUS, WIDE))]
+)
+def test_the_corpus_is_judged_as_labelled(file: Path, every: int) -> None:
+    rows = strict_lines(file)[::every]
     assert len({(row["gold"], row["answer"]) for row in rows}) == len(rows)
     found = [(row, grade_math(f"\\boxed{{{row['answer']}}}", row["gold"])) for row in rows]
     wrong = [(row, v) for row, v in found if v.passed != row["equal"] or v.verdict == GRADER_ERROR]
     assert wrong == []
+    assert file != FORMS or {v.verdict for _, v in found} == {"correct", "wrong"}
 
 
 @pytest.mark.parametrize("tail", [*DENIED, *SCALED])
@@ -191,3 +191,46 @@ def test_typography_is_accepted(golds: list[str]) -> None:
     wrong = [(gold, wrapper) for gold in golds for wrapper in WRAPPED if not right(wrapper.format(gold), gold)]
     twice = [(gold, wrapper) for gold in GOLDS for wrapper in WRAPPED if not right(wrapper.format(f"${gold}$"), gold)]
     assert wrong + twice == []
+
+
+CHECKERS: dict[str, Callable[[str, str], Verdict]] = {"aime": grade_aime, "math": grade_math}
+OUR_POLICY = {"int-percent"}
+"""50% is not the integer 50."""
+
+
+def test_every_labelled_case(shared_data: Path) -> None:
+    cases = strict_lines(shared_data / "math_cases_dev.jsonl")
+    grade_math(r"\boxed{x+1}", "1+x")  # the worker is up
+    for case in cases:
+        start = time.monotonic()
+        found = CHECKERS[case["kind"]](case["response"], case["gold"])
+        assert time.monotonic() - start < 4
+        assert found.verdict != "grader_error", case["id"]
+        assert found.passed == (case["correct"] and case["id"] not in OUR_POLICY), case["id"]
+    assert cases
+
+
+@pytest.mark.parametrize("name", ["math500", "math_train_slice"])
+def test_no_gold_answer_is_refused_and_each_is_right(shared_data: Path, name: str) -> None:
+    golds = [row["answer"] for row in strict_lines(shared_data / f"{name}.jsonl")]
+    assert sum(not gold for gold in golds) == (name == "math_train_slice")  # one has no answer
+    for gold in filter(None, golds):
+        assert not refused(tidy(gold)), gold
+        assert grade_math(f"\\boxed{{{gold}}}", gold).passed, gold
+
+
+def test_the_integers_of_aime(shared_data: Path) -> None:
+    for name in ("aime24", "aime25"):
+        golds = [str(row["answer"]) for row in strict_lines(shared_data / f"{name}.jsonl")]
+        assert [integer(gold) for gold in golds] == [int(gold) for gold in golds]
+
+
+def test_the_worked_answers_of_gsm8k(shared_data: Path) -> None:
+    answers = [row["answer"] for row in strict_lines(shared_data / "gsm8k_test.jsonl")]
+    golds = [answer.rsplit("####", 1)[1].strip() for answer in answers]
+    assert all(grade_number(answer, gold).passed for answer, gold in zip(answers, golds, strict=True))
+    shifted = golds[1:] + golds[:1]
+    same = sum(grade_number(answer, gold).passed for answer, gold in zip(answers, shifted, strict=True))
+    assert same == sum(
+        float(a.replace(",", "")) == float(b.replace(",", "")) for a, b in zip(golds, shifted, strict=True)
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from program import strict_lines
 
 from gspo_cli.rewards.math.extract import boxes, extract
 
@@ -69,9 +69,7 @@ def test_where_a_box_stands() -> None:
     assert [text[box.start : box.end] for box in boxes(text)] == [r"\\boxed{1}", r"\boxed 2"]
 
 
-RETRACTIONS = [
-    json.loads(line) for line in Path(__file__).with_name("retractions.jsonl").read_text("utf-8").splitlines()
-]
+RETRACTIONS = strict_lines(Path(__file__).with_name("retractions.jsonl"))
 """Responses that deny, retract, replace or uphold an answer, and what stands."""
 
 

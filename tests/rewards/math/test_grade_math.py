@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -12,71 +11,6 @@ from gspo_cli.rewards.math import algebra, grade
 from gspo_cli.rewards.math.algebra import refused
 from gspo_cli.rewards.math.grade import grade_math, grade_number
 from gspo_cli.rewards.math.typography import tidy
-
-# gold | answers that are right | answers that are wrong
-TABLE = r"""
-\frac{1}{2} | 0.5 ; .5 ; \frac 12 | 0.4
-\frac{1}{2} | 1/2 ; \dfrac12 ; \tfrac 1 2 ; \frac{2}{4} ; 50\% ; x = \frac12 | 2 ; 0.50000001 ; \frac{2}{1} ; -0.5
-\frac13 | \frac{1}{3} ; \frac{2}{6} | 0.333 ; 0.333333 ; 0.3333333333
--1\frac12 | -1.5 ; -\frac{3}{2} ; \frac{-3}{2} ; \frac{3}{-2} | 1.5 ; -0.5
-137 \frac{1}{2} | 137.5 ; \frac{275}{2} | 137
-58,500 | 58500 ; 58{,}500 ; 58,\!500 ; 58\,500 ; \$58,500.00 | 58.5 ; 58
-15\mbox{ cm}^2 | 15 ; 15 \text{ cm}^2 ; 15 cm^2 | 16
-7\text{ hours}. | 7 ; 7 hours | 8
-8\% | 8 ; 0.08 ; \frac{2}{25} ; 8 percent | 0.8 ; 800\%
-50 | 50\% ; 50.0 ; 5000\% | 500 ; 500\%
-76^\circ | 76 ; 76^{\circ} ; 76 degrees | 67
-12_5 | 12_{5} ; 012_5 ; 12 ; (12)_5 ; (12_5) | 12_7 ; 7
-3 | 3_{10} | 11_2 ; 3_4
-10 | \binom{5}{2} ; 10_{10} | 5C_3 ; 20
-0 | -0 ; 0.0 ; 000 | \frac{1}{0} ; \text{nan} ; \infty ; \emptyset ; 0^{-1}
-\infty | +\infty | -\infty ; 0
-12345678901234567890 | 12345678901234567890.0 | 12345678901234567891
-0.3 | \frac{3}{10} | 0.30000000000000004 ; 0.29999999999999999
-\text{Evelyn} | x = \text{Evelyn} ; Evelyn ; evelyn ; \textbf{Evelyn} | Carla
-\text{(B)} | B ; (B) ; \text{B} | C ; \text{(A)}
-(3,4] | \left(3,4\right] ; 3<x\le4 ; x \in (3,4] | [3,4] ; (3,4) ; 3<x<4 ; 3,5
-(5,\infty) | x>5 ; (5, \infty) | x \ge 5 ; [5,\infty)
-(1,2) | (1.0, 2) ; \left( 1 , 2 \right) | (2,1) ; \{1,2\} ; 2,1 ; 1
-\{1,2\} | \{2,1\} ; 1,2 ; 1 \text{ and } 2 | (1,2) ; \{1,2,3\} ; 1
--12 \text{ or } -30 | -30, -12 | -12
-(-\infty,2)\cup(3,\infty) | (3,\infty)\cup(-\infty,2) | (-\infty,3)\cup(2,\infty)
-3 \pm 2\sqrt2 | 3+2\sqrt2, 3-2\sqrt2 | 3+2\sqrt2
-x=5 | 5 ; x = 5.0 | y=5 ; x=6
-y = 2x+3 | 2x+3 ; 3+2x = y | 2x+4 ; y=3x+2
-2\sqrt{113} | \sqrt{452} ; 2\sqrt{113}. | 2\sqrt{112} ; 21.26
-6-5i | -5i+6 | 6+5i ; 5-6i
-(a+5)(b+2) | ab+2a+5b+10 | ab+10
-5^{12} | 244140625 | 244140626
-0.0000672 | 6.72 \times 10^{-5} | 6.72 \times 10^{-6}
-\frac{1}{29,\!322,\!216} | \frac{1}{29322216} | \frac{1}{29322217}
-\begin{pmatrix} -7 \\ 16 \end{pmatrix} | \begin{bmatrix}-7\\16\end{bmatrix} | (-7,16)
-\begin{pmatrix} -7 \\ 16 \end{pmatrix} | \begin{pmatrix}\ -7\ \\\ 16\ \end{pmatrix} | \pi
-\begin{pmatrix} -7 \\ 16 \end{pmatrix} | \begin{pmatrix} -7.0 \\ 16 \end{pmatrix} | \begin{pmatrix}-7\\61\end{pmatrix}
-12 | 10+2 ; \frac{24}{2} | 1 2 ; 12x ; 1,2
-"""
-
-
-def cases() -> list[tuple[str, str, bool]]:
-    """(gold, answer, whether right) of every row."""
-    rows = [row.split(" | ") for row in TABLE.strip().splitlines()]
-    return [
-        (gold, answer.strip(), right)
-        for gold, good, bad in rows
-        for answers, right in ((good, True), (bad, False))
-        for answer in answers.split(" ; ")
-    ]
-
-
-@pytest.mark.parametrize(("gold", "answer", "right"), cases())
-def test_answers(gold: str, answer: str, right: bool) -> None:
-    found = grade_math(f"So \\boxed{{1}}, no: $\\boxed{{{answer}}}$.", gold)
-    assert found.verdict == ("correct" if right else "wrong"), found
-
-
-def test_the_gold_answer_itself_is_seen_by_reading() -> None:
-    for gold in (gold for gold, _, _ in cases()):
-        assert grade_math(f"\\boxed{{{gold}}}", gold).reason in ("text", "number")
 
 
 @pytest.mark.parametrize(
@@ -135,19 +69,6 @@ def test_the_worker_evaluates_no_string() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split("\n")[:-1] == ["refused"] * 6 + ["13 {'same': True}"]
-
-
-def test_in_threads_as_in_the_main_one() -> None:
-    found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda i=i: found.append(grade_math(f"\\boxed{{x+{i}+1}}", f"1+x+{i}").verdict))
-        for i in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == ["correct"] * 3
 
 
 @pytest.mark.parametrize("gold", ["", "  "])
