@@ -10,10 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from hoards import HONEST, MEMORY, STORAGE
 from sandboxes import own_sandbox, plain_user_sandbox
 
 from gspo_cli.sandbox import contract
@@ -22,6 +23,9 @@ from gspo_cli.sandbox.memory import held_bytes, seccomp_filter
 from gspo_cli.sandbox.process import Finished
 
 MIB = 1 << 20
+PROGRAMS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text("utf-8"))
+STORAGE, MEMORY, HONEST = PROGRAMS["storage"], PROGRAMS["memory"], PROGRAMS["honest"]
+FILTERED = PROGRAMS["probes"]["filtered"]
 
 
 @pytest.fixture(scope="module", params=[own_sandbox, plain_user_sandbox])
@@ -71,24 +75,6 @@ def test_the_processes_together_hold_no_more_than_one_may(sandbox: Sandbox, name
 def test_an_honest_program_may_use_what_it_is_promised(sandbox: Sandbox, name: str) -> None:
     done, _ = run(sandbox, HONEST[name])
     assert done.stdout.endswith(b"survived\n") and done.stopped == ""
-
-
-FILTERED = """
-import ctypes, os, sys
-class Program(ctypes.Structure):
-    _fields_ = [("len", ctypes.c_ushort), ("steps", ctypes.c_char_p)]
-steps = sys.stdin.buffer.read()
-libc = ctypes.CDLL(None, use_errno=True)
-libc.prctl(38, 1, 0, 0, 0)
-program = Program(len(steps) // 8, steps)
-assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
-found = []
-for number in map(int, sys.argv[1:]):
-    ctypes.set_errno(0)
-    libc.syscall(ctypes.c_long(number), -1, -1, -1, -1, -1, -1)
-    found.append(ctypes.get_errno() == 38)
-print(found, os.getpid() > 0)
-"""
 
 
 def test_the_filter_forbids_its_calls_and_no_other() -> None:
