@@ -35,20 +35,10 @@ def test_splits_are_disjoint_and_fixed() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value", "reason"),
-    [
-        ("17+2=19", 1.0, "correct"),
-        ("19", 1.0, "correct"),
-        ("=19", 1.0, "correct"),
-        ("17+2=18", 0.0, "wrong"),
-        ("17+2=019", 0.0, "wrong"),
-        ("17+2=", 0.0, "no_answer"),
-        ("", 0.0, "no_answer"),
-        ("17+2", 0.0, "no_answer"),
-        ("19 ", 0.0, "no_answer"),
-        ("19=20", 0.0, "wrong"),
-        ("١٩", 0.0, "wrong"),
-    ],
-)
+    [("17+2=19", 1.0, "correct"), ("19", 1.0, "correct"), ("=19", 1.0, "correct"), ("17+2=18", 0.0, "wrong"),
+     ("17+2=019", 0.0, "wrong"), ("17+2=", 0.0, "no_answer"), ("", 0.0, "no_answer"), ("17+2", 0.0, "no_answer"),
+     ("19 ", 0.0, "no_answer"), ("19=20", 0.0, "wrong"), ("١٩", 0.0, "wrong")],
+)  # fmt: skip
 def test_reward(text: str, value: float, reason: str) -> None:
     score = Arithmetic().reward(Problem("3+5+9+2=", "3+5+9+2=", "19"), text)
     assert (score.value, score.reason) == (value, reason)

@@ -1,15 +1,15 @@
-"""MATH as a task: rows from a file, the reference of a worked answer, rewards from the checker."""
+"""MATH and GSM8K as tasks: rows from a file, the reference of a worked answer, rewards from the checker."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from program import Gspo, strict_lines
 
-from gspo_cli.config import TaskConfig, TinyModel
-from gspo_cli.models.tiny import build_tiny
+from gspo_cli.config import TaskConfig
+from gspo_cli.errors import GspoError
 from gspo_cli.rewards.math import grade
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.math import reference
@@ -54,18 +54,29 @@ def test_real_data(shared_data: Path) -> None:
     assert all(task.reward(p, f"so $\\boxed{{{p.answer}}}$").value == 1.0 for p in problems[:50])
 
 
-def test_it_trains(gspo_here: Gspo, tmp_path: Path) -> None:
-    model, tokenizer = build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=0)
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path / "model")
-    path = write(tmp_path, [{"problem": f"{i}x+1=", "answer": f"{i}x+1"} for i in range(8)])
-    done = gspo_here(
-        "train", "math-qwen3-4b", "--model", tmp_path / "model", "--out", tmp_path / "results", "--steps", "2",
-        *(f"--set={key}" for key in (
-            f"task.path={path}", "model.dtype=float32", "rollout.prompts=4", "rollout.samples=2",
-            "rollout.max_new_tokens=8", "train.minibatches=2", "model.threads=1",
-        )),
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    lines = [line for log in tmp_path.glob("results/*/*/metrics.jsonl") for line in strict_lines(log)]
-    assert [line["metrics"]["reward/mean"] for line in lines if line["kind"] == "rollout"] == [0.0, 0.0]
+def test_own_file_with_own_columns(tmp_path: Path) -> None:
+    rows = [{"q": "1+1?", "a": "two\n#### 2"}, {"q": "2+2?", "a": "4"}]
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    task = make_task(TaskConfig(name="gsm8k", path=str(path), columns={"prompt": "q", "answer": "a"}))
+    problems = task.problems("train")
+    assert [p.answer for p in problems] == ["2", "4"]
+    assert problems[0].prompt.startswith("1+1?")
+    assert task.reward(problems[0], "#### 2.0").value == 1.0
+
+
+def test_answers_that_are_no_numbers_are_said_or_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+
+    def task(*answers: str) -> Any:
+        data.write_text("".join(json.dumps({"question": "How many?", "answer": a}) + "\n" for a in answers))
+        return make_task(TaskConfig(name="gsm8k", path=str(data)))
+
+    some = task("#### 1", "yes", "2")
+    assert len(some.problems("train")) == 3 and some.notes == [
+        "no response can be scored where the answer is no number: rows [2]"
+    ]
+    with pytest.raises(GspoError, match=r"no answer of .*data\.jsonl is a number"):
+        task("yes", "no").problems("train")
+    with pytest.raises(GspoError, match=r"line 2: 'answer' is empty"):
+        task("1", " ").problems("train")

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from program import strict_lines
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
@@ -91,7 +92,7 @@ def test_messages_keep_their_roles_and_one_message_is_a_text(tmp_path: Path) -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_no_prompt_is_named_with_its_place(
+def test_what_is_no_prompt_is_named(
     tmp_path: Path, rows: list[dict[str, Any]], keys: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(GspoError) as refused:
@@ -198,40 +199,21 @@ def test_columns_reach_rewards_by_name_in_each_form(tmp_path: Path, own: Any) ->
     assert found.value == 5.0
 
 
-CASES: list[tuple[dict[str, Any], str, str, float | None]] = [
-    ({"name": "number"}, "so 3 * 4 #### 12", "The answer is 12.0", 1.0),
-    ({"name": "number"}, "12", "The answer is 13", 0.0),
-    ({"name": "number"}, "Paris", "12", None),
-    ({"name": "math"}, "thus \\boxed{\\frac12}", "\\boxed{0.5}", 1.0),
-    ({"name": "exact"}, "Paris", " Paris\n", 1.0),
-    ({"name": "exact"}, "Paris", "paris", 0.0),
-    ({"name": "exact"}, "", "", None),
-    ({"name": "choice"}, "B", "(b)", 1.0),
-    ({"name": "choice"}, "(B) Paris", "B. Paris", 1.0),
-    ({"name": "choice"}, "B", "I think that the answer is B.", 1.0),
-    ({"name": "choice"}, "B", "**B**", 1.0),
-    ({"name": "choice"}, "A", "A cat sat on B)", 0.0),
-    ({"name": "choice"}, "Paris", "B", None),
-    ({"name": "regex", "pattern": r"\d+"}, "", "there are 12", 1.0),
-    ({"name": "regex", "pattern": r"\d+"}, "", "none", 0.0),
-    ({"name": "regex", "pattern": r"<a>(.*?)</a>"}, "Rom", "<a>Paris</a> <a> Rom </a>", 1.0),
-    ({"name": "regex", "pattern": r"<a>(.*?)</a>"}, "Paris", "<a>Paris</a> <a>Rom</a>", 0.0),
-    ({"name": "json", "keys": ["city"]}, "", 'Here:\n```json\n{"city": "Rom"}\n```', 1.0),
-    ({"name": "json", "keys": ["city"]}, "", '{"town": "Rom"}', 0.0),
-    ({"name": "json"}, "", '{"town": ', 0.0),
-    ({"name": "format"}, "", "<think>a</think> <answer>b</answer>", 1.0),
-    ({"name": "length", "tokens": [1, 3]}, "", "two words", -0.5),
+CASES = strict_lines(Path(__file__).with_name("built_in_rewards.jsonl"))
+CASES += [
+    {"reward": {"name": "length", "tokens": [4, 12]}, "answer": "", "text": Response("x", tokens), "value": value}
+    for tokens, value in ((4, 0.0), (6, -0.25), (99, -1.0))
 ]
 
 
-@pytest.mark.parametrize(("part", "answer", "text", "value"), CASES)
-def test_built_in_rewards(part: dict[str, Any], answer: str, text: str, value: float | None) -> None:
-    task = make_task(TaskConfig.model_validate({"name": "data", "rewards": [part]}))
-    assert score(task, [(Problem("p", "?", answer), text)])[0].value == value
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['reward']['name']} {case['text'][:20]!a}")
+def test_built_in_rewards(case: dict[str, Any]) -> None:
+    task = make_task(TaskConfig.model_validate({"name": "data", "rewards": [case["reward"]]}))
+    assert score(task, [(Problem("p", "?", case["answer"]), case["text"])])[0].value == case["value"]
 
 
 def test_every_built_in_reward_is_named_and_tested() -> None:
-    assert set(BUILT_IN_REWARDS) == {*SINGLE, "code"} and {part["name"] for part, *_ in CASES} == set(SINGLE)
+    assert set(BUILT_IN_REWARDS) == {*SINGLE, "code"} and {case["reward"]["name"] for case in CASES} == set(SINGLE)
 
 
 @pytest.mark.parametrize(
@@ -280,9 +262,7 @@ def trial(folder: Path, code: str, **keys: Any) -> list[str]:
         ("def reward(completion):\n    return 'good'\n", ["gave 'good'"]),
     ],
 )  # fmt: skip
-def test_a_reward_that_cannot_work_ends_the_plan_with_its_own_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: list[str]
-) -> None:
+def test_a_reward_that_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: list[str]) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(GspoError) as refused:
         trial(tmp_path, code)
@@ -290,9 +270,7 @@ def test_a_reward_that_cannot_work_ends_the_plan_with_its_own_lines(
     assert all(part in text for part in said) and "gspo_cli/" not in text and "json/decoder" not in text, text
 
 
-def test_a_reward_that_fails_on_some_texts_or_cannot_tell_them_apart_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reward_that_fails_on_some_texts_or_tells_none_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     [note] = trial(tmp_path, "def reward(completion, answer):\n    return float(int(completion) == answer)\n")
     assert note.startswith("no reward for an empty response to problem 'row-1'") and "line 2: return float" in note

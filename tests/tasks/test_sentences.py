@@ -8,11 +8,10 @@ import pytest
 
 from gspo_cli.config import EvalConfig, TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import DataChoice, GraderChoice
+from gspo_cli.evals.benchmark import DataChoice
 from gspo_cli.evals.benchmarks import find_benchmark
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.sentences import Comparisons, Sentences, Sums
-from gspo_cli.types import Problem
 
 NAMES = ("sums", "comparisons", "stories")
 
@@ -57,24 +56,6 @@ def test_every_answer_is_right_and_the_splits_share_no_problem(name: str) -> Non
 )
 def test_the_answer_is_the_last_number_or_the_first_name(task: type[Sentences], text: str, found: str | None) -> None:
     assert task().find(text) == found
-
-
-SAID = {
-    "sums": ("42", {"17 + 25 = 42.": 1.0, "It is 43.": 0.0, "42 is 17 + 25.": 0.0, "I do not know.": 0.0}),
-    "comparisons": ("Anna", {"Anna has more than Tom.": 1.0, "Tom has less than Anna.": 0.0, "She has.": 0.0}),
-}
-
-
-@pytest.mark.parametrize("name", SAID)
-def test_the_reward_and_the_benchmark_agree(name: str) -> None:
-    task, bench = make_task(TaskConfig(name=name)), find_benchmark(name)
-    answer, said = SAID[name]
-    problem = Problem("q", "q", answer)
-    grader = bench.grader(bench.load(DataChoice()), GraderChoice())
-    grades = grader.grade([(problem, text) for text in said])
-    for (text, value), grade in zip(said.items(), grades, strict=True):
-        score = task.reward(problem, text)
-        assert score.value == value and grade.verdict == score.reason, text
 
 
 @pytest.mark.parametrize("name", NAMES)
