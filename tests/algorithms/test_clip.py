@@ -137,13 +137,3 @@ def test_dual_clip_bounds_the_open_side(name: str) -> None:
     for log_ratio, advantage in ((math.log(3.0), -2.0), (math.log(3.0) - 1e-9, -2.0), (math.log(3.0) + 1e-9, 2.0)):
         assert fraction(run(name, one_token(log_ratio, advantage), params), "clip/dual_frac") == 0
     assert float(run(name, one_token(math.log(3.0), -2.0), params).gradient_BT) != 0
-
-
-@DUAL
-@drawn
-@given(seed=SEEDS)
-def test_without_a_ratio_beyond_it_dual_clip_changes_nothing(name: str, seed: int) -> None:
-    case = random_case(seed, spread=0.1)
-    plain, dual = run(name, case), run(name, case, ALGORITHMS[name].Params(dual_clip=10.0))
-    assert torch.equal(plain.objective, dual.objective)
-    assert torch.equal(plain.gradient_BT, dual.gradient_BT)

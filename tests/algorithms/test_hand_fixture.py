@@ -12,7 +12,6 @@ import pytest
 import torch
 from oracle import ORACLES
 from oracle_advantage import group_advantage as oracle_advantage
-from oracle_batch import Batch
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, LossInputs, LossOutput
@@ -31,31 +30,20 @@ LOG_PROBS = [[o + x for o, x in zip(os, xs, strict=True)] for os, xs in zip(OLD,
 
 # s = e^{5e-4}, e^{-4e-4}, same, same; J = (1.0004 - 0.9997 - s_3 + s_4) / 4
 GSPO = {
-    "J": -5.0011257875e-5,
-    "weights": [[0, 0, 0], [0, 0, 0], [-0.1250625156, -0.1250625156, 0], [0.0833000067] * 3],
-    "clipped": [[True, True, False], [True, True, True], [False] * 3, [False] * 3],
-    "clip/seq_frac": (2, 4),
-    "clip/seq_any_frac": (2, 4),
-    "clip/token_frac": (5, 10),
-    "clip/token_frac_active": (5, 10),
-    "clip/low_frac": (3, 10),
-    "clip/high_frac": (2, 10),
-    "ratio/outside_frac": (10, 10),
-}
+    "J": -5.0011257875e-5, "weights": [[0, 0, 0], [0, 0, 0], [-0.1250625156, -0.1250625156, 0], [0.0833000067] * 3],
+    "clipped": [[True, True, False], [True, True, True], [False] * 3, [False] * 3], "clip/seq_frac": (2, 4),
+    "clip/seq_any_frac": (2, 4), "clip/token_frac": (5, 10), "clip/token_frac_active": (5, 10),
+    "clip/low_frac": (3, 10), "clip/high_frac": (2, 10), "ratio/outside_frac": (10, 10),
+}  # fmt: skip
 # J = (1.0004 + 1)/8 - (2 * 0.9997 + 1)/12 - (e^{1e-3} + 1)/8 + (2 e^{-6e-4} + 1)/12
 HIGH, LOW = math.exp(1e-3), math.exp(-6e-4)
 GRPO = {
     "J": -1.2503252684e-4,
     "weights": [[0, 1 / 8, 0], [0, 0, -1 / 12], [-HIGH / 8, -1 / 8, 0], [LOW / 12, LOW / 12, 1 / 12]],
-    "clipped": [[True, False, False], [True, True, False], [False] * 3, [False] * 3],
-    "clip/seq_frac": (0, 4),
-    "clip/seq_any_frac": (2, 4),
-    "clip/token_frac": (3, 10),
-    "clip/token_frac_active": (3, 10),
-    "clip/low_frac": (2, 10),
-    "clip/high_frac": (1, 10),
-    "ratio/outside_frac": (6, 10),
-}
+    "clipped": [[True, False, False], [True, True, False], [False] * 3, [False] * 3], "clip/seq_frac": (0, 4),
+    "clip/seq_any_frac": (2, 4), "clip/token_frac": (3, 10), "clip/token_frac_active": (3, 10),
+    "clip/low_frac": (2, 10), "clip/high_frac": (1, 10), "ratio/outside_frac": (6, 10),
+}  # fmt: skip
 FIXTURE = pytest.mark.parametrize(("name", "expected"), [("gspo", GSPO), ("grpo", GRPO)])
 
 
@@ -95,16 +83,6 @@ def test_clips_are_reached_on_both_sides(name: str, expected: dict[str, Any]) ->
     assert {metric: (int(x.numerator), int(x.denominator)) for metric, x in measured.items()} == fractions
 
 
-@FIXTURE
-def test_the_oracle_agrees(name: str, expected: dict[str, Any]) -> None:
-    answer = ORACLES[name](Batch(LOG_PROBS, OLD, OLD, ADVANTAGES, MASK), low=BAND.low, high=BAND.high)
-    assert -answer.numerator / answer.denominator == pytest.approx(expected["J"], abs=1e-14)
-    assert answer.clipped == expected["clipped"]
-    assert {metric: answer.metrics[metric] for metric in expected if "/" in metric} == {
-        metric: value for metric, value in expected.items() if "/" in metric
-    }
-
-
 def advantages(rewards: list[float], groups: list[int], scale: bool = True) -> list[float]:
     rewards_B = torch.tensor(rewards, dtype=torch.float64)
     return group_advantage(rewards_B, torch.tensor(groups), scale=scale).tolist()
@@ -119,10 +97,6 @@ def test_deviation_divides_by_n_minus_1() -> None:
 def test_groups_may_be_interleaved() -> None:
     expected = [-math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(0.5), math.sqrt(0.5)]
     assert advantages([0, 10, 1, 14], [0, 1, 0, 1]) == pytest.approx(expected, rel=1e-6)
-
-
-def test_without_scale_it_is_the_distance_to_the_mean() -> None:
-    assert advantages([0, 1, 5], [0, 0, 0], scale=False) == pytest.approx([-2, -1, 3], rel=1e-6)
 
 
 @pytest.mark.parametrize("scale", [True, False])
@@ -150,10 +124,6 @@ def test_unscored_responses_leave_mean_and_deviation() -> None:
     # the others are 0 and 3 as above; a NaN counted as 0 or 1 would move them
     assert advantages([NAN, 0, NAN, 3], [0] * 4) == pytest.approx([0, -math.sqrt(0.5), 0, math.sqrt(0.5)], rel=1e-6)
     assert advantages([NAN, 0, NAN, 3], [0] * 4)[::2] == [0.0, 0.0]
-
-
-def test_fewer_than_two_scored_responses_give_0() -> None:
-    assert advantages([NAN, 5, NAN, NAN, 1, 2], [0, 0, 1, 1, 2, 2])[:4] == [0.0] * 4
 
 
 @pytest.mark.parametrize(

@@ -77,17 +77,6 @@ def test_nothing_outside_the_mask_is_read(name: str, rubbish: float) -> None:
 @EVERY
 @drawn
 @given(seed=SEEDS)
-def test_the_order_of_rows(name: str, seed: int) -> None:
-    case = case_for(name, seed)
-    order = torch.randperm(len(case.mask_BT), generator=torch.Generator().manual_seed(seed))
-    shuffled = case.rows(order)
-    same(run(name, shuffled).objective, run(name, case).objective)
-    same(run(name, shuffled).gradient_BT, run(name, case).gradient_BT[order])
-
-
-@EVERY
-@drawn
-@given(seed=SEEDS)
 def test_numerators_denominators_and_metrics_add_up_over_rows(name: str, seed: int) -> None:
     case, cuts = case_for(name, seed), (0, 4, 4, 8) if ALGORITHMS[name].WHOLE_GROUPS else (0, 1, 1, 6, 8)
     case.mask_BT[2] = False  # a response without tokens counts nowhere

@@ -19,7 +19,7 @@ from oracle_modifiers import correction_weight as oracle_weight
 from oracle_modifiers import value_loss as oracle_value_loss
 from torch import Tensor
 
-from gspo_cli.algorithms.correction import BOUNDS, Kind, correction_weight
+from gspo_cli.algorithms.correction import Kind, correction_weight
 from gspo_cli.algorithms.critic import gae, value_loss, whiten
 from gspo_cli.algorithms.kl import Estimator, kl_terms
 from gspo_cli.types import Mean
@@ -40,10 +40,6 @@ def close(actual: Tensor, expected: Any, message: str) -> None:
 def random_grid(rng: Random, batch: Batch, low: float, high: float) -> Grid:
     """Numbers at loss tokens, rubbish elsewhere."""
     return [[rng.uniform(low, high) if is_loss else rng.choice(RUBBISH) for is_loss in row] for row in batch.mask]
-
-
-def test_default_bounds_are_the_published_ones() -> None:
-    assert {kind: BOUNDS[kind] for kind in KINDS} == CORRECTION_BOUNDS
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -81,35 +81,13 @@ def test_gepo_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("rloo", [1 - 1 / 3, -2 / 3, 1 - 1 / 3, -2 / 3]),  # the others' means are 1/3 and 2/3
-        ("maxrl", [1.0, -1.0, 1.0, -1.0]),  # mean 1/2
-        ("reinforce_pp", [0.5, -0.5, 0.5, -0.5]),
-    ],
-)
-def test_advantages_by_hand(name: str, expected: list[float]) -> None:
-    rewards_B, groups_B = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64), torch.zeros(4, dtype=torch.int64)
-    found_B = ALGORITHMS[name].advantage(rewards_B, groups_B, ALGORITHMS[name].Params())
-    assert found_B.tolist() == pytest.approx(expected, rel=1e-6)
-    assert ALGORITHMS["maxrl"].advantage(-rewards_B, groups_B, None).tolist() == [0.0] * 4
-
-
-@pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("dppo_tv", {"delta_low": 0.0}),
-        ("dppo_tv", {"delta_high": 1.5}),
-        ("dppo_tv", {"cap": 0.5}),
-        ("dppo_kl", {"delta_high": -1.0}),
-        ("dppo_kl", {"cap": 0.0}),
-        ("ipo", {"eps": 1.0}),
-        ("ipo", {"kl_tau": -1e-3}),
-        ("vespo", {"k_pos": -1.0}),
-        ("vespo", {"lambda_neg": 0.0}),
-        ("aspo", {"cap": 0.9}),
+        ("dppo_tv", {"delta_low": 0.0}), ("dppo_tv", {"delta_high": 1.5}), ("dppo_tv", {"cap": 0.5}),
+        ("dppo_kl", {"delta_high": -1.0}), ("dppo_kl", {"cap": 0.0}), ("ipo", {"eps": 1.0}),
+        ("ipo", {"kl_tau": -1e-3}), ("vespo", {"k_pos": -1.0}), ("vespo", {"lambda_neg": 0.0}), ("aspo", {"cap": 0.9}),
     ],
-)
+)  # fmt: skip
 def test_settings_that_make_no_sense(name: str, settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         ALGORITHMS[name].Params(**settings)

@@ -72,14 +72,3 @@ def test_gdpo_divides_each_reward_by_its_own_deviation() -> None:
         for name in ("grpo", "dr_grpo"):
             found = advantages_of(batch, gdpo, ALGORITHMS[name], ALGORITHMS[name].Params()).tolist()
             assert found == pytest.approx(expected(batch, sums), rel=1e-5, abs=1e-6)
-
-
-def test_equal_advantages_stay_0() -> None:
-    batch = rollout_batch(0)
-    equal = tuple(
-        Group(g.problem, g.prompt, g.samples, g.texts, tuple(Score(1.0, "") for _ in g.scores)) for g in batch.groups
-    )
-    spec = ALGORITHMS["reinforce_pp"]
-    for params in (spec.Params(), spec.Params(group_baseline=False)):
-        same = RolloutBatch(1, equal, max_new_tokens=9)
-        assert advantages_of(same, recipe(), spec, params).tolist() == [0.0] * 20
