@@ -158,17 +158,6 @@ def test_skipping_rows_without_advantage_changes_no_gradient(tiny_moe: PreTraine
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
 
 
-def test_first_mini_batch_is_exactly_on_policy(tiny_moe: PreTrainedModel) -> None:
-    who = learner(tiny_moe, "gspo")
-    minis = mini_batches(10_000)
-    record_old_policy(who, minis)
-    first = update(who, minis[0], lr=0.5, first=True).result().values
-    assert first["ratio/seq_min"] == first["ratio/seq_max"] == 1.0
-    assert first["clip/token_frac"] == first["kl/old_k3"] == first["moe/slot_churn"] == 0.0
-    second = update(who, minis[1], lr=0.5, first=False).result().values
-    assert second["ratio/seq_max"] != 1.0
-
-
 def test_clip_fractions_count_skipped_rows(tiny_moe: PreTrainedModel) -> None:
     who = learner(tiny_moe, "gspo")
     mini = mini_batches(10_000, parts=1)[0]

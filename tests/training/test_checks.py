@@ -1,14 +1,11 @@
 """Combinations that the mathematics forbids are refused with the reason; the algorithms' presets apply."""
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import gspo_cli
 from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, LossInputs, grpo
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import Ranks
@@ -77,12 +74,6 @@ def test_cut_distributions_are_refused(key: str) -> None:
         recipe(rollout={key: 0.9})
 
 
-@pytest.mark.parametrize(("name", "low", "high"), [("gspo", 4e-4, -1.0), ("gspo", 0.0, 4e-4), ("grpo", 1.0, 0.2)])
-def test_clip_ranges_must_be_ranges(name: str, low: float, high: float) -> None:
-    with pytest.raises(GspoError, match="clip"):
-        resolve_arm(recipe({"name": name, "clip": {"low": low, "high": high}}), name)
-
-
 def test_presets_apply_unless_the_recipe_says_otherwise() -> None:
     filled, _, _ = resolve_arm(recipe(), "dapo")
     algo = filled.algo
@@ -113,30 +104,6 @@ def test_an_algorithm_states_its_own_needs(monkeypatch: pytest.MonkeyPatch) -> N
         resolve_arm(recipe({"name": "own", "lr": 1.0}), "own")
     monkeypatch.setitem(ALGORITHMS, "own", replace(own, HAS_RATIO=False))
     resolve_arm(recipe({"name": "own"}, rollout={"max_lag": 1}), "own")
-
-
-def test_training_names_no_single_algorithm() -> None:
-    names, package = set(ALGORITHMS) - {"gspo"}, Path(gspo_cli.__file__).parent  # which is the program's name, too
-    files = [
-        file for part in ("training", "moe", "plan", "models", "rollout") for file in (package / part).rglob("*.py")
-    ]
-    assert len(files) > 40
-    for file in files:
-        nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        assert not {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)} & names, file
-
-
-def test_a_plan_goes_seed_by_seed() -> None:
-    names = [run.name for run in plan_runs(recipe(), ["grpo", "gspo"], [3, 4])]
-    assert names == ["grpo-s3", "gspo-s3", "grpo-s4", "gspo-s4"]
-
-
-def test_arms_of_a_recipe() -> None:
-    arms = {"tight": {"name": "gspo", "clip": {"high": 3e-4}}, "slow": {"lr": 1e-5}}
-    filled, _, params = resolve_arm(recipe({"name": "grpo"}, arms=arms), "tight")
-    assert (params.clip.low, params.clip.high, filled.algo.name) == (3e-4, 3e-4, "gspo")
-    filled, _, params = resolve_arm(recipe({"name": "grpo", "clip": {"low": 0.1}}, arms=arms), "slow")
-    assert (filled.algo.name, filled.algo.lr, params.clip.low, params.clip.high) == ("grpo", 1e-5, 0.1, 0.27)
 
 
 @pytest.mark.parametrize(

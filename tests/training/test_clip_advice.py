@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
 
 from gspo_cli.algorithms import ALGORITHMS, LossInputs
 from gspo_cli.algorithms.clip import Clip
-from gspo_cli.config import Recipe
-from gspo_cli.stats.clip_share import SCALED, measured_share, range_for, share_discarded
-from gspo_cli.training.loop import advise_clip_range
-from gspo_cli.training.session import Session
+from gspo_cli.stats.clip_share import measured_share, range_for, share_discarded
 from gspo_cli.training.step.clip_advice import clip_advice
 from gspo_cli.training.step.metrics import Accumulator
-from gspo_cli.training.study.arms import Run, resolve_arm
 from gspo_cli.types import StepMetrics
 
 
@@ -40,20 +34,13 @@ def test_a_range_that_discards_too_much_gets_a_proposal() -> None:
 @pytest.mark.parametrize(
     ("tail", "dual_clip", "advised"), [(0.24, None, True), (0.24, 3.0, False), (0.02, None, False)]
 )
-def test_heavy_ratios_on_negative_advantages_call_for_a_dual_clip(
-    tail: float, dual_clip: float | None, advised: bool
-) -> None:
+def test_heavy_ratios_call_for_a_dual_clip(tail: float, dual_clip: float | None, advised: bool) -> None:
     off_policy = line(0.5, 0.03, "token")
     off_policy.values["weight/negative_tail_frac"] = tail
     algo = {"name": "grpo", "clip": {"low": 0.2, "high": 0.27}, "dual_clip": dual_clip}
     advice = clip_advice([off_policy, off_policy], "token", 25.0, algo)
-    assert advice is not None
-    assert advice.sentence() == (
-        "24% of the gradient is on tokens with a negative advantage and a ratio above 3, which the clip leaves alone; "
-        "algo.dual_clip = 3 bounds them (tried with router noise on a small mixture: docs/when.md)"
-        if advised
-        else None
-    )
+    sentence = advice and advice.sentence()
+    assert bool(sentence) == advised and (not sentence or ("24%" in sentence and "algo.dual_clip = 3" in sentence))
 
 
 def test_responses_without_an_advantage_have_no_part() -> None:
@@ -89,53 +76,6 @@ def test_the_proposed_range_discards_its_share_of_what_the_metrics_count(active:
     for unit in ("sequence", "token"):
         share = measured_share(unit, metrics.result().values)
         assert share == pytest.approx(0.15, abs=4 * (0.15 * 0.85 / (4000 * active)) ** 0.5)
-
-
-CLIPS = {name: one.clip_unit for name, one in ALGORITHMS.items() if hasattr(one.Params(), "clip")}
-"""Every algorithm with a hard clip, and what it acts on."""
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_gets_its_own_advice_or_none(name: str) -> None:
-    said = advised(name)
-    if name not in CLIPS:
-        assert said is None
-        return
-    in_nats = hasattr(ALGORITHMS[name].Params(), "log_clip_low")
-    keys = "log_clip_low / log_clip_high" if in_nats else "clip.low / clip.high"
-    what = "responses" if CLIPS[name] == "sequence" else "tokens"
-    assert said is not None and f"of the {what} with an advantage" in said and f"; {keys} = " in said
-    assert ("3e-4" in said) == (name in SCALED)
-
-
-def advised(name: str) -> str | None:
-    """The warning of a run whose clip discards far too much; the log-ratios spread 0.5 a token and 0.1 a response."""
-    recipe = Recipe.model_validate(
-        {"name": "t", "model": {"tiny": {}}, "train": {"minibatches": 2}, "algo": {"name": name}}
-    )
-    if hasattr(ALGORITHMS[name].Params(), "allow_stale"):
-        recipe.algo.__pydantic_extra__["allow_stale"] = True  # type: ignore[index]
-    filled, algorithm, params = resolve_arm(recipe, name)
-    share = None if name not in CLIPS else 0.45
-    values = {"ratio/seq_log_std": 0.1, "ratio/token_log_std": 0.5, "clip/seq_frac": share, "clip/token_frac": share}
-    said: list[str] = []
-    session = Session(*[cast(Any, None)] * 8)
-    session.run = Run(name, filled, algorithm, params)
-    session.emit = lambda event: said.append(event.text)
-    session.log = cast(Any, SimpleNamespace(event=lambda *_, **__: None))
-    advise_clip_range(session, [StepMetrics(values), StepMetrics(values)], 25.0)
-    return said[0] if said else None
-
-
-def test_gmpo_gets_nats_from_the_spread_of_its_tokens() -> None:
-    """15 % lie 1.0364 standard deviations out: 0.518 nats at 0.5 a token."""
-    said = advised("gmpo")
-    assert said is not None and "log_clip_low / log_clip_high = 0.52 / 0.52" in said
-
-
-def test_a_range_that_fits_says_nothing() -> None:
-    advice = clip_advice([line(0.0, 0.0, "token"), line(0.1, 0.02, "token")], "token", 25.0)
-    assert advice is not None and advice.scaled_by_length is None and advice.sentence() is None
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,6 @@ def test_a_collapse_is_an_event_with_its_step_and_told_once(tmp_path: Path) -> N
     assert len(said) == 1 and "collapsed" in said[0]
 
 
-def test_a_fall_of_less_than_the_rule_asks_is_none(tmp_path: Path) -> None:
-    seen, said = watch(tmp_path)
-    for step, mean in enumerate([0.25, 0.25, 0.06, 0.06, 0.06], start=1):  # less than half of 0.4 lower
-        seen.observe(step, reward(mean))
-    assert events(tmp_path) == [] and said == []
-
-
 def test_stopping_is_a_guard(tmp_path: Path) -> None:
     seen, _ = watch(tmp_path, stop=True)
     for step in (1, 2, 3):

@@ -74,13 +74,6 @@ def as_set(folder: Path, arms: list[str], key: str, values: list[Any]) -> Iterat
     yield load(folder, [f"algo.{key}={text_of(values[0])}"]), arms, values[0]
 
 
-def as_table(folder: Path, arms: list[str], key: str, values: list[Any]) -> Iterator[tuple[Recipe, list[str], Any]]:
-    """`algo.clip={ low = 0.1 }`."""
-    first, _, rest = key.partition(".")
-    text = f"{{ {rest} = {text_of(values[0])} }}" if rest else text_of(values[0])
-    yield load(folder, [f"algo.{first}={text}"]), arms, values[0]
-
-
 def as_sweep(folder: Path, arms: list[str], key: str, values: list[Any]) -> Iterator[tuple[Recipe, list[str], Any]]:
     axes = parse_sweep([f"algo.{key}={','.join(map(text_of, values))}"])
     for cell, value in zip(sweep_cells(axes), values, strict=True):
@@ -112,8 +105,8 @@ def in_file(folder: Path, arms: list[str], key: str, values: list[Any]) -> Itera
         yield load(folder, [], f"[arms.{arm}]\n{first} = {text}\n"), [arm], values[0]
 
 
-WAYS = [as_set, as_table, as_sweep, as_grid, as_tuned, as_label, in_file]
-SHARED = [as_set, as_table, as_sweep]
+WAYS = [as_set, as_sweep, as_grid, as_tuned, as_label, in_file]
+SHARED = [as_set, as_sweep]
 """Ways that name no arm."""
 
 
@@ -161,17 +154,6 @@ def test_what_only_some_arms_have_is_said(tmp_path: Path, algorithm: str, way: A
             without, taker = plan_runs(filled, arms, [0])
             assert (without.params, value_of(taker, key)) == (plain, value)
     assert foreign
-
-
-@pytest.mark.parametrize("base", ALGORITHMS)
-def test_no_algorithm_of_the_recipe_makes_a_difference(tmp_path: Path, base: str) -> None:
-    for algorithm in ALGORITHMS:
-        for key in OWN[algorithm]:
-            value = other_values(key)[0]
-            path = tmp_path / "base.toml"
-            path.write_text(TEXT.replace('"gspo"', f'"{base}"'))
-            (run,) = plan_runs(recipe.load(str(path), {}, [f"algo.{key}={text_of(value)}"]), [algorithm], [0])
-            assert value_of(run, key) == value
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -261,11 +243,6 @@ def test_an_arm_that_does_not_train_is_refused(tmp_path: Path, label: str, hint:
     with pytest.raises(GspoError, match=f"no arm '{label}' trains") as caught:
         plan_runs(load(tmp_path, [f"arms.{label}.lr=1e-5"]), ["grpo", "gspo"], [0])
     assert hint in caught.value.hint
-
-
-def test_a_label_that_is_an_algorithm_s_name_is_that_algorithm(tmp_path: Path) -> None:
-    (run,) = plan_runs(load(tmp_path, (), "[arms]\ngrpo = { lr = 1e-5 }\n"), ["grpo"], [0])
-    assert (run.recipe.algo.name, run.recipe.algo.lr) == ("grpo", 1e-5)
 
 
 def test_an_arm_with_another_algorithm_drops_the_former_one_s_parameters(tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import NoiseConfig, Recipe
-from gspo_cli.recipe import load
-from gspo_cli.report.runs.synthetic import synthetic_settings
 from gspo_cli.training.step.batches import make_mini_batches, rewards_and_groups
-from gspo_cli.training.step.noise import RecordedNoise, noise_of
+from gspo_cli.training.step.noise import RecordedNoise
 from gspo_cli.training.step.update import record_old_policy, update
 from gspo_cli.types import MiniBatch, Sample
 
@@ -74,26 +72,6 @@ def test_without_noise_the_first_ratios_are_exactly_one(tiny_moe: PreTrainedMode
     record_old_policy(learner(tiny_moe, "grpo"), mini_batches)
     values = update(learner(tiny_moe, "grpo"), mini_batches[0], lr=0.0, first=True).result().values
     assert values["ratio/token_log_absmax"] == 0
-
-
-def test_the_noise_of_a_batch() -> None:
-    assert noise_of(load("quickstart", {}, []), 1) is None
-    noisy = load("quickstart", {}, ["noise.token=0.3"])
-    assert noise_of(noisy, 4) == RecordedNoise(0, 4, NoiseConfig(token=0.3))
-
-
-def test_sentences_say_that_it_is_synthetic() -> None:
-    noisy = load("quickstart", {}, ["noise.token=0.3", "noise.tail='student_t'", "task.terms=[8,11]",
-                                    "rollout.max_new_tokens=200"])  # fmt: skip
-    assert synthetic_settings(noisy.model_dump(mode="json")) == (
-        "Synthetic noise on the old log-probabilities: 0.3 nat per token (Student's t, 3 degrees of freedom). "
-        "Rows of 8 to 11 digits."
-    )
-    routers = load("quickstart", {}, ["noise.experts=0.1"])
-    assert synthetic_settings(routers.model_dump(mode="json")) == (
-        "Synthetic router noise: 10 % of the old policy's expert slots exchanged."
-    )
-    assert synthetic_settings(load("quickstart", {}, []).model_dump(mode="json")) == ""
 
 
 @pytest.mark.parametrize(

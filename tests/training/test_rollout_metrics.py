@@ -25,12 +25,8 @@ def scored(rewards: list[list[float | None]]) -> RolloutBatch:
 
 def test_against_plain_python() -> None:
     rewards: list[list[float | None]] = [
-        [0, 1, 1, 0],
-        [1, 1, 1, 1],
-        [0, 0, 0, 0],
-        [0.5, 0.5, 0.5, 0.5],
-        [1, 0, None, 0],
-    ]
+        [0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [0.5, 0.5, 0.5, 0.5], [1, 0, None, 0],
+    ]  # fmt: skip
     batch = scored(rewards)
     advantages = torch.tensor([1.0, -1, 0, 0] * 5)
     metrics = Accumulator()
@@ -39,22 +35,12 @@ def test_against_plain_python() -> None:
     known = [v for group in rewards for v in group if v is not None]
     lengths = [len(s.token_ids) for g in batch.groups for s in g.samples]
     expected = {
-        "reward/mean": fmean(known),
-        "reward/std": stdev(known),
-        "reward/group_std": (stdev([0, 1, 1, 0]) + stdev([1, 0, 0])) / 5,
-        "group/zero_std_frac": 3 / 5,
-        "group/all_best_frac": 1 / 5,
-        "group/all_worst_frac": 1 / 5,
-        "group/dropped_frac": 0.0,
-        "adv/abs_mean": 0.5,
-        "adv/abs_max": 1.0,
-        "length/mean": fmean(lengths),
-        "length/std": stdev(lengths),
-        "length/max": max(lengths),
-        "length/mean_pos": fmean(lengths[0::4]),
-        "length/mean_neg": fmean(lengths[1::4]),
-        "length/truncated_frac": 0.0,
-    }
+        "reward/mean": fmean(known), "reward/std": stdev(known),
+        "reward/group_std": (stdev([0, 1, 1, 0]) + stdev([1, 0, 0])) / 5, "group/zero_std_frac": 3 / 5,
+        "group/all_best_frac": 1 / 5, "group/all_worst_frac": 1 / 5, "group/dropped_frac": 0.0, "adv/abs_mean": 0.5,
+        "adv/abs_max": 1.0, "length/mean": fmean(lengths), "length/std": stdev(lengths), "length/max": max(lengths),
+        "length/mean_pos": fmean(lengths[0::4]), "length/mean_neg": fmean(lengths[1::4]), "length/truncated_frac": 0.0,
+    }  # fmt: skip
     assert {name: line.values[name] for name in expected} == pytest.approx(expected)
     assert line.counts["reward/mean"] == 19 and line.counts["length/mean_pos"] == 5
 

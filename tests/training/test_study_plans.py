@@ -1,14 +1,18 @@
-"""Which runs a path to resume stands for."""
+"""Which runs a path to resume stands for, and whether its configuration is still the one that it began with."""
 
 from __future__ import annotations
 
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from gspo_cli import recipe
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.runlog.log import config_text
+from gspo_cli.training.state.run_config import apply_overrides, config_hash
 from gspo_cli.training.study.plans import StudyPlan, record_plan, runs_with_plans
 
 
@@ -37,3 +41,21 @@ def test_a_damaged_file_of_a_study_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(GspoError, match=r"study\.json") as caught:
         runs_with_plans(tmp_path)
     assert caught.value.code == ExitCode.STORAGE
+
+
+def test_a_run_of_a_version_without_a_key_goes_on_with_its_default() -> None:
+    table = recipe.load("quickstart").model_dump(mode="json")
+    del table["train"]["recompute"]
+    written = sha256(config_text(table).encode()).hexdigest()
+    resumed, changes = apply_overrides(table, {}, {}, [], written)
+    assert not resumed.train.recompute and not changes
+
+
+def test_a_change_that_no_recipe_has_is_not_allowed() -> None:
+    loaded = recipe.load("quickstart")
+    table = loaded.model_dump(mode="json")
+    with pytest.raises(GspoError, match=r"--allow-change train\.stepz") as refused:
+        apply_overrides(table, {}, {}, ["train.stepz"], config_hash(loaded))
+    assert "train.steps" in refused.value.hint
+    with pytest.raises(GspoError, match="name = 'quickstart' -> 'other'"):
+        apply_overrides(table, {}, {"name": "other"}, [], config_hash(loaded))

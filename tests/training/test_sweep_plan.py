@@ -37,19 +37,14 @@ def test_axes_of_the_same_last_name_have_their_whole_names() -> None:
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
-        (["train.lr"], "2 to 100"),
-        (["train.lr=1e-4"], "2 to 100"),
-        ([f"train.steps={','.join(map(str, range(1, 102)))}"], "2 to 100"),
-        (["noise.token=0.1,0.10"], "different"),
-        (["train.lr=1e-4,1e-4"], "different"),
-        (["=1,2"], "a recipe key"),
-        (["seed=0,1"], "--seeds"),
-        (["algo.name=grpo,gspo"], "--algo"),
-        (["train.lr=1,2", "train.lr=3,4"], "one place"),
+        (["train.lr"], "2 to 100"), (["train.lr=1e-4"], "2 to 100"),
+        ([f"train.steps={','.join(map(str, range(1, 102)))}"], "2 to 100"), (["noise.token=0.1,0.10"], "different"),
+        (["train.lr=1e-4,1e-4"], "different"), (["=1,2"], "a recipe key"), (["seed=0,1"], "--seeds"),
+        (["algo.name=grpo,gspo"], "--algo"), (["train.lr=1,2", "train.lr=3,4"], "one place"),
         (["algo.clip.low=0.1,0.2", "algo.clip={low=0.3},{low=0.4}"], "one place"),
         (["a.x=1,2", "b.x=1,2", "c.x=1,2"], "one or two axes"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_sweep(texts: list[str], why: str) -> None:
     with pytest.raises(GspoError) as caught:
         parse_sweep(texts)

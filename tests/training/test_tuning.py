@@ -71,13 +71,6 @@ def test_grids_that_do_not_go_together_are_refused(texts: list[str], why: str) -
         expand(recipe.load("quickstart"), ["grpo", "gspo"], parse_grid(texts))
 
 
-def test_an_own_algorithm_needs_a_label_to_be_tuned(tmp_path: Path) -> None:
-    with pytest.raises(GspoError, match="with the arm mine:algorithm"):
-        expand(recipe.load("quickstart"), ["mine:algorithm"], parse_grid(["algo.lr=1e-4,2e-4"]))
-    with pytest.raises(GspoError, match="with the arm mine:algorithm"):
-        with_tuning(recipe.load("quickstart"), ["mine:algorithm"], [0], tmp_path)
-
-
 def test_arms_share_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("shared_folder.py").write_text("from gspo_cli.algorithms import grpo as algorithm\n")
@@ -152,8 +145,6 @@ def test_from_the_grid_to_the_comparison(gspo_here: Gspo, smoke: Path, tmp_path:
     assert config["algo"]["lr"] == found["gspo"]["chosen"]["lr"]
     assert config["report"]["tuning"]["grpo"]["seeds"] == [100]
     assert found["gspo"]["conditions"]["algo.clip.low"] == 3e-4 and "train.steps" not in found["gspo"]["conditions"]
-    text = gspo_here("report", "compare", tmp_path / "study").out
-    assert "grpo: 2 trials on seeds [100], chose lr =" in text and " tokens and " in text
     compared = json.loads(gspo_here("report", "compare", tmp_path / "study", "--json").out)
     assert compared["tuning"]["gspo"]["chosen"] == found["gspo"]["chosen"]
     assert compared["settings"]["tuned_elsewhere"] == ""
@@ -176,10 +167,9 @@ def test_halving_goes_on_where_it_stopped_and_takes_more_trials(
     assert whole.code == 0, whole.err
     wanted = json.loads((tmp_path / "whole" / "tuning.json").read_text())
     assert [len(wanted["arms"][arm]["scores"]) for arm in ("grpo", "gspo")] == [3, 6]
-    batches = [row["batches"] for row in wanted["arms"]["gspo"]["scores"]]
-    for stage in (1, 2):
-        config = next((tmp_path / "whole" / f"stage-{stage}").glob("gspo.*/config.json"))
+    for config in (tmp_path / "whole").glob("stage-?/gspo.*/config.json"):
         assert json.loads(config.read_text())["algo"]["clip"]["low"] == 1e-3
+    batches = [row["batches"] for row in wanted["arms"]["gspo"]["scores"]]
     assert batches == [2, 2, 1, 1, 1, 1] and wanted["arms"]["gspo"]["seeds"] == [100, 101]
 
     with monkeypatch.context() as stopped:  # after the first trial
@@ -232,19 +222,6 @@ def test_a_run_that_collapses_stays_and_the_others_are_trained(gspo_here: Gspo, 
         assert (ends[run] == "failed") == any(e["event"] == "collapsed" for e in events)
     assert (done.code == 4) == ("failed" in ends.values())
     assert "failed" in ends.values()
-
-
-@pytest.mark.slow
-def test_a_start_model_per_seed_is_trained_and_shared_by_the_arms(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    sets = [part for key in ("cold_start.per_seed=true", "train.steps=1", "eval.bench=[]") for part in ("--set", key)]
-    done = gspo_here(
-        "train", smoke, "--algo", "grpo,gspo", "--seeds", "0,1", "--out", tmp_path, "--name", "demo", *sets
-    )
-    assert done.code == 0, done.err
-    start = {
-        run.name: json.loads((run / "run.json").read_text())["model_sha256"] for run in (tmp_path / "demo").glob("*-s*")
-    }
-    assert start["grpo-s0"] == start["gspo-s0"] != start["grpo-s1"] == start["gspo-s1"]
 
 
 @pytest.mark.parametrize("text", ["[]", "null", '{"arms": 3}', '{"arms": {"grpo": 3}}', "[" * 100_000])

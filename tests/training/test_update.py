@@ -14,7 +14,7 @@ from test_batches import CPU, learner, rollout_batch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gspo_cli.algorithms import ALGORITHMS, LossInputs
+from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig, Correction, Kl
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.training.step.batches import Batching, Row, lay_out, make_mini_batches, rewards_and_groups
@@ -59,18 +59,6 @@ def test_the_loss_tokens_are_the_response_to_its_end() -> None:
     assert torch.equal(micro.sampler_log_probs_BT, expected)
     # experts count at every token but each row's last; a token is predicted one position before it
     assert micro.positions_N.tolist() == [0, 1, 2, 3, 5, 6] and micro.predicts_M.tolist() == [1, 2, 3, 4, 5]
-
-
-def test_eos_has_a_gradient(tiny_moe: PreTrainedModel) -> None:
-    mini, micro = whole_batch()
-    assert int(mini.mask_BT.sum()) > int(micro.mask_BT.sum())
-    last_BT = micro.mask_BT & ~torch.nn.functional.pad(micro.mask_BT[:, 1:], (0, 1))
-    scores = token_scores(tiny_moe, micro.input_ids_BT, micro.mask_BT, 1.0).log_probs_BT
-    log_probs_BT = scores.detach().requires_grad_()
-    inputs = LossInputs(log_probs_BT, scores.detach(), micro.advantages, micro.mask_BT)
-    output = ALGORITHMS["gspo"].loss(inputs, ALGORITHMS["gspo"].Params())
-    (gradient_BT,) = torch.autograd.grad(output.loss_numerator, log_probs_BT)
-    assert (gradient_BT[last_BT] != 0).all() and len(gradient_BT[last_BT]) == 16
 
 
 def test_the_learning_rate_is_the_one_given(tiny_moe: PreTrainedModel) -> None:

@@ -74,10 +74,6 @@ def test_each_quarter_by_length() -> None:
     assert (found["clip/pos_frac"], found["clip/neg_frac"]) == (pytest.approx(3 / 4), pytest.approx(2 / 4))
 
 
-def test_no_edges_without_responses() -> None:
-    assert length_edges(MiniBatch([], torch.zeros(0, 0, dtype=torch.bool), 0)) == ()
-
-
 class OtherRank:
     """Two ranks with equal metrics."""
 
