@@ -78,14 +78,11 @@ def test_the_version_moves_with_the_weights(tiny_moe: PreTrainedModel) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("missing", "1 samples missing, 0 too many of 6"),
-        ("extra", "0 samples missing, 1 too many of 6"),
-        ("stale", "weights of step -1, not 0"),
-        ("nan", "not finite"),
-        ("vocabulary", "outside the vocabulary"),
+        ("missing", "1 samples missing, 0 too many of 6"), ("extra", "0 samples missing, 1 too many of 6"),
+        ("stale", "weights of step -1, not 0"), ("nan", "not finite"), ("vocabulary", "outside the vocabulary"),
         ("long", "where 1 to 20 are allowed"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_answer_rejects_the_whole_batch(tiny_moe: PreTrainedModel, fault: Any, reason: str) -> None:
     with faulty(tiny_moe, fault=fault) as engine, pytest.raises(GspoError, match=reason) as caught:
         draw(engine)

@@ -44,7 +44,7 @@ def test_recorded_routes_are_those_of_a_fresh_pass(tiny_moe: PreTrainedModel) ->
     assert all(d.routes_TLK is None for g in plain for d in g)
 
 
-def test_an_engine_that_records_says_so_and_its_routes_are_stored_beside_the_samples(
+def test_an_engine_says_that_it_records_and_routes_are_stored(
     tiny_moe: PreTrainedModel, tiny_dense: PreTrainedModel, tmp_path: Path
 ) -> None:
     tokenizer, config, prompt = character_tokenizer(), RolloutConfig(), Prompt("p", (5, 6, 7))

@@ -44,7 +44,7 @@ def connected(server: Server, model: PreTrainedModel, deadline_s: float = 60.0, 
 PROGRESS: list[SamplingProgress] = []
 
 
-def test_token_ids_and_log_probs_are_carried(
+def test_ids_and_log_probs_are_carried(
     server: Server, tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "secret")
@@ -72,9 +72,7 @@ def test_a_failure_that_passes_is_repeated(server: Server, tiny_moe: PreTrainedM
 
 
 @pytest.mark.parametrize(("fail", "reason"), [([400], "400"), ([503] * 50, r"503.*4 tries")])
-def test_one_that_does_not_ends_the_batch(
-    server: Server, tiny_moe: PreTrainedModel, fail: list[int], reason: str
-) -> None:
+def test_one_that_stays_ends_the_batch(server: Server, tiny_moe: PreTrainedModel, fail: list[int], reason: str) -> None:
     engine = connected(server, tiny_moe, concurrency=1)
     server.fail = list(fail)
     with pytest.raises(GspoError, match=rf"(?s)did not answer.*{reason}") as caught:

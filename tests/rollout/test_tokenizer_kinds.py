@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from program import Gspo
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -103,15 +100,11 @@ def test_a_response_is_its_text_and_one_eos(kind: tuple[PreTrainedTokenizerBase,
         assert str(beside).endswith(f"x{text}")
 
 
-def test_a_response_that_writes_bos_has_none(kind: tuple[PreTrainedTokenizerBase, str, str]) -> None:
+def test_a_response_that_writes_bos_or_eos_has_no_more_of_them(kind: tuple[PreTrainedTokenizerBase, str, str]) -> None:
     tokenizer, _, _ = kind
     if tokenizer.bos_token and tokenizer.bos_token != tokenizer.eos_token:
         assert encode_response(tokenizer, f"{tokenizer.bos_token}42") == encode_response(tokenizer, "42")
-
-
-def test_a_response_that_writes_eos_has_one() -> None:
-    tokenizer = byte_tokenizer()
-    assert encode_response(tokenizer, f"42{EOS}") == encode_response(tokenizer, "42")
+    assert encode_response(tokenizer, f"42{tokenizer.eos_token}") == encode_response(tokenizer, "42")
 
 
 def test_bos_in_the_text_is_not_doubled() -> None:
@@ -167,27 +160,6 @@ def test_demonstrations_have_nothing_around_them(
     assert str(tokenizer.decode(prompt + response)).replace(" ", "") == f"{before}1+1=2{tokenizer.eos_token}"
 
 
-def test_an_eos_that_the_tokenizer_adds_changes_no_batch(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    shown = {}
-    for name in ("$A", f"$A {EOS}"):
-        folder = tmp_path / str(len(name))
-        model, _ = build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=0)
-        tokenizer = around(name)
-        with torch.no_grad():
-            model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        done = gspo_here("rollout", smoke, "--model", folder, "--show-prompt", "--json")
-        assert done.code == 0, done.err
-        assert ("after every text" in done.err) == (EOS in name)
-        shown[name] = json.loads(done.out)["token_ids"]
-        done = gspo_here("rollout", smoke, "--model", folder, "--out", tmp_path / "out" / str(len(name)), "--json")
-        assert done.code == 0 and ("after every text" in done.err) == (EOS in name), done.err
-        done = gspo_here("train", smoke, "--model", folder, "--dry-run")
-        assert done.code == 0 and ("after every text" in done.err) == (EOS in name), done.err
-    assert shown["$A"] == shown[f"$A {EOS}"]
-
-
 TEXTS = ("", "so it is 3", "a = 1\n    b", " é \U0001f600 \x00", f"{BOS}x{EOS} [CLS]</s>", "<pad><unk>")
 
 
@@ -238,13 +210,10 @@ def test_the_plan_of_a_tiny_model_reads_the_same_tokens(kind: str) -> None:
         "{% if tools %}tools{% endif %}{{ tools is none }}{{ documents is defined }}{{ bos_token }}{{ unknown }}",
         "{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[0].role) }}{% if add_generation_prompt %}A{% endif %}",
         "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
-        "{{ messages[0].content.__class__ }}",
-        "{{ messages.append(1) }}",
-        "{{ strftime_now('%Y') }}",
-        "{{ ''.join(messages | map(attribute='role')) }}{{ messages[-1:] }}",
-        "{% broken",
+        "{{ messages[0].content.__class__ }}", "{{ messages.append(1) }}", "{{ strftime_now('%Y') }}",
+        "{{ ''.join(messages | map(attribute='role')) }}{{ messages[-1:] }}", "{% broken",
     ],
-)
+)  # fmt: skip
 def test_a_chat_template_gives_what_transformers_gives(template: str) -> None:
     messages = [{"role": "system", "content": "Sei kurz. "}, {"role": "user", "content": " 1<2? \n"}]
     variables = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -6,11 +6,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,12 +17,9 @@ from transformers import PreTrainedModel
 from vllm_models import PROMPTS, PYTHON, SEEDS, TOLERANCE, gaps, greedy, moved, saved
 
 from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
-from gspo_cli.doctor import check_vllm, probe_environment
-from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.models.load import load_policy
 from gspo_cli.rollout.engine import generate_checked
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.vllm import host
 from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.rollout.vllm.host import HostRefused
 from gspo_cli.types import Sampling
@@ -88,23 +81,6 @@ def test_greedy_equals_the_trainer_through_twenty_syncs(folder: Path) -> None:
         assert len(set(firsts)) > 1  # the weights did change what is said
 
 
-def test_the_known_reload_defect_is_caught_without_its_work_around(moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "REPACK", False)
-    with pytest.raises(GspoError, match="after loading the same weights again") as caught:
-        opened(moe)
-    print(caught.value.why)
-    assert caught.value.code is ExitCode.ENGINE
-    monkeypatch.setattr(host, "REPACK", True)
-    context, model = opened(moe)
-    with context as engine:
-        engine.sync(model, 1)
-        monkeypatch.setattr(host, "REPACK", False)
-        with pytest.raises(GspoError) as caught:
-            engine.sync(moved(model, seed=1), 2)
-        print(caught.value.message, caught.value.why)
-        assert "expert kernel" in caught.value.why or "weights of step 2" in caught.value.message
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_samples_bear_the_log_probs_they_were_drawn_with(engine: HostedEngine, temperature: float) -> None:
     drawn = generate_checked(engine, PROMPTS, Sampling(temperature, 24), SEEDS, 0)
@@ -147,49 +123,6 @@ def greedy_ids(model: PreTrainedModel) -> list[int]:
         return model(ids_BT).logits[:, -1].argmax(-1).tolist()
 
 
-def killed_while_sampling(engine: HostedEngine, draw: Callable[[], object], after_s: float = 0.5) -> float:
-    """SIGKILL to the engine's process while it works; the seconds until `draw` came back."""
-    killer = threading.Timer(after_s, os.kill, (engine.host.process.pid, signal.SIGKILL))  # type: ignore[attr-defined]
-    start = time.monotonic()
-    killer.start()
-    try:
-        draw()
-    finally:
-        killer.join()
-    return time.monotonic() - start
-
-
-def test_a_killed_engine_is_restarted_once_from_the_trainers_weights_and_then_ends_the_run(moe: Path) -> None:
-    context, model = opened(moe)
-    sampling, seeds = Sampling(1.0, 700), {("p7", i): i for i in range(64)}
-    with context as engine:
-        engine.stop_ids = frozenset()
-        engine.sync(moved(model, seed=1), 5)
-        undisturbed = engine.generate(PROMPTS, sampling, seeds)
-        reasons: list[str] = []
-        engine.on_restart = reasons.append
-        samples = []
-        seconds = killed_while_sampling(engine, lambda: samples.extend(engine.generate(PROMPTS, sampling, seeds)))
-        print(f"first kill: the batch came after {seconds:.1f} s; {reasons}")
-        assert len(reasons) == 1 and "SIGKILL" in reasons[0]
-        assert {s.weight_version for s in samples} == {5}
-        assert [s.token_ids for s in samples] == [s.token_ids for s in undisturbed]  # of the synced weights
-        with pytest.raises(GspoError, match="lost again after a restart") as caught:
-            killed_while_sampling(engine, lambda: engine.generate(PROMPTS, sampling, seeds))
-        assert "SIGKILL" in caught.value.why and "step 5" in caught.value.why
-        assert caught.value.code is ExitCode.ENGINE
-
-
-def test_a_late_engine_stops_by_its_own_clock(moe: Path) -> None:
-    """Sampling that takes longer than it may: the process looks at its clock between two steps and says so."""
-    context, _ = opened(moe, deadline_s=60)
-    with context as engine:
-        engine.restarts, engine.deadline_s = 1, 0.05
-        with pytest.raises(GspoError, match="lost again") as caught:
-            engine.generate(PROMPTS, Sampling(1.0, 700), {("p7", i): i for i in range(64)})
-        assert "requests unfinished" in caught.value.why
-
-
 def test_in_half_precision_the_engine_follows_within_its_own_noise(moe: Path) -> None:
     context, model = opened(moe, dtype="bfloat16")
     with context as engine:
@@ -206,21 +139,6 @@ def test_a_request_that_does_not_fit_is_refused_with_the_reason(engine: HostedEn
     with pytest.raises(HostRefused, match="0 is greedy"):
         hot = sampling | {"temperature": 1e-3, "max_tokens": 4}
         engine.host.ask("generate", prompts=[[4]], requests=[[0, 0]], sampling=hot, deadline_s=9)
-
-
-def test_the_environment_is_sound_and_the_doctor_says_so() -> None:
-    checks = list(check_vllm(probe_environment(PYTHON, with_vllm=True), PYTHON))
-    assert [c for c in checks if c.verdict == "fault"] == []
-    assert {"vllm: package", "vllm: torch", "vllm: import vllm"} <= {c.check for c in checks}
-
-
-@pytest.mark.usefixtures("engine")
-def test_the_trainers_threads_stay_its_own() -> None:
-    """vLLM's CPU worker turns `torch.set_num_threads` off, in its own process."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before + 1)
-    assert torch.get_num_threads() == before + 1
-    torch.set_num_threads(before)
 
 
 def test_the_commands_take_it(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The real vLLM under several ranks, as a server that follows the trainer, and its own sender (`pytest -m vllm`)."""
+"""The real vLLM under several ranks, as a server that follows the trainer, and its own sender; and a run that is
+killed and resumed (`pytest -m vllm`)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from program import GSPO, strict_lines
+from program import GSPO, Gspo, strict_lines
 from vllm_models import PROMPTS, PYTHON, SEEDS, TOLERANCE, gaps, greedy, moved, saved
 
 from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
@@ -163,3 +164,43 @@ def test_vllms_own_sender_takes_the_stream_and_the_orders() -> None:
     env = os.environ | {"PYTHONPATH": str(root), "VLLM_NO_USAGE_STATS": "1"}
     done = subprocess.run([PYTHON, "-c", SENDER], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+STEPS = 4
+
+
+def command(smoke: Path, out: Path) -> list[str | Path]:
+    """Four rollout batches, each saved."""
+    keys = {
+        "rollout.engine": "vllm", "rollout.vllm.python": PYTHON, "rollout.kv_budget_gb": 0.25, "model.tiny.hidden": 32,
+        "model.tiny.head_dim": 32, "eval.bench": "[]", "checkpoint.every": 1, "checkpoint.keep": STEPS + 1,
+        "train.steps": STEPS,
+    }  # fmt: skip
+    return ["train", smoke, "--out", out, "--name", "x", *(a for k, v in keys.items() for a in ("--set", f"{k}={v}"))]
+
+
+def killed_after(step: int, arguments: list[str | Path], run: Path) -> None:
+    """SIGKILL to the trainer while it works on the rollout batch after this step's checkpoint."""
+    with subprocess.Popen(
+        [GSPO, *map(str, arguments)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as process:
+        until = time.monotonic() + 600
+        while not (run / "checkpoints" / f"step-{step:06d}").exists():
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def test_a_killed_run_goes_on_with_another_engine(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
+    whole, cut = (tmp_path / name / "x" / "gspo-s0" for name in ("whole", "cut"))
+    done = gspo_here(*command(smoke, tmp_path / "whole"))
+    assert done.code == 0, done.err
+    killed_after(2, command(smoke, tmp_path / "cut"), cut)
+    done = gspo_here("train", "--resume", cut)
+    assert done.code == 0 and "resuming after rollout batch" in done.err, done.err
+    (start,) = [e for e in strict_lines(cut / "events.jsonl") if "resumed_from" in e]
+    assert start["resumed_from"] >= 2
+    files = [p.relative_to(whole) for kind in ("rollouts", "checkpoints") for p in (whole / kind).rglob("*.*")]
+    assert len(files) > 4 * STEPS
+    for name in [*files, Path("metrics.jsonl")]:  # tokens, log-probabilities and rewards, weights and moments, log
+        assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
