@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,50 +31,8 @@ from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.rollout.builtin.sampler import sample
 from gspo_cli.types import Sampling
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 61,
-    "intermediate_size": 48, "moe_intermediate_size": 24, "num_experts": 4, "num_local_experts": 4,
-    "n_routed_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 6,
-    "max_position_embeddings": 128, "initializer_range": 0.15, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 128, "n_inner": 48, "ffn_dim": 48,
-    "word_embed_proj_dim": 32, "d_model": 32, "n_layers": 4, "n_heads": 4, "max_seq_len": 128, "num_heads": 4,
-    "num_layers": 4, "kv_channels": 8, "shared_expert_intermediate_size": 24, "q_lora_rank": 16, "kv_lora_rank": 16,
-    "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "n_group": 1, "topk_group": 1,
-    "first_k_dense_replace": 1, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1,
-    "mamba_expand": 2, "mamba_d_ssm": 64, "mamba_chunk_size": 8, "hidden_dropout": 0.0,
-}  # fmt: skip
-"""Of a tiny model, under the names that some architecture gives them."""
-LATENT = {"num_key_value_heads": 4, "head_dim": 4}
-INDEXED = LATENT | {"index_n_heads": 32, "index_head_dim": 8, "index_topk": 20}
-TWO_STACKS = {
-    "encoder_layers": 1, "encoder_attention_heads": 4, "encoder_ffn_dim": 48, "init_std": 0.15,
-    "decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 48,
-}  # fmt: skip
-SPECIAL: dict[str, dict[str, Any]] = {
-    "qwen2": {"use_sliding_window": True, "max_window_layers": 0},
-    **dict.fromkeys(("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"), LATENT),
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), INDEXED),
-    **dict.fromkeys(("bart", "blenderbot", "mbart", "marian", "mvp", "pegasus", "plbart", "whisper"), TWO_STACKS),
-    "marian": TWO_STACKS | {"decoder_vocab_size": 61},
-    "bigbird_pegasus": TWO_STACKS,
-    "codegen": {"rotary_dim": 4},
-    "dots1": {"n_shared_experts": 1},
-    "falcon": {"head_dim": None},
-    "gemma4_text": {
-        "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 61,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-    },
-    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 6},
-    "gptj": {"rotary_dim": 4},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2, "num_dense_layers": 1},
-    "longcat_flash": LATENT | {"num_layers": 2},
-    "mamba2": {"num_heads": 8, "n_groups": 1, "state_size": 8, "chunk_size": 8},
-    "xlstm": {"v_head_dim": None},
-    "zamba": {"num_hidden_layers": 6, "attn_layer_period": 2, "attn_layer_offset": 1},
-    "zaya": {"num_experts_per_tok": 1},
-}  # fmt: skip
-"""Sizes of single kinds; None = none of the above."""
+DATA: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("family_sizes.toml").read_text("utf-8"))
+SIZES, SPECIAL = DATA["sizes"], DATA["special"]
 LARGEST = 3_000_000  # parameters; a kind that cannot be made smaller by these names is left out
 TEMPERATURE = 0.8
 
@@ -94,7 +53,7 @@ def build(kind: str, **changes: Any) -> PreTrainedModel:
     """A tiny random model. Errors: those of transformers, and ValueError for one that stays large."""
     known = AutoConfig.for_model(kind)
     keys = SIZES | SPECIAL.get(kind, {}) | changes
-    given = {k: v for k, v in keys.items() if v is not None and (k in known.to_dict() or hasattr(known, k))}
+    given = {k: v for k, v in keys.items() if v != "none" and (k in known.to_dict() or hasattr(known, k))}
     config = AutoConfig.for_model(kind, **given)
     with torch.device("meta"):
         size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())

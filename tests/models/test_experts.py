@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,10 @@ from gspo_cli.errors import GspoError
 from gspo_cli.models.admission import admit
 from gspo_cli.moe.routers import find_routing, is_mixture, replayable
 
-BUILDS = {
-    "granitemoe": "experts before weights and logits",
-    "granitemoehybrid": "the same, sampled without a cache",
-    "afmoe": "a linear layer within the router, a bias from outside, rows of tokens",
-    "lfm2_moe": "a bias from outside, another sum",
-    "longcat_flash": "260 experts, most of which do nothing",
-    "deepseek_v4": "experts by token",
-    "dots1": "sigmoids that are not normalised",
-}
 TINY: dict[str, Any] = {"num_hidden_layers": 2, "vocab_size": 99, "max_position_embeddings": 128}
-GRANITE = TINY | {
-    "embedding_multiplier": 12.0, "attention_multiplier": 0.0156, "residual_multiplier": 0.22, "logits_scaling": 6.0
-}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [kind if kind in ("granitemoe", "lfm2_moe") else pytest.param(kind, marks=pytest.mark.slow) for kind in BUILDS],
-)
+@pytest.mark.parametrize("kind", ["granitemoe", "lfm2_moe"])  # all others: test_every_family_is_right_or_refused
 def test_a_mixture_trains_with_volatility_and_replay(kind: str) -> None:
     model = build(kind)
     plain = copy.deepcopy(model)
@@ -69,40 +53,6 @@ def test_experts_that_are_switched_off_do_not_count(kind: str, changes: dict[str
     config = build(kind).config
     model = AutoModelForCausalLM.from_config(type(config).from_dict(config.to_dict() | changes))
     assert is_mixture(model) == mixture and find_routing(model) is None
-
-
-PARITY = """
-from gspo_cli.types import Problem, Score
-
-class Task:
-    def __init__(self, config):
-        pass
-
-    def problems(self, split):
-        return [Problem(str(i), f"{i}+1=", "") for i in range(20)]
-
-    def reward(self, problem, text):
-        return Score(float(sum(map(ord, text)) % 2), "")
-"""
-
-
-@pytest.mark.parametrize("replay", ["r3", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("none", "r2"))])
-def test_a_study_of_granite_moe(
-    gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replay: str
-) -> None:
-    folder = saved(build("granitemoe", **GRANITE), tmp_path / "model")
-    (tmp_path / f"parity_{replay}.py").write_text(PARITY)
-    monkeypatch.chdir(tmp_path)
-    done = gspo_here(
-        "train", smoke, "--model", folder, "--steps", "1", "--out", tmp_path / "out", "--name", "x",
-        "--set", f"algo.replay={replay}", "--set", f"task.name=parity_{replay}:Task", "--set", "eval.bench=[]",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    [run] = (tmp_path / "out" / "x").glob("*/metrics.jsonl")
-    lines = [json.loads(line) for line in run.read_text().splitlines()]
-    values = {k: v for line in lines for k, v in line.get("metrics", {}).items() if v is not None}
-    assert values["update/applied"] == 1 and values["moe/slot_churn_weighted_step"] > 0
-    assert values.get("replay/violations") == (None if replay == "none" else 0)
 
 
 @pytest.mark.parametrize("replay", ["r3", pytest.param("none", marks=pytest.mark.slow)])

@@ -92,9 +92,7 @@ def test_a_window_that_is_not_heeded_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert "fixed shape" in caught.value.why and "leave out rollout.compile" in caught.value.hint
 
 
-def test_a_compiled_step_that_fails_or_is_wrong_is_refused(
-    tiny_dense: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_step_that_fails_or_is_wrong(tiny_dense: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> Tensor:
         raise RuntimeError("no compiler")
 
@@ -119,7 +117,7 @@ def test_a_model_with_a_cache_of_its_own_is_refused(tiny_dense: PreTrainedModel)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_engine_keeps_addresses_and_follows_the_weights(
+def test_an_engine_keeps_addresses(
     dtype: torch.dtype, tiny_dense: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(builtin, "compiled_step", FixedStep)

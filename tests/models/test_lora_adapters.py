@@ -18,7 +18,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from gspo_cli.config import Lora, ModelConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.models import adapters as module
 from gspo_cli.models.load import load_policy, weights_hash
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.models.lora import adapters_off, add_lora
@@ -85,18 +84,12 @@ def test_switched_off_they_leave_the_start_model(tiny_moe: PreTrainedModel) -> N
         assert len(trained(tiny_moe)) == len(list(tiny_moe.parameters()))
 
 
-def test_every_linear_layer_has_them_and_nothing_else_is_trained(
-    tiny_moe: PreTrainedModel, tiny_dense: PreTrainedModel
-) -> None:
+def test_every_linear_layer_has_them_and_nothing_else(tiny_moe: PreTrainedModel, tiny_dense: PreTrainedModel) -> None:
     assert layers(adapted(tiny_dense, Lora())) == ATTENTION | {"gate_proj", "up_proj", "down_proj"}
     assert layers(adapted(tiny_moe, Lora())) == ATTENTION
     assert layers(adapted(tiny_moe, Lora(targets=("q_proj", "v_proj")))) == {"q_proj", "v_proj"}
     # the inner wrapper of the two around an experts' module is its base_layer
     assert layers(adapted(tiny_moe, EVERYWHERE)) == ATTENTION | {"experts", "base_layer"}
-    # 2 layers, width 16, keys 8 wide, 6 experts 16 wide inside: rank times what goes in and out
-    assert sum(p.numel() for p in trained(adapted(tiny_moe, Lora(rank=3))).values()) == 2 * 3 * (32 + 24 + 24 + 32)
-    more = sum(p.numel() for p in trained(adapted(tiny_moe, Lora(rank=3, experts=True))).values())
-    assert more == 2 * 3 * (32 + 24 + 24 + 32 + 6 * (16 + 32) + 6 * (16 + 16))
 
 
 def test_the_seed_fixes_them_and_leaves_the_global_one(tiny_moe: PreTrainedModel) -> None:
@@ -108,9 +101,7 @@ def test_the_seed_fixes_them_and_leaves_the_global_one(tiny_moe: PreTrainedModel
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("experts", [False, True])
-def test_a_saved_folder_is_the_same_policy_for_peft_and_for_us(
-    base: Path, tmp_path: Path, dtype: str, experts: bool
-) -> None:
+def test_a_saved_folder_is_the_same_policy_for_peft(base: Path, tmp_path: Path, dtype: str, experts: bool) -> None:
     config, folder = ModelConfig(path=str(base), dtype=dtype, device="cpu"), tmp_path / "adapters"
     model, tokenizer = load_policy(config, base)
     add_lora(model, Lora(rank=4, experts=experts), base, None, 0)
@@ -181,10 +172,3 @@ def test_adapters_of_the_head_are_refused(base: Path, tmp_path: Path) -> None:
     saved(plain, tmp_path / "adapters")
     with pytest.raises(GspoError, match="language-model head"):
         load_policy(ModelConfig(path=str(base), device="cpu"), tmp_path / "adapters")
-
-
-def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(GspoError, match="pip install peft"):
-        load_policy(ModelConfig(path=str(tmp_path)), tmp_path)

@@ -1,4 +1,4 @@
-"""Routers are found by structure in every family, and capture reads what they chose."""
+"""Routers are found by structure in every family, and capture reads what they chose; LoRA leaves them alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from families import FAMILIES, build
 from torch import nn
 from transformers import PreTrainedModel
 
+from gspo_cli.config import Lora
 from gspo_cli.errors import GspoError
+from gspo_cli.models.lora import add_lora
 from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.routers import Routing, find_routing, gating_of, is_mixture, replayable
 
@@ -77,3 +79,27 @@ def test_the_rule_is_found_without_the_models_weights(name: str) -> None:
 def test_one_byte_a_slot_up_to_255_experts(experts: int, dtype: torch.dtype) -> None:
     routing = Routing((0,), (), (), experts, 8)
     assert routing.dtype is dtype and torch.tensor(routing.missing).to(dtype).item() == experts
+
+
+IDS_BT = torch.randint(3, 40, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_adapters_leave_routers_alone(name: str, experts: bool) -> None:
+    model = build(name)
+    with torch.no_grad():
+        before = model(IDS_BT, use_cache=False).logits
+    routing = find_routing(model)
+    add_lora(model, Lora(rank=2, experts=experts), "base", None, 0)
+    trained = [n for n, p in model.named_parameters() if p.requires_grad]
+    assert trained and all(".lora_" in n for n in trained)
+    # without `experts`, in the attention (and one linear gate of shared experts) alone
+    inside = {n.split(".lora_")[0].split(".")[3] for n in trained}
+    assert inside - {"self_attn"} <= ({"mlp"} if experts or name == "qwen2_moe" else set())
+    assert any(".experts." in n for n in trained) == experts
+    found = find_routing(model)
+    assert routing is not None and found is not None and found.gates == routing.gates
+    with torch.no_grad(), tapped(found) as tap:
+        assert torch.equal(model(IDS_BT, use_cache=False).logits, before)
+    assert tap is not None and tap.natural_LRK.shape[1] == IDS_BT.numel()

@@ -70,17 +70,6 @@ def test_bounds_symmetry_and_order(drawn: tuple[Tensor, Tensor, int]) -> None:
     assert differs <= any_layer + 1e-12 and any_layer <= 2 * differs + 1e-12
 
 
-@given(choices(), st.integers(0, 2**32 - 1))
-def test_weighted_churn_bounds_and_order(drawn: tuple[Tensor, Tensor, int], seed: int) -> None:
-    before, after, _ = drawn
-    g = torch.Generator().manual_seed(seed)
-    gates, now = (torch.rand(before.shape, generator=g) + 0.01 for _ in range(2))
-    there = value(weighted_churn(before, gates, after, now))
-    assert 0 <= there <= 1
-    assert there == pytest.approx(value(weighted_churn(after, now, before, gates)), abs=1e-6)
-    assert there == pytest.approx(value(weighted_churn(before.flip(-1), gates.flip(-1), after, now)), abs=1e-6)
-
-
 def test_load_violation() -> None:
     # 4 slots over 4 experts: loads 2, 1, 1, 0 -> (2 - 1) / 1; the second layer is balanced
     violation = loads(torch.tensor([[[0, 1], [0, 2]], [[0, 1], [2, 3]]]), 4).violation()
