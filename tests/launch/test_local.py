@@ -1,4 +1,4 @@
-"""`--jobs`: what runs at once, what each gets of the machine, and what happens when one fails."""
+"""`--jobs`: what runs at once, what each gets of the machine, and what happens when one fails or is resumed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
+from program import Gspo
 
-from gspo_cli.cli.views.training import StudyView
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.events import BatchDone, Event, PhaseBegun, WorkerEnded, WorkerIs
+from gspo_cli.events import Event, WorkerEnded, WorkerIs
+from gspo_cli.launch import local
 from gspo_cli.launch.local import Codes, TrainingJob, gpus_of_slot, run_jobs, threads_per_run
 
 CHILD = """
@@ -80,31 +83,6 @@ def test_the_machine_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus_of_slot(0, 2, []) is None
 
 
-def test_the_table_shows_every_run_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("gspo_cli.cli.views.training.time.monotonic", lambda: now[0])
-    view = StudyView(["a", "b", "c"], steps=10)
-    assert view.left() is None
-    view("a", WorkerIs("training"))
-    now[0] = 50.0
-    view("a", BatchDone(5, {"reward/mean": 0.25}))
-    assert view.left() == 250.0  # ten seconds a step, 25 to go
-    view("b", WorkerEnded(4, "not finite"))
-    assert view.left() == 150.0  # a run that was stopped needs no time
-    view("a", WorkerIs("stopping"))
-    view("a", PhaseBegun("save"))  # what it still says changes nothing
-    assert view.table().columns[1]._cells[0] == "stopping: saving"
-    view.state["a"] = ("training", "")
-    table = view.table()
-    cells = list(zip(*(column.cells for column in table.columns), strict=True))
-    assert [row[:4] for row in cells] == [
-        ("a", "training", "5/10", "0.250"),
-        ("b", "stopped: not finite", "0/10", ""),
-        ("c", "waiting", "0/10", ""),
-    ]
-    assert str(table.title) == "0 of 3 runs done, 1 stopped, 2:30 left"
-
-
 STOPPED = """
 import json, signal, sys, time
 from gspo_cli.launch.local import TrainingJob, run_jobs
@@ -169,3 +147,30 @@ def started_workers(parent: subprocess.Popen[str]) -> list[str]:
         lines.append(parent.stdout.readline())  # type: ignore[union-attr]
         assert lines[-1], lines
     return lines
+
+
+def test_unfinished_runs_alone_go_to_workers(
+    gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ["--out", tmp_path, "--name", "one", "--steps", "1", "--set", "eval.bench=[]"]
+    assert gspo_here("train", smoke, "--algo", "grpo", *where).code == 0
+    seen: list[tuple[list[TrainingJob], int]] = []
+
+    def run_jobs(jobs: list[TrainingJob], at_once: int, _on_event: Any) -> dict[str, int]:
+        seen.append((jobs, at_once))
+        return {job.name: ExitCode.OK for job in jobs}
+
+    monkeypatch.setattr(local, "run_jobs", run_jobs)
+    assert (
+        gspo_here("train", smoke, "--algo", "grpo", "--seeds", "1-2", "--jobs", "2", *where).code == 0
+    )  # never begins
+    done = gspo_here("train", "--resume", tmp_path / "one", "--jobs", "2")
+    assert done.code == 0 and "grpo-s0 is complete" in done.err, done.err
+    assert len(seen) == 1  # no plan of the second command was recorded: its run had not begun
+
+    more = ("--steps", "2", "--allow-change", "train.steps")
+    longer = gspo_here("train", "--resume", tmp_path / "one", "--jobs", "3", *more)
+    assert longer.code == 0, longer.err
+    jobs, at_once = seen[-1]
+    assert [job.name for job in jobs] == ["grpo-s0"] and at_once == 3
+    assert jobs[0].request["go_on"] is True and jobs[0].request["changes"] == {"train": {"steps": 2}}

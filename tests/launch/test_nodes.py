@@ -1,9 +1,11 @@
 """The scripts of docs/nodes.md: a small run on two "nodes" of one rank, with local processes as `srun`'s tasks and as
-pods. It is told to end, ends with 143, and the same script goes on with it."""
+pods. It is told to end, ends with 143, and the same script goes on with it. Then the sbatch script of docs/clusters.md,
+with a played `gspo` and `scontrol`."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -17,21 +19,10 @@ from program import GSPO, strict_lines
 
 from gspo_cli.distributed import free_port
 
-PAGE = (Path(__file__).parents[2] / "docs" / "nodes.md").read_text(encoding="utf-8")
-SRUN = """#!/bin/bash
-while [[ $1 == --* ]]; do [[ $1 != --output=* ]] || output=${1#--output=}; shift; done
-output=${output/\\%j/$SLURM_JOB_ID}
-for ((i = 0; i < SLURM_NTASKS; i++)); do
-    SLURM_PROCID=$i SLURM_LOCALID=$((i % SLURM_NTASKS_PER_NODE)) "$@" >> "${output/\\%t/$i}" 2>&1 &
-    echo $! >> tasks
-done
-worst=0
-for task in $(jobs -p); do wait "$task"; code=$?; [ "$code" -le "$worst" ] || worst=$code; done
-exit "$worst"
-"""
-SCONTROL = """#!/bin/bash
-[ "$1" = requeue ] && echo "$@" >> requeued || echo 127.0.0.1
-"""
+DOCS = Path(__file__).parents[2] / "docs"
+PLAYED = Path(__file__).with_name("played")
+"""Stand-ins for the programs of a cluster, and for `gspo`."""
+PAGE = (DOCS / "nodes.md").read_text(encoding="utf-8")
 
 
 def of_page(name: str, folder: Path, smoke: Path) -> str:
@@ -50,9 +41,8 @@ def of_page(name: str, folder: Path, smoke: Path) -> str:
 def folder(tmp_path: Path) -> Path:
     """The shared folder, with the stand-ins."""
     (tmp_path / "venv" / "bin").mkdir(parents=True)
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    for name in ("srun", "scontrol"):
+        shutil.copy(PLAYED / name, tmp_path / name)
     (tmp_path / "venv" / "bin" / "activate").write_text(f"PATH={GSPO.parent}:$PATH\n")
     return tmp_path
 
@@ -137,3 +127,53 @@ def test_an_index_names_arm_and_seed(tmp_path: Path, smoke: Path) -> None:
     first, second = (tmp_path / "asked").read_text().splitlines()
     assert first.startswith("train math-qwen3-4b --algo gspo --seed 2 --out ") and second == f"train --resume {run}"
     assert [action(job, code) for code in (143, 4, 5, 137)] == ["Ignore", "FailIndex", "Count", "Count"]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """The script with its paths under a folder of its own."""
+    block = (DOCS / "clusters.md").read_text(encoding="utf-8").split("#!/bin/bash\n")[1].split("```")[0]
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "activate").write_text(f"PATH={tmp_path}:$PATH\n")
+    for name, played in (("gspo", "gspo"), ("scontrol", "scontrol-told")):
+        shutil.copy(PLAYED / played, tmp_path / name)
+    path = tmp_path / "job.sh"
+    path.write_text(block.replace("/shared", str(tmp_path)))
+    return path
+
+
+def started(script: Path, task: int, **env: str) -> subprocess.Popen[bytes]:
+    """The script as Slurm starts it."""
+    slurm = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "8"}
+    return subprocess.Popen(["bash", str(script)], env=os.environ | slurm | env, start_new_session=True)
+
+
+def asked(script: Path) -> list[str]:
+    """What was called, a line a call."""
+    path = script.parent / "asked"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_each_task_trains_its_run_and_goes_on_with_it(script: Path) -> None:
+    with started(script, 5, CODE="4") as job:
+        assert job.wait(30) == 0  # a guard's stop is a result
+    (call,) = asked(script)
+    assert call.startswith("train math-qwen3-4b --algo gspo --seed 2 --out ") and "model.threads=8" in call
+    run = script.parent / "results" / "math-4b" / "gspo-s2"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    with started(script, 5, CODE="6") as job:
+        assert job.wait(30) == 6
+    assert asked(script)[1:] == [f"train --resume {run}"]
+
+
+def test_the_warning_saves_and_requeues(script: Path) -> None:
+    with started(script, 0, LONG="1") as job:
+        until = time.monotonic() + 30
+        while not asked(script):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        time.sleep(0.2)  # for the traps to be set
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(30) == 0
+    assert asked(script)[1:] == ["saved", "scontrol requeue 77_0"]

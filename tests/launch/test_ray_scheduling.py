@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.events import BatchDone, Event, Warned, WorkerEnded, WorkerIs, from_line
+from gspo_cli.events import BatchDone, Event, Warned, WorkerEnded, WorkerIs
 from gspo_cli.launch.local import Codes, TrainingJob
-from gspo_cli.launch.ray_cluster import (
-    RETRIES,
-    RayCluster,
-    connect,
-    ended_event,
-    gpus_per_run,
-    run_on_cluster,
-    should_restart,
-)
+from gspo_cli.launch.ray_cluster import RETRIES, connect, gpus_per_run, run_on_cluster, should_restart
 
 DONE = WorkerEnded(0)
 LOST = WorkerEnded(None, "run a lost its worker", "it died", "look")
@@ -124,13 +115,6 @@ def test_a_run_needs_one_machine_that_holds_it() -> None:
         gpus_per_run(machines, 1, 16)
 
 
-def test_a_missing_ray_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(GspoError, match="Ray is not installed") as missing:
-        connect(None, 1)
-    assert missing.value.hint.startswith("pip install 'gspo[ray]'")
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "nonsense"])
 def test_a_cluster_that_is_not_there_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'gspo[ray]'")
@@ -138,46 +122,3 @@ def test_a_cluster_that_is_not_there_is_refused_at_once(monkeypatch: pytest.Monk
     with pytest.raises(GspoError, match=f"no Ray cluster at {address}") as refused:
         connect(None, 1)
     assert "RAY_ADDRESS" in refused.value.hint
-
-
-def test_how_a_task_ended_that_could_not_say_it() -> None:
-    class Kinds:
-        """Like `ray.exceptions`."""
-
-        class TaskCancelledError(Exception):
-            """The study was interrupted."""
-
-        class RayTaskError(Exception):
-            """The task raised."""
-
-        class RuntimeEnvSetupError(Exception):
-            """The worker could not be made."""
-
-    cancelled = ended_event("a", Kinds.TaskCancelledError(""), Kinds)
-    assert cancelled.code == ExitCode.SIGINT
-    raised = ended_event("a", Kinds.RayTaskError("Traceback\nModuleNotFoundError: gspo_cli"), Kinds)
-    assert raised.code == ExitCode.UNEXPECTED and raised.why == "ModuleNotFoundError: gspo_cli"
-    lost = ended_event("a", Exception("The node died. Node ID: 6b48\nmore"), Kinds)
-    assert lost == WorkerEnded(None, "run a lost its worker", "The node died", "see the cluster's own logs")
-
-
-def test_a_stream_whose_last_event_was_missed_counts_as_interrupted() -> None:
-    class Played:
-        """As much of ray as the driver asks for events."""
-
-        class exceptions:
-            RayError = RuntimeError
-
-        @staticmethod
-        def remote(function: Any) -> Any:
-            return function
-
-        @staticmethod
-        def wait(streams: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
-            return streams[:num_returns], []
-
-        get = staticmethod(from_line)
-
-    stream: Iterator[str] = iter(())
-    found, event = RayCluster(Played, 0, 1).next_event({stream: TrainingJob("a", {})})
-    assert found is stream and event == WorkerEnded(ExitCode.SIGINT, "run a was interrupted", event.why, event.hint)

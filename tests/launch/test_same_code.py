@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
-from program import Gspo
 
 from gspo_cli.errors import GspoError
 from gspo_cli.launch.local import same_package
 from gspo_cli.runlog import provenance
 from gspo_cli.runlog.provenance import PACKAGE, code_state, package_sha256
 from gspo_cli.training.worker import check_package
-
-SMALL = ["--steps", "1", "--set", "eval.bench=[]"]
 
 
 def test_a_folder_of_the_same_name_in_the_working_directory_is_not_run(tmp_path: Path) -> None:
@@ -37,18 +33,3 @@ def test_a_worker_with_other_code_refuses() -> None:
 def test_an_installed_package_records_its_code_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(provenance, "SOURCE", tmp_path)  # no checkout around it, as in site-packages
     assert code_state() == {"sha256": package_sha256()} and len(package_sha256()) == 64
-
-
-@pytest.mark.slow
-def test_runs_of_jobs_and_of_the_command_itself_record_the_same_code(
-    gspo: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "gspo_cli").mkdir()
-    (tmp_path / "gspo_cli" / "__init__.py").write_text("raise SystemExit(77)")
-    for seeds, more in (("0-1", ["--jobs", "2"]), ("2", [])):
-        where = ["--out", tmp_path / "results", "--name", "one", "--seeds", seeds, *SMALL, *more]
-        done = gspo("train", smoke, *where)
-        assert done.code == 0, done.err
-    codes = [json.loads(path.read_text())["code"] for path in sorted((tmp_path / "results").glob("one/*/run.json"))]
-    assert len(codes) == 3 and codes[0]["sha256"] == package_sha256() and codes == [codes[0]] * 3

@@ -89,34 +89,6 @@ def test_the_peak_of_training_on_8_gpus_is_near_what_was_measured_elsewhere() ->
     assert sum(parts.values()) / GIB == pytest.approx(74.6, abs=1.5)
 
 
-@pytest.mark.parametrize(
-    ("rows", "context", "gigabytes", "h100_ms", "h200_ms"),
-    [(1, 0, 6.2, 1.8, None), (64, 1000, 66, 19.7, 13.7), (256, 2048, 112, 33, 23)],
-)
-def test_a_decode_step_reads_the_experts_that_are_met(
-    rows: int, context: int, gigabytes: float, h100_ms: float, h200_ms: float | None
-) -> None:
-    size = time.decode_bytes(BIG, rows, context, 2)
-    assert size / 1e9 == pytest.approx(gigabytes, rel=0.02)
-    assert 1e3 * size / GPUS["h100"].bandwidth == pytest.approx(h100_ms, rel=0.02)
-    assert h200_ms is None or 1e3 * size / GPUS["h200"].bandwidth == pytest.approx(h200_ms, rel=0.02)
-
-
-def test_exchange_between_8_gpus_is_214_gb_a_pass_and_267_when_layers_are_computed_twice() -> None:
-    for recompute, gigabytes in ((False, 214), (True, 267)):
-        table = on("h100").recipe.model_dump(mode="json")
-        table["train"] |= {"recompute": recompute}
-        table["algo"] |= {"old_log_probs": "sampler"}  # no pass for the old policy
-        workload = Workload(Recipe.model_validate(table), BIG)
-        assert time.traffic(workload) / time.micro_steps(workload) / 1e9 == pytest.approx(gigabytes, rel=2e-3)
-
-
-def test_an_optimizer_step_on_8_h100_takes_32_ms() -> None:
-    workload = on("h100")
-    found = next(p for p in time.phases(workload) if p.name == "optimizer")
-    assert found.limit_s / workload.recipe.minibatches == pytest.approx(0.032, rel=0.01)
-
-
 def test_several_ranks_wait_for_the_copy_of_a_checkpoint_and_for_the_first_and_last_to_be_written() -> None:
     """366 GB = 12 bytes a parameter; 22.9 GB on each of 16 GPUs at 25 GB/s, every 10 batches; twice 183 s in 400."""
     found = {p.name: p.limit_s for p in time.beside(on("h100", nodes=2), GPUS["h100"])}
@@ -124,14 +96,6 @@ def test_several_ranks_wait_for_the_copy_of_a_checkpoint_and_for_the_first_and_l
     assert found["checkpoint"] == pytest.approx(2 * 12 * 30.53 / 2 / 400, rel=1e-3)
     alone = {p.name: p.limit_s for p in time.beside(on("h100", each=1), GPUS["h100"])}
     assert "copy to the host" not in alone and alone["checkpoint"] == pytest.approx(12 * 30.53 / 2 / 10, rel=1e-3)
-
-
-def test_the_published_whole_step_comes_back_in_its_own_setting() -> None:
-    """NeMo-RL: 2,048 samples of 3,203 tokens on 32 H100 in 192 s, 1,102 tokens/s a GPU."""
-    table = on("h100", nodes=4, prompts=128, samples=16, max_new_tokens=2 * 3203).recipe.model_dump(mode="json")
-    table["algo"] |= {"minibatches": 128}  # its old pass is a whole one, nearly
-    found = time.anchored(Workload(Recipe.model_validate(table), BIG))
-    assert found == pytest.approx(192, rel=0.1)
 
 
 # Any model

@@ -60,12 +60,6 @@ def test_a_published_speed_of_training_is_in_the_range(row: Row) -> None:
     assert row.expected.least <= row.share <= row.expected.most, f"{row.share:.3f}"
 
 
-def test_compiled_training_is_beyond_it() -> None:
-    """torchtitan#1690: 1,874 tokens/s with torch.compile, which this program does not use for training."""
-    compiled = Row("", 1.0, QWEN_32B.forward_flop(4096), 1874, "h100", 1, 4)
-    assert compiled.share > 1.3 * TRAIN_DENSE.most
-
-
 @pytest.mark.parametrize(
     ("name", "model", "nodes", "mean", "seconds"),
     [
