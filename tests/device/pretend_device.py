@@ -14,7 +14,6 @@ and products of integers.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import Context
@@ -472,8 +471,3 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     writes = [(i, a.name) for i, a in enumerate(func._schema.arguments) if a.alias_info and a.alias_info.is_write]
     mutated = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes]
     return [t for t in tree_leaves(mutated) if isinstance(t, Tensor)]
-
-
-def table(transfers: list[Transfer]) -> Counter[tuple[bool, str, str]]:
-    """How often each place made the host wait, or copied."""
-    return Counter((t.waits, t.what, t.place) for t in transfers)

@@ -30,7 +30,7 @@ def heads(number: int, dtype: torch.dtype, seed: int) -> Tensor:
         (torch.bfloat16, BAND, None, True), (torch.bfloat16, None, 3, True),
     ],
 )  # fmt: skip
-def test_grouped_heads_are_repeated_where_no_kernel_of_linear_memory_takes_them(
+def test_grouped_heads_are_repeated_for_kernels(
     dtype: torch.dtype, mask: Tensor | None, window: int | None, repeated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flash kernel takes grouped heads, but neither float32 nor a mask; the other takes both, but not those."""

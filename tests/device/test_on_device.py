@@ -1,6 +1,7 @@
 """A whole run on the pretended device: nothing mixes devices, and the host seldom waits.
 
-Once per token in sampling, twice per update, whatever the size of the batch; and three planted faults are seen.
+Once per token in sampling, twice per update, whatever the size of the batch; and a planted fault is seen.
+Then which GPU is used, and every command that runs a model.
 """
 
 from __future__ import annotations
@@ -16,23 +17,20 @@ import torch
 import toy
 from batch_files import measured, store
 from pretend_device import DEVICE, MixedDevices, PretendDevice, Transfer
-from program import strict_lines
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from program import Gspo, strict_lines
 from transformers import PreTrainedModel
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig, ModelConfig, Recipe
+from gspo_cli.errors import GspoError
 from gspo_cli.instruments.batch.report import summary
-from gspo_cli.models import log_probs
-from gspo_cli.models.decoding import CachedRows
+from gspo_cli.models.device import pick_device
 from gspo_cli.models.fixed import FixedStep
 from gspo_cli.models.load import load_policy
-from gspo_cli.models.precision import compute_in
-from gspo_cli.models.trunk import enable_recompute
 from gspo_cli.moe.routers import find_routing
 from gspo_cli.rollout.builtin import sampler
 from gspo_cli.training.session import Stopwatch
+from gspo_cli.training.state.tensors import generator_tensors
 from gspo_cli.training.step import metrics
 from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
 from gspo_cli.training.step.update import Learner, record_old_policy, update
@@ -187,71 +185,78 @@ def test_an_update_waits_twice_whatever_the_size_of_the_batch(model: PreTrainedM
         assert places == ["step", "_read"] * 2
 
 
-def test_a_mask_on_the_cpu_is_seen(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = CachedRows._forward
-    monkeypatch.setattr(CachedRows, "_forward", lambda self, ids, mask, at: forward(self, ids, mask.cpu(), at))
-    with pytest.raises(MixedDevices):
-        crossed_in_sampling(model, 2, 3)
+@pytest.mark.parametrize(("name", "current"), [("auto", []), ("cuda", []), ("cuda:0", [0]), ("cpu", [])])
+def test_a_named_gpu_becomes_the_current_one(name: str, current: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else memory would be read of the first, and pinned for it."""
+    found = list[int | None]()
+    with PretendDevice(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "set_device", lambda device: found.append(device.index))
+        assert pick_device(name).type == ("cpu" if name == "cpu" else "cuda")
+    assert found == current
 
 
-def test_an_item_in_the_decoding_loop_is_seen(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = sampler.draw
-
-    def slow(*args: Any) -> tuple[Tensor, Tensor]:
-        found = draw(*args)
-        found[0][0].item()
-        return found
-
-    monkeypatch.setattr(sampler, "draw", slow)
-    assert len(waits(crossed_in_sampling(model, 2, 6))) == 2 * 6 + 1
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with PretendDevice(), pytest.raises(GspoError) as refused:
+        pick_device("cuda:1")
+    assert "invalid device ordinal" in refused.value.why
 
 
-def test_a_generator_on_the_wrong_device_is_seen(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = sampler.draw
+@pytest.mark.parametrize("used", [False, True])
+def test_a_run_on_the_cpu_does_not_start_cuda_for_a_checkpoint(used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would take memory of the GPU, and the memory shown would be the GPU's."""
+    asked = list[int]()
 
-    def own_numbers(logits: Tensor, rows: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        uniform = torch.rand(uniform.shape, device=uniform.device, generator=torch.Generator()).double()
-        return draw(logits, rows, uniform, sampling)
+    def state(index: int) -> torch.Tensor:
+        asked.append(index)
+        return torch.zeros(16, dtype=torch.uint8)
 
-    monkeypatch.setattr(sampler, "draw", own_numbers)
-    with pytest.raises(MixedDevices, match="generator"):
-        crossed_in_sampling(model, 2, 3)
-
-
-class Casts(TorchDispatchMode):
-    """Counts weights that are rounded, and chunks of logits."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.shapes, self.casts, self.chunks = {p.shape for p in model.parameters()}, 0, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        rounds = func is torch.ops.aten._to_copy.default and out.dtype == torch.bfloat16 != args[0].dtype
-        self.casts += rounds and out.shape in self.shapes
-        self.chunks += func is torch.ops.aten._log_softmax.default
-        return out
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: used)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", state)
+    assert {"cuda0", "cuda1"} <= set(generator_tensors()) if used else "cuda0" not in generator_tensors()
+    assert asked == ([0, 1] if used else [])
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_a_bfloat16_pass_rounds_every_weight_once(
-    model: PreTrainedModel, recompute: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many chunks and layers are computed again in backward; and nothing of it crosses to the device."""
-    monkeypatch.setattr(log_probs, "LOGITS_PER_HIDDEN", 0)
-    monkeypatch.setattr(log_probs, "KEPT_LOGITS", 0)
-    for tokens, chunks in ((1000, 1), (3, 4)):
-        monkeypatch.setattr(log_probs, "CHUNK_LOGITS", tokens * log_probs.vocabulary(model))
-        with Casts(model) as counted, PretendDevice() as device:
-            there = copy.deepcopy(model).to(DEVICE)
-            compute_in(there, torch.bfloat16)
-            if recompute:
-                enable_recompute(there)
-            ids_BT, mask_BT = torch.full((2, 7), 5, device=DEVICE), torch.ones(2, 7, dtype=torch.bool, device=DEVICE)
-            mask_BT[:, 0] = False
-            loss_M = torch.tensor([1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13], device=DEVICE)
-            with device.counting() as crossed:
-                log_probs.token_scores(there, ids_BT, mask_BT, 1.0, loss_M=loss_M).log_probs_BT.sum().backward()
-        assert not crossed
-        assert counted.casts == len(list(there.parameters()))
-        assert counted.chunks == chunks * (1 if chunks == 1 else 2)  # again in backward
+RECIPE = """
+extends = "{smoke}"
+name = "on-device"
+[model]
+device = "cuda"
+compute = "bfloat16"
+float32_matmul = "high"
+[cold_start]
+steps = 2
+[task]
+template = "{{question}}"
+rewards = [{{ name = "task" }}, {{ name = "length", weight = 0.5, tokens = [1, 6] }}]
+[rollout]
+prompts = 2
+samples = 4
+max_new_tokens = 6
+stop = ["+"]
+[eval]
+bench = []
+"""
+
+
+@pytest.mark.slow
+def test_commands_that_run_a_model(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
+    file, study = tmp_path / "on-device.toml", tmp_path / "study"
+    file.write_text(RECIPE.format(smoke=smoke))
+    with PretendDevice():
+        done = gspo_here("train", file, "--algo", "gspo", "--steps", "1", "--seeds", "0", "--out", study)
+        assert done.code == 0, done.err
+        run = next(study.rglob("run.json")).parent
+        for command in (
+            ("eval", "benchmarks", run, "--bench", "arithmetic", "--limit", "2", "--samples", "1"),
+            ("rollout", run, "--out", tmp_path / "batch"),
+            ("report", "fidelity", file, "--algo", "grpo,gspo", "--updates", "1", "--noise", "0.5", "--seeds", "0",
+             "--batches", "1", "--reference", "2", "--out", tmp_path / "fidelity"),
+            ("doctor", "--model", next(run.glob("checkpoints/*/model"))),
+        ):  # fmt: skip
+            done = gspo_here(*command)
+            assert done.code == 0, (command, done.err)
+    record = json.loads((run / "run.json").read_text())
+    assert record["determinism"]["float32_matmul"] == "high"
+    (summary,) = run.glob("eval/**/summary.json")
+    assert "bfloat16" in summary.read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -37,24 +36,15 @@ def assigned(target: Tensor, where: object, value: object) -> Tensor:
 MIXED: dict[str, Callable[[], object]] = {
     "matmul": lambda: there(2, 3) @ here(3, 2),
     "a mask from the CPU": lambda: there(2, 3) @ there(3, 2).masked_fill(here(3, 2).bool(), 0.0),
-    "add": lambda: there(3) + here(3),
     "stack of scalars": lambda: torch.stack([there(3).sum(), here(3).sum()]),
-    "where": lambda: torch.where(here(3).bool(), there(3), 0.0),
     "gather": lambda: there(3).gather(0, torch.tensor([0])),
-    "embedding": lambda: torch.nn.functional.embedding(torch.tensor([0]), there(3, 2)),
     "device indices of a CPU tensor": lambda: here(3)[torch.zeros(1, dtype=torch.long, device=CUDA)],
     "a device scalar added to a CPU tensor in place": lambda: here(3).add_(there(1)),
-    "a CPU scalar changed by a device scalar": lambda: torch.tensor(1.0).add_(there()),
-    "CPU values at indices": lambda: assigned(there(3), at(0, 1), here(2)),
-    "a CPU mask to select by": lambda: there(3).masked_select(here(3) > 0),
     "a CPU mask in attention": lambda: F.scaled_dot_product_attention(
         *[there(1, 1, 2, 4)] * 3, torch.ones(2, 2, dtype=torch.bool)
     ),
     "numpy": lambda: there(3).numpy(),
-    "numpy by itself": lambda: np.asarray(there(3)),
     "a CPU generator within torch's own function": lambda: torch.nn.init.normal_(there(3), generator=torch.Generator()),
-    "a CPU generator": lambda: torch.rand(3, device=CUDA, generator=torch.Generator()),
-    "a CPU generator in place": lambda: there(3).normal_(generator=torch.Generator()),
     "a device generator": lambda: torch.rand(3, generator=torch.Generator("cuda")),
 }
 
@@ -80,37 +70,16 @@ def test_what_a_gpu_allows_passes() -> None:
 
 
 WAITS: dict[str, Callable[[], object]] = {
-    "item": lambda: there(1).item(),
-    "tolist": lambda: there(3).tolist(),
-    "cpu": lambda: there(3).cpu(),
-    "to": lambda: there(3).to("cpu"),
-    "bool": lambda: bool(there(1)),
-    "float": lambda: float(there(1)),
-    "a copy": lambda: here(3).copy_(there(3)),
-    "upload": lambda: here(3).to(CUDA),
+    "item": lambda: there(1).item(), "to": lambda: there(3).to("cpu"), "bool": lambda: bool(there(1)),
+    "a copy": lambda: here(3).copy_(there(3)), "upload": lambda: here(3).to(CUDA),
     "upload without pinning": lambda: here(3).to(CUDA, non_blocking=True),
-    "upload of another type": lambda: here(3).pin_memory().to(CUDA, torch.float64, non_blocking=True),
     "upload with gaps": lambda: here(3, 4).pin_memory()[:, :2].to(CUDA, non_blocking=True),
-    "upload by the type of another": lambda: here(3).type_as(there(3)) + there(3),
-    "a copy to memory that is not pinned": lambda: here(3).copy_(there(3), non_blocking=True),
-    "synchronize": lambda: torch.cuda.synchronize(),
-    "from a list": lambda: torch.tensor([1, 2], device=CUDA),
-    "from a list, where another tensor is": lambda: there(3).new_tensor([1.0, 2.0]) + there(2),
-    "a list of one tensor": lambda: torch.tensor([there()]),
-    "an element": lambda: assigned(there(3), 0, 1.0),
-    "a number at indices": lambda: assigned(there(3), at(0, 1), 0.0),
+    "from a list": lambda: torch.tensor([1, 2], device=CUDA), "a list of one tensor": lambda: torch.tensor([there()]),
+    "an element": lambda: assigned(there(3), 0, 1.0), "a number at indices": lambda: assigned(there(3), at(0, 1), 0.0),
     "a number from the device where a mask is": lambda: assigned(there(3), there(3) > 0, there()),
-    "a mask filled with a number from the device": lambda: there(3).masked_fill(there(3) > 0, there()),
-    "where with a CPU number": lambda: torch.where(there(3) > 0, there(3), torch.tensor(2.0)),
-    "CPU memory filled with a number from the device": lambda: here(3).fill_(there()),
-    "classes that are not given": lambda: F.one_hot(at(0, 1)),
-    "indices as a list": lambda: there(3)[[0, 1]],
-    "a mask as an index": lambda: there(3)[there(3) > 0],
-    "CPU indices": lambda: there(3)[torch.tensor([0])],
-    "nonzero": lambda: there(3).nonzero(),
-    "unique": lambda: there(3).unique(),
-    "equal": lambda: torch.equal(there(3), there(3)),
-}
+    "classes that are not given": lambda: F.one_hot(at(0, 1)), "a mask as an index": lambda: there(3)[there(3) > 0],
+    "CPU indices": lambda: there(3)[torch.tensor([0])], "nonzero": lambda: there(3).nonzero(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WAITS)
@@ -120,19 +89,13 @@ def test_every_wait_is_noted_once(name: str) -> None:
     assert [t.waits for t in device.transfers] == [True]
 
 
-def test_a_copy_from_pinned_memory_does_not_wait() -> None:
-    with PretendDevice() as device:
-        assert here(3).pin_memory().to(CUDA, non_blocking=True).is_cuda
-        there(3).copy_(here(3).pin_memory(), non_blocking=True)
-    assert [t.waits for t in device.transfers] == [False, False]
-
-
 def test_pinned_memory_from_the_start_and_a_copy_to_the_host() -> None:
     with PretendDevice() as device:
         pinned = torch.zeros(3, pin_memory=True)
         assert pinned.is_pinned() and not here(3).is_pinned() and pinned.to(CUDA, non_blocking=True).is_cuda
         assert there(3).to("cpu", non_blocking=True).is_pinned()
-    assert [t.waits for t in device.transfers] == [False, False]
+        there(3).copy_(here(3).pin_memory(), non_blocking=True)
+    assert [t.waits for t in device.transfers] == [False, False, False]
     with PretendDevice(), pytest.raises(RuntimeError, match="single memory location"):
         here(1).expand(3).pin_memory()
 
@@ -192,12 +155,6 @@ def test_backward_knows_no_context_variables() -> None:
     assert seen == ["none", "ours"]
 
 
-def test_work_on_the_cpu_is_not_noted() -> None:
-    with PretendDevice() as device:
-        assert here(3)[here(3) > 0].tolist() == [1.0] * 3 and float(here(2).sum()) == 2.0
-    assert device.transfers == []
-
-
 def test_backward_stays_on_the_device_also_where_it_recomputes() -> None:
     with PretendDevice():
         layer = torch.nn.Linear(3, 3).to(CUDA)
@@ -209,9 +166,3 @@ def test_backward_stays_on_the_device_also_where_it_recomputes() -> None:
         assert layer.weight.grad is not None and layer.weight.grad.is_cuda
         torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
         torch.optim.AdamW(layer.parameters(), fused=True).step()
-
-
-def test_outside_nothing_is_changed() -> None:
-    with PretendDevice():
-        kept = there(3)
-    assert kept.device.type == "cpu" and not torch.cuda.is_available()

@@ -35,13 +35,8 @@ def test_each_point_runs_on_a_cpu(point: str, tmp_path: Path) -> None:
     found = rehearse(tmp_path, "--points", point)["points"][point]
     assert "error" not in found and found.keys() >= EXPECTED[point], found
     if point == "numbers":
-        assert all(found[model]["float32_within_1e-4"] for model in ("dense", "moe"))
-        assert all(found[model]["same_seed_same_bytes"] for model in ("dense", "moe"))
-        assert all(found[model]["same_seed_same_tokens"] for model in ("dense", "moe"))
-    if point == "sampling":
-        launches, compiled = found["launches_per_token"], found.get("compiled_error", "C++")
-        assert 1000 < launches["ours"] < 2500 and "C++" in compiled
-        assert "compiled_error" in found or launches["compiled"] < 60
+        checks = ("float32_within_1e-4", "same_seed_same_bytes", "same_seed_same_tokens")
+        assert all(found[model][check] for model in ("dense", "moe") for check in checks)
     if point == "learning":
         runs = [found[name] for name in EXPECTED[point]]
         assert all(len(run["reward/mean"]) == 2 and 0 < max(run["reward/mean"]) < 1 for run in runs), found
@@ -69,16 +64,3 @@ def test_lines_that_wait_are_counted_by_torchs_warnings(monkeypatch: pytest.Monk
     assert place.startswith("test_rehearsal.py:") and found[place] == 3 and modes == ["warn", "default"]
     (named,) = gpu_workload.not_deterministic(work)
     assert named.startswith("cumsum_cuda_kernel")
-
-
-@pytest.mark.slow
-def test_a_late_point_leaves_out_what_it_cannot_begin() -> None:
-    command = [sys.executable, str(BENCHMARKS / "gpu_points.py"), "numbers", "--tiny", "--device", "cpu"]
-    done = subprocess.run([*command, "--seconds", "0"], capture_output=True, text=True)
-    assert json.loads(done.stdout.splitlines()[-1])["left_out"] == ["dense", "moe"], done.stderr
-
-
-@pytest.mark.slow
-def test_a_point_that_fails_is_an_error_in_the_report(tmp_path: Path) -> None:
-    found = rehearse(tmp_path, "--points", "step", "--minutes", "0.0001")
-    assert "not done within" in found["points"]["step"]["error"] and "torch" in found["versions"]

@@ -118,9 +118,7 @@ def test_an_engine_wakes_up_beside_moments_that_were_made_before_it_slept(begin:
 
 
 @pytest.mark.slow
-def test_it_does_not_beside_moments_that_the_first_step_made(
-    begin: Path, ram: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_does_not_beside_moments_of_the_first_step(begin: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "make_moments", lambda _: None)
     with pytest.raises(OutOfMemory):
         train(begin, ram / "run")
@@ -138,16 +136,3 @@ def test_moments_are_there_before_the_first_batch(start: Path, ram: Path, monkey
             state = optimizer.state[parameter]
             assert [float(value.sum()) for value in state.values()] == [0, 0, 0]
             assert [value.shape for value in state.values()] == [torch.Size(), parameter.shape, parameter.shape]
-
-
-def test_a_block_in_use_keeps_its_segment_and_an_expandable_one_only_its_pages() -> None:
-    for expandable, kept in ((False, 100 * MIB), (True, 20 * MIB)):
-        allocator = CachingAllocator(Driver(GIB), expandable)
-        large = allocator.malloc(100 * MIB)
-        allocator.free(large)
-        small = allocator.malloc(12 * MIB)  # in the room that the large one has left
-        allocator.empty_cache()
-        assert (allocator.allocated, allocator.reserved) == (12 * MIB, kept)
-        allocator.free(small)
-        allocator.empty_cache()
-        assert allocator.reserved == allocator.driver.used == 0
