@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import resource
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import typer
-from program import GSPO
 
 import gspo_cli
 from gspo_cli import recipe
@@ -28,66 +27,21 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "scipy"}
 
 BASE = {"types", "tables", "model_config", "task_config", "config", "errors", "seeds", "recipe"}
+PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
 MAY_IMPORT = {
-    "types": set(), "errors": set(), "seeds": set(), "tables": set(), "task_config": {"errors", "tables"},
-    "model_config": {"tables"}, "config": {"tables", "model_config", "task_config"},
-    "recipe": {"config", "errors", "plugins", "tables"},
-    "plugins": {"errors"}, "events": {"errors"}, "sanitize": set(), "distributed": {"errors"},
-    "rows": {"errors", "runlog"}, "hub": set(),
-    "doctor": {"errors", "hub", "sandbox"},
-    "algorithms": {"types", "errors"},
-    "rewards": BASE | {"rows", "sandbox"},
-    "sandbox": BASE,
-    "tasks": BASE | {"hub", "rewards", "plugins", "rows", "sandbox"},
-    "models": BASE | {"distributed", "hub"},
-    "runlog": BASE | {"distributed"},
-    "moe": BASE,
-    "rollout": BASE | {"events", "models", "moe", "plugins", "tasks", "runlog", "distributed"},
-    "evals": BASE | {"hub", "rollout", "models", "rewards", "sandbox", "runlog", "distributed", "rows"}
-    | {"tasks", "plugins", "stats"},  # a benchmark names a task, or is the user's own
-    "training": BASE | {"algorithms", "rollout", "moe", "models", "tasks", "runlog", "plugins", "distributed"}
-    | {"evals", "events", "stats"},  # evaluates on its way; fits the tail of its ratios
-    "launch": {"errors", "events", "distributed"},
-    "authoring": BASE | {"algorithms", "evals", "plugins", "report", "rollout", "runlog", "tasks", "training"},
-    "stats": set(),
-    "report": BASE | {"rows", "runlog", "sanitize", "stats"},
-    "instruments": BASE | {"algorithms", "models", "moe", "report", "rollout", "runlog", "stats", "training"},
-    "exporters": {"errors", "runlog"},
-    "audit": {"errors"},
-    "plan": BASE | {"hub"},  # nothing that could load a weight
-    "cli": {"distributed", "errors", "events", "sanitize"},
-    "__init__": {"report"}, "__main__": {"cli"},
-}  # fmt: skip
-"""Within the package, besides itself; what a function imports counts too, except in `cli`."""
+    part: {*re.findall(r"`(\S+?)`", may), *(BASE if may.startswith("base") else ())}
+    for part, _, may in re.findall(r"^\| `(\S+)` \| (.{11,}) \| (.+) \|$", PAGE, flags=re.M)
+}
+"""What a part may import within the package, besides itself; what a function imports counts too, except in `cli`."""
 
 THIRD_PARTY = {
-    "types": set(), "errors": set(), "seeds": set(), "tables": {"pydantic"},
-    "task_config": {"pydantic"}, "model_config": {"pydantic"}, "config": {"pydantic"},
-    "recipe": {"pydantic", "pydantic_core"},
-    "plugins": set(), "events": set(),
-    "distributed": {"torch"}, "sanitize": set(), "doctor": {"huggingface_hub", "packaging"}, "rows": {"pyarrow"},
-    "hub": {"huggingface_hub", "datasets"},
-    "algorithms": {"torch"},
+    "types": set(), "errors": set(), "seeds": set(), "events": set(), "plugins": set(), "sanitize": set(),
+    "sandbox": set(), "algorithms": {"torch"}, "stats": {"numpy", "scipy"}, "cli": {"typer", "rich"},
     "rewards": {"latex2sympy2_extended", "math_verify", "sympy"},  # in the worker alone
-    "sandbox": set(),
-    "tasks": {"datasets", "pydantic", "verifiers"},
-    "runlog": {"pydantic", "tensorboard", "wandb", "yaml"},
-    "models": {"numpy", "torch", "transformers", "tokenizers", "safetensors", "peft"},
-    "moe": {"torch", "transformers"},
-    "launch": {"ray", "torch"},  # torch counts the GPUs
-    "stats": {"numpy", "scipy"},
-    "instruments": {"numpy", "pandas", "pydantic", "transformers", "pyarrow", "torch", "matplotlib"},
-    "report": {
-        "numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic",
-        "tokenizers",
-        "pydantic_core",
-    },
-    "exporters": {"tensorboard", "trackio", "wandb"},
+    "moe": {"torch", "transformers"}, "launch": {"ray", "torch"},  # torch counts the GPUs
+    "report": {"numpy", "pandas", "pyarrow", "matplotlib", "mpl_toolkits", "scipy", "jinja2", "markupsafe", "pydantic",
+               "pydantic_core", "tokenizers"},
     "plan": {"transformers"},  # configurations alone
-    "audit": {"yaml"},
-    "cli": {"typer", "rich"},
-    "authoring": {"pydantic"},
-    "__init__": set(), "__main__": set(),
 }  # fmt: skip
 """Outside the standard library; a package that is not named may import any dependency."""
 
@@ -145,7 +99,7 @@ def test_a_module_imports_only_what_its_place_allows() -> None:
         own, others = arrows(path)
         part, name = part_of(path), path.relative_to(PACKAGE).as_posix()
         wrong[name] = (own - {part} - MAY_IMPORT[part]) | (others - THIRD_PARTY.get(part, others))
-    assert len(wrong) > 50
+    assert {part_of(path) for path in MODULES} == MAY_IMPORT.keys()
     assert not {name: found for name, found in wrong.items() if found}
 
 
@@ -194,37 +148,12 @@ def test_help_loads_nothing_heavy() -> None:
     assert not HEAVY & set(loaded)
 
 
-def test_help_answers_in_a_blink() -> None:
-    typer = [sys.executable, "-c", "import rich.console, typer.main"]  # on a busy machine all is slower, this too
-    seconds = [(seconds_of([str(GSPO), "--help"]), seconds_of(typer)) for _ in range(3)]
-    assert min(ours for ours, _ in seconds) < max(0.3, 4 * min(theirs for _, theirs in seconds))
-
-
-def seconds_of(command: list[str]) -> float:
-    """Of the processor: on a busy machine the clock on the wall tells of the others."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def test_the_report_never_loads_torch() -> None:
     files = (PACKAGE / "report").rglob("*.py")
     names = sorted(".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts) for p in files)
     program = f"import importlib, sys\nfor n in {names}: importlib.import_module(n)\nprint('torch' in sys.modules)"
     assert len(names) > 5
     assert fresh(program).strip() == "False"
-
-
-def test_every_function_is_annotated() -> None:
-    bare = []
-    for place, node in nodes():
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            given = node.args
-            arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-            missing = [a.arg for a in arguments if a and a.annotation is None and a.arg not in ("self", "cls")]
-            bare += [f"{place} {node.name}({name})" for name in missing + ["return"] * (node.returns is None)]
-    assert bare == []
 
 
 def test_no_error_is_swallowed() -> None:
@@ -313,39 +242,6 @@ def test_files_are_changed_in_one_place() -> None:
         place.rpartition(":")[0] for place, node in nodes() if isinstance(node, ast.Call) and changes_files(node)
     }
     assert changing == set(WRITERS)
-
-
-def test_a_change_of_a_file_is_told_from_reading() -> None:
-    changing = """open('x', 'w') | path.open('ab') | path.open(mode='x') | os.open(p, os.O_WRONLY) | os.replace(a, b)
-        | a.rename(b) | os.rename(a, b) | shutil.rmtree(p) | path.write_text('x') | path.replace(other)
-        | shutil.move(a, b)"""
-    reading = "open('x') | p.open('rb') | 'a'.replace('a', 'b') | fs.rename(a, b) | os.open(p, 0)"
-    for lines, expected in ((changing, True), (reading, False)):
-        for line in lines.split("|"):
-            call = ast.parse(line.strip(), mode="eval").body
-            assert isinstance(call, ast.Call) and changes_files(call) == expected, line
-
-
-def test_every_user_error_has_three_parts() -> None:
-    parts = ("message", "why", "hint")
-    checked, wrong = 0, []
-    for place, node in nodes():
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "GspoError":
-            named = {k.arg: k.value for k in node.keywords}
-            given = dict(zip(parts, node.args, strict=False)) | named
-            wrong += [f"{place} {part}" for part in parts if part not in given or _may_be_empty(given[part])]
-            checked += 1
-    assert checked > 30
-    assert wrong == []
-
-
-def _may_be_empty(text: ast.expr) -> bool:
-    """Whether a string expression has a literal empty form; what only runs can tell is taken as text."""
-    if isinstance(text, ast.Constant):
-        return not str(text.value or "").strip()
-    if isinstance(text, ast.IfExp):
-        return _may_be_empty(text.body) or _may_be_empty(text.orelse)
-    return isinstance(text, ast.JoinedStr) and not text.values
 
 
 def _names(node: ast.AST) -> set[str]:

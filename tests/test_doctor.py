@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import http.server
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
 
 from gspo_cli.doctor import (
     Check,
     check_folder,
-    check_hub,
     check_machine,
     check_packages,
     check_sandbox,
@@ -74,9 +70,7 @@ def test_an_interpreter_that_does_not_run_is_a_fault() -> None:
 def test_idle_tensor_cores_are_said_with_what_to_set(has: bool) -> None:
     rows = {c.check: c for c in check_packages(facts(SOUND) | {"gpu": "H100", "bfloat16": has})}
     assert ("tensor cores" in rows) == has
-    assert not has or (rows["tensor cores"].verdict, "model.compute=bfloat16" in rows["tensor cores"].fix) == (
-        "warning", True,
-    )  # fmt: skip
+    assert not has or "model.compute=bfloat16" in rows["tensor cores"].fix
 
 
 def test_a_folder_that_cannot_be_written_to_is_a_fault(tmp_path: Path) -> None:
@@ -93,28 +87,6 @@ def test_little_room_and_memory_are_warnings(tmp_path: Path, monkeypatch: pytest
     found = {check.check: check for check in check_machine(tmp_path, tmp_path / "cache")}
     assert [found[name].verdict for name in ("cores", "memory", "results", "cache")] == ["ok"] + 3 * ["warning"]
     assert "GSPO_CACHE" in found["cache"].fix and "--out" in found["results"].fix
-
-
-def test_the_hub_offline_away_and_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.send_error(403)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing on the tests' stderr."""
-
-    monkeypatch.setenv("HF_TOKEN", "hf_canary")
-    with http.server.HTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        found = {}
-        for name, offline, port in (("offline", True, 1), ("away", False, 1), ("there", False, server.server_port)):
-            monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-            monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
-            found[name] = list(check_hub())
-        server.shutdown()
-    assert [checks[0].verdict for checks in found.values()] == ["ok", "warning", "ok"]
-    assert "refused" in found["away"][0].found and found["there"][0].found == "reachable"
-    assert "canary" not in str(found)
 
 
 def test_no_sandbox_is_a_warning_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

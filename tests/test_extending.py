@@ -24,13 +24,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 SETTINGS = (
-    "model.threads=1",
-    "model.tiny.hidden=16",
-    "rollout.prompts=8",
-    "cold_start.steps=5",
-    "rollout.max_new_tokens=12",
+    "model.threads=1", "model.tiny.hidden=16", "rollout.prompts=8", "cold_start.steps=5", "rollout.max_new_tokens=12",
     "eval.bench=[]",
-)
+)  # fmt: skip
 QUICK = [*(word for setting in SETTINGS for word in ("--set", setting)), "--steps", "2"]
 
 

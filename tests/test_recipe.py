@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import string
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gspo_cli import recipe
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.plan.architecture import architecture_of
 from gspo_cli.training.study.arms import plan_runs
 
 MINIMAL = 'name = "mine"\n[model]\npath = "some/model"\n'
@@ -62,32 +58,17 @@ def test_an_unknown_recipe_is_named_with_the_nearest(write: Any, name: str, hint
         assert error.hint == f"{hint}`gspo recipes ls` lists the shipped recipes"
 
 
-def test_the_folder_of_a_recipe_or_a_file_of_data_in_its_place_names_what_to_give(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").touch()
-    (tmp_path / "bees.csv").touch()
-    assert refused(str(tmp_path)).hint == f"give its recipe: {tmp_path / 'recipe.toml'}"
-    assert refused(str(tmp_path / "bees.csv")).hint.endswith(f"gspo recipes new NAME --data {tmp_path / 'bees.csv'}")
-
-
-def test_keys_that_exclude_each_other_are_named_without_their_tables(write: Any) -> None:
-    error = refused(write(MINIMAL), sets=("task.reward=exact", "task.rewards=[{name = 'exact'}]"))
-    assert error.message.endswith(": task: give either task.reward or task.rewards")
-    assert error.hint == "correct the keys that it names"
-
-
-@pytest.mark.parametrize("content", [b"seed = ", b"[model\n", b"seed = " + b"1" * 5000])
-def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "said", "where"),
+    [(b"seed = ", "valid TOML", ""), (b"seed = " + b"1" * 5000, "valid TOML", ""),
+     (b"a" + b".b" * 900 + b" = 1", "valid TOML", ""), (b'seed = 1\nname = "caf\xe9"\n', "in UTF-8", "line 2: ")],
+    ids=["no value", "a long number", "a key of 900 parts", "Latin-1"],
+)  # fmt: skip
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes, said: str, where: str) -> None:
     path = tmp_path / "broken.toml"
     path.write_bytes(content)
-    assert refused(str(path)).message == f"{path} is not valid TOML"
-
-
-@pytest.mark.parametrize(("content", "line"), [(b"\xff\xfe", 1), (b'seed = 1\nname = "caf\xe9"\n', 2)])
-def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path: Path, content: bytes, line: int) -> None:
-    path = tmp_path / "latin.toml"
-    path.write_bytes(content)
     error = refused(str(path))
-    assert error.message == f"{path} is not in UTF-8" and error.why.startswith(f"line {line}: ")
+    assert error.message == f"{path} is not {said}" and error.why.startswith(where)
 
 
 def test_a_child_with_another_algorithm_leaves_its_parents_parameters(tmp_path: Path) -> None:
@@ -99,23 +80,12 @@ def test_a_child_with_another_algorithm_leaves_its_parents_parameters(tmp_path: 
     assert run.params.clip.low == 0.2
 
 
-def test_a_key_has_fewer_than_a_hundred_parts(tmp_path: Path) -> None:
-    (tmp_path / "deep.toml").write_text("a" + ".b" * 900 + " = 1")
-    with pytest.raises(GspoError, match="is not valid TOML"):
-        recipe.load(str(tmp_path / "deep.toml"))
-    with pytest.raises(GspoError, match="lacks a key or value"):
-        recipe.load("quickstart", {}, ["a" + ".b" * 900 + "=1"])
-
-
 # The shipped ones
 
 
-def test_the_dense_quickstart_is_one_key_away_and_uses_as_many_parameters() -> None:
+def test_the_dense_quickstart_is_one_key_away() -> None:
     dense, by_set = recipe.load("quickstart-dense"), recipe.load("quickstart", {}, ["model.tiny.kind=qwen3"])
     assert dense.model_dump() | {"name": "quickstart"} == by_set.model_dump()
-    moe, plain = (architecture_of(loaded.model)[0] for loaded in (recipe.load("quickstart"), dense))
-    assert (moe.parameters, moe.active, plain.active) == (340_192, 118_464, 116_928)  # as the recipe's comment says
-    assert moe.active - plain.active == 3 * 8 * 64  # the routers
 
 
 # Merging
@@ -130,7 +100,7 @@ def test_extends_merges_table_by_table_and_the_child_wins(write: Any) -> None:
     assert child.algo.params == {"clip": {"low": 0.1, "high": 0.5}}
 
 
-@pytest.mark.parametrize("cycle", [("one",), ("one", "two"), ("one", "two", "three")])
+@pytest.mark.parametrize("cycle", [("one",), ("one", "two", "three")])
 def test_a_cycle_of_extends_is_an_error(write: Any, cycle: tuple[str, ...]) -> None:
     for name, parent in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
         path = write(f'extends = "{parent}"\n' + MINIMAL, name)
@@ -165,7 +135,7 @@ def test_a_set_value_is_toml_or_else_text(text: str, value: Any) -> None:
     assert type(parsed) is type(value)
 
 
-@pytest.mark.parametrize("assignment", ["", "train.lr", "=1", ".lr=1", "train.=1", "train..lr=1"])
+@pytest.mark.parametrize("assignment", ["", "train.lr", "=1", ".lr=1", "train.=1", "train..lr=1", "a" + ".b" * 900])
 def test_an_assignment_without_key_or_value_is_refused(assignment: str) -> None:
     with pytest.raises(GspoError, match="lacks a key or value"):
         recipe.parse_set(assignment)
@@ -191,14 +161,12 @@ def test_no_number_is_infinite_or_nan(write: Any, key: str, value: str) -> None:
     [
         ("sead = 1\n" + MINIMAL, "sead", "the top level", "seed"),
         (MINIMAL + "[rollout]\nprompt = 3\n", "rollout.prompt", "[rollout]", "prompts"),
-        (MINIMAL + "[train.optimizer]\nbeta = 3\n", "train.optimizer.beta", "[train.optimizer]", "betas"),
         ('name = "mine"\n[model]\ntiny = {hiden = 16}\n', "model.tiny.hiden", "[model.tiny]", "hidden"),
-        (MINIMAL + "[cold_start]\nstep = 3\n", "cold_start.step", "[cold_start]", "steps"),
         (MINIMAL + "[report.tuning.x]\ntrials = 1\nsead = [1]\n", "report.tuning.x.sead", "[report.tuning.x]", "seeds"),
         (MINIMAL + "[[task.rewards]]\nname = 'task'\nwait = 1\n", "task.rewards.0.wait", "[task.rewards.0]", "weight"),
     ],
 )
-def test_an_unknown_key_names_file_key_table_and_the_nearest(
+def test_an_unknown_key_names_file_table_and_the_nearest(
     write: Any, text: str, key: str, known: str, near: str
 ) -> None:
     path = write(text)
@@ -234,24 +202,8 @@ def test_a_wrong_value_names_its_source_and_key(write: Any, assignment: str, key
 
 
 @pytest.mark.parametrize(
-    ("assignment", "message", "near"),
-    [
-        ("algo.clipp={low = 0.1}", "unknown key 'algo.clipp'", "clip"),
-        ("algo.clip.hihg=0.1", "unknown key 'algo.clip.hihg'", "high"),
-    ],
-)
-def test_an_unknown_parameter_of_an_algorithm_names_the_nearest(
-    write: Any, assignment: str, message: str, near: str
-) -> None:
-    loaded = recipe.load(write(MINIMAL), sets=[assignment])
-    with pytest.raises(GspoError) as caught:
-        plan_runs(loaded, ["gspo"], [0])
-    assert caught.value.message.endswith(message)
-    assert caught.value.hint == f"did you mean {near!r}?"
-
-
-@pytest.mark.parametrize(
-    "clip", ["{low = 0.0, high = 0.1}", "{low = 1.5, high = 0.1}", "{low = 0.1, high = -1}", "'x'"]
+    "clip",
+    ["{low = 0.0, high = 0.1}", "{low = 1.5, high = 0.1}", "{low = 0.1, high = -1}", "'x'", "{low = 0.1, high = '1'}"],
 )
 def test_a_clip_range_that_makes_no_sense_is_refused(write: Any, clip: str) -> None:
     loaded = recipe.load(write(MINIMAL), sets=[f"algo.clip={clip}"])
@@ -314,52 +266,6 @@ def test_a_wrong_arm_is_refused(text: str, arm: str, words: str) -> None:
     assert all(word in str(caught.value) for word in words.split("|"))
 
 
-def test_a_study_goes_seed_by_seed_through_its_arms() -> None:
-    runs = plan_runs(Recipe.model_validate(tomllib.loads(MINIMAL + ARMS)), ["wide", "slow"], [3, 5])
-    assert [run.name for run in runs] == ["wide-s3", "slow-s3", "wide-s5", "slow-s5"]
-    assert [run.recipe.seed for run in runs] == [3, 3, 5, 5]
-
-
-# Whatever the text
-
-KEYS = sorted({"name", "extends", "low", "high", "x", *Recipe.model_fields, *(
-    key for field in Recipe.model_fields.values() for key in getattr(field.annotation, "model_fields", {})
-)})  # fmt: skip
-VALUES = st.one_of(
-    st.integers().map(str),
-    st.floats().map(str),
-    st.sampled_from(["true", "2024-01-01", "[]", "{}", "[[1], {}]", '"quickstart"', '"gspo"', '"mine"', "[inf]"]),
-    st.text(string.printable, max_size=5).map(lambda text: f"'{text}'"),
-    st.sampled_from(KEYS).map(lambda key: f"{{ {key} = 1 }}"),
-)
-HEADERS = st.lists(st.sampled_from(KEYS), min_size=1, max_size=3).map(lambda keys: f"[{'.'.join(keys)}]")
-LINES = st.one_of(HEADERS, st.builds("{} = {}".format, st.sampled_from(KEYS), VALUES))
-TABLES = st.lists(LINES, max_size=6).map("\n".join)
-TEXTS = st.one_of(st.text(), TABLES, TABLES.map(lambda text: MINIMAL + text))
-
-
-@settings(max_examples=150, deadline=None)
-@given(text=TEXTS)
-def test_any_text_is_a_recipe_or_a_user_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = tmp_path_factory.getbasetemp() / "fuzz.toml"
-    path.write_text(text, encoding="utf-8", errors="surrogatepass")
-    try:
-        loaded = recipe.load(str(path))
-    except GspoError as error:
-        assert all(part.strip() for part in (error.message, error.why, error.hint))
-    else:
-        assert Recipe.model_validate(loaded.model_dump()).model_dump() == loaded.model_dump()
-
-
-@settings(max_examples=100, deadline=None)
-@given(key=st.lists(st.sampled_from(KEYS), max_size=3).map(".".join), value=st.one_of(VALUES, st.text()))
-def test_any_assignment_is_taken_or_a_user_error(key: str, value: str) -> None:
-    try:
-        recipe.load("quickstart", sets=[f"{key}={value}"])
-    except GspoError as error:
-        assert all(part.strip() for part in (error.message, error.why, error.hint))
-
-
 def test_a_start_model_for_each_seed() -> None:
     loaded = recipe.load("quickstart", {}, ["cold_start.per_seed=true", "cold_start.seed=5"])
     runs = plan_runs(loaded, ["grpo", "gspo"], [0, 3])
@@ -389,12 +295,12 @@ def test_the_checkpoint_of_earlier_versions_is_read_and_no_other(write: Any) -> 
     [
         ('name = "mine"\n', (), "mine.toml: model: Field required"),
         (MINIMAL + "tiny = {}\n", (), "give either path or tiny"),
+        (MINIMAL, ("train.minibatches=9", "rollout.prompts=8"), "minibatches = 9 is more than rollout.prompts = 8"),
         (
             MINIMAL,
-            ("train.minibatches=9", "rollout.prompts=8"),
-            "train.minibatches = 9 is more than rollout.prompts = 8",
+            ("task.reward=exact", "task.rewards=[{name = 'exact'}]"),
+            "task: give either task.reward or task.rewards",
         ),
-        (MINIMAL, ("task.held_out={a=1}",), "--set task.held_out={a=1}: task.held_out: Input"),
         (MINIMAL, ("task.held_out=[1]",), "--set task.held_out=[1]: task.held_out: Input"),
         (MINIMAL, ("train.optimizer.betas=[2, 0]",), "--set train.optimizer.betas=[2, 0]: train.optimizer.betas.0: "),
         (MINIMAL + "[train.optimizer]\nbetas = [0.9, inf]\n", (), "mine.toml: train.optimizer.betas.1 = inf"),
@@ -424,14 +330,7 @@ def test_text_is_no_number(write: Any, table: str, key: str) -> None:
     assert f"{key}: " in error.message and "is expected, not text: remove the quotation marks" in error.message
 
 
-def test_text_is_no_number_of_an_algorithm_either() -> None:
-    with pytest.raises(GspoError, match=r"algo.clip.high: a number is expected, not text"):
-        plan_runs(recipe.load("quickstart", sets=['algo.clip.high="0.1"']), ["gspo"], [0], here=False)
-
-
-def test_a_path_names_what_stands_beside_the_recipe_else_in_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_is_beside_the_recipe_or_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there, here = tmp_path / "recipes", tmp_path / "here"
     for folder, files in ((there, ("a.jsonl", "both.jsonl", "held.jsonl")), (here, ("both.jsonl", "c.jsonl"))):
         folder.mkdir()

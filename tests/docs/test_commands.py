@@ -69,12 +69,6 @@ def test_so_is_one_within_a_sentence(line: str) -> None:
             check(words)
 
 
-def test_loops_and_nested_commands_are_found() -> None:
-    found = [" ".join(words) for words in commands('for x in a b; do\n  gspo train "c/$x" \\\n --seeds 0 | cat\ndone')]
-    assert found == ["train c/a --seeds 0", "train c/b --seeds 0"]
-    assert [*commands('cd "$(gspo runs path)" && gspo doctor  # why')] == [["runs", "path"], ["doctor"]]
-
-
 @pytest.mark.parametrize(
     "line",
     ["train --stepz 3", "report plot", "train no-such-recipe", "train --set train.stepz=3", "runs diff one", "trian"],

@@ -151,9 +151,7 @@ def test_in_verl_the_loss_is_gspo(verl_loss: Callable[..., tuple[Tensor, dict[st
     torch.testing.assert_close(log_prob.grad, -(plain.gradient_weight_BT / plain.denominator).double())
 
 
-def test_in_verl_micro_batches_and_workers_change_nothing(
-    verl_loss: Callable[..., tuple[Tensor, dict[str, Any]]],
-) -> None:
+def test_in_verl_the_cut_changes_nothing(verl_loss: Callable[..., tuple[Tensor, dict[str, Any]]]) -> None:
     tensors = batch()
     whole = float(verl_loss(**tensors)[0])
     config = SimpleNamespace(global_batch_info={"dp_size": 2, "batch_num_tokens": 99, "global_batch_size": 8})

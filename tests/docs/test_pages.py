@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from pages import DOCS, PAGES, ROOT
-from test_architecture import BASE, MAY_IMPORT
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.algorithms.overview import table
@@ -77,18 +76,6 @@ def test_the_table_of_the_algorithms_is_theirs() -> None:
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     assert table() in page, f"write it anew: {how}"
     assert {*re.findall(r"^\| `(\w+)` \|", page.split("## What they share")[0], flags=re.M)} == {*ALGORITHMS}
-
-
-def test_the_architecture_page_has_every_part_and_every_arrow() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\S+)` \| (.+) \| (.+) \|$", text, flags=re.M)
-    said = {}
-    for part, what, may in rows:
-        assert len(what) > 10, part
-        said[part] = set(re.findall(r"`(\S+?)`", may)) | (BASE if may.startswith("base") else set())
-    assert said == {part: set(may) for part, may in MAY_IMPORT.items()}
-    there = {p.name.removesuffix(".py") for p in (ROOT / "gspo_cli").iterdir() if p.suffix == ".py" or _is_part(p)}
-    assert there == set(said)
 
 
 def _is_part(folder: Path) -> bool:
