@@ -7,7 +7,6 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,19 +19,14 @@ EXPECTED = {
 }  # fmt: skip
 
 
-def rehearse(tmp_path: Path, *options: str) -> dict[str, Any]:
-    output = tmp_path / "gpu.json"
-    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--tiny", "--device", "cpu", "--minutes", "60"]
-    done = subprocess.run([*command, "--json", str(output), *options], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(output.read_text())
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("point", EXPECTED)
 def test_each_point_runs_on_a_cpu(point: str, tmp_path: Path) -> None:
-    found = rehearse(tmp_path, "--points", point)["points"][point]
+    options = ["--minutes", "60", "--points", point, "--json", tmp_path / "gpu.json"]
+    command = [sys.executable, BENCHMARKS / "gpu.py", "--tiny", "--device", "cpu", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "gpu.json").read_text())["points"][point]
     assert "error" not in found and found.keys() >= EXPECTED[point], found
     if point == "numbers":
         checks = ("float32_within_1e-4", "same_seed_same_bytes", "same_seed_same_tokens")

@@ -1,4 +1,5 @@
-"""The process of a run on a cluster: it works where the study is, waits for its run, and dies with its parent."""
+"""The process of a run on a cluster: it works where the study is, waits for its run, dies with its parent, and
+runs the code of the command that started it."""
 
 from __future__ import annotations
 
@@ -15,12 +16,15 @@ import pytest
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.events import Noted, WorkerEnded, WorkerIs
-from gspo_cli.launch.local import TrainingJob, run_worker
+from gspo_cli.launch.local import TrainingJob, run_worker, same_package
+from gspo_cli.runlog import provenance
 from gspo_cli.runlog.folder import StudyFile
 from gspo_cli.runlog.lock import locked
+from gspo_cli.runlog.provenance import PACKAGE, code_state, package_sha256
 from gspo_cli.training import worker
 from gspo_cli.training.study import plans
 from gspo_cli.training.study.plans import StudyPlan, record_plan
+from gspo_cli.training.worker import check_package
 
 PARENT = """
 import subprocess, sys
@@ -113,3 +117,24 @@ def test_plans_of_several_commands_at_once_are_all_kept(tmp_path: Path, monkeypa
     for command in commands:
         command.join()
     assert sorted(entry["seeds"][0] for entry in real(tmp_path / "study").plans) == list(range(6))
+
+
+def test_a_folder_of_the_same_name_in_the_working_directory_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "gspo_cli" / "runlog").mkdir(parents=True)
+    for folder in (tmp_path / "gspo_cli", tmp_path / "gspo_cli" / "runlog"):
+        (folder / "__init__.py").write_text("raise SystemExit(77)")
+    command = same_package("gspo_cli.runlog.provenance:package_sha256")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.stderr.strip() == package_sha256() and done.returncode == 1  # `sys.exit(text)` prints it
+
+
+def test_a_worker_with_other_code_refuses() -> None:
+    check_package({"package": {"path": str(PACKAGE), "sha256": package_sha256()}})
+    with pytest.raises(GspoError, match="runs other code") as refused:
+        check_package({"package": {"path": "/other/gspo_cli", "sha256": "0" * 64}})
+    assert "/other/gspo_cli" in refused.value.why and str(PACKAGE) in refused.value.why
+
+
+def test_an_installed_package_records_its_code_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(provenance, "SOURCE", tmp_path)  # no checkout around it, as in site-packages
+    assert code_state() == {"sha256": package_sha256()} and len(package_sha256()) == 64

@@ -43,11 +43,7 @@ def test_it_says_what_is_needed_and_writes_nothing(gspo_here: Gspo, tmp_path: Pa
     done = gspo_here("train", BIG, "--dry-run", "--seeds", "0-1", "--out", tmp_path, "--name", "later")
     assert done.code == 0, done.err
     assert not any(tmp_path.iterdir()) and sorted(Path(os.environ["GSPO_CACHE"]).rglob("*")) == before
-    for said in (
-        "6 runs of 400 rollout batches", "grpo_r2-s1", "30.53 B parameters", "96 KiB", "the built-in table",
-        "8 x H200", '[task] name = "math"', "weights", "gradients", "optimizer", "activations", "KV cache",
-        "sampling", "old policy", "training", "exchange", "assumed: prompts of 256 tokens",
-    ):  # fmt: skip
+    for said in ("6 runs of 400 rollout batches", "grpo_r2-s1", "30.53 B parameters", "8 x H200", "KV cache"):
         assert said in done.out, said
 
 

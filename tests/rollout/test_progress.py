@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import sys
-from pathlib import Path
 
 import pytest
 from transformers import PreTrainedModel
@@ -16,7 +13,6 @@ from gspo_cli.events import EvaluationProgress, SamplingProgress
 from gspo_cli.rollout.builtin import engine as builtin
 from gspo_cli.rollout.builtin.engine import TransformersEngine
 from gspo_cli.rollout.engine import SampleKey
-from gspo_cli.rollout.vllm.host import ProcessHost
 from gspo_cli.types import Prompt, Sampling
 
 PROMPTS = [Prompt("a", (4, 5, 6)), Prompt("b", (7, 8))]
@@ -38,21 +34,6 @@ def test_the_own_engine_reports_tokens(
     assert any(sample.finish == "length" for sample in samples)
     silent = TransformersEngine(tiny_moe, frozenset({1}), budget, 600.0).generate(PROMPTS, Sampling(1.0, 12), SEEDS)
     assert silent == samples
-
-
-def test_a_host_reports_before_it_answers() -> None:
-    seen: list[SamplingProgress] = []
-    options = {"stop_ids": [1], "vocabulary": 6, "fault": None, "call": 1, "every": False}
-    program = Path(__file__).parent / "faulty_backend.py"
-    host = ProcessHost(sys.executable, program, options, dict(os.environ), 60.0, seen.append)
-    try:
-        answer = host.ask(
-            "generate", prompts=[[4]], requests=[[0, 1], [0, 2]], sampling={"max_tokens": 5}, deadline_s=9.0
-        )
-    finally:
-        host.close()
-    counts = [len(sample[3]) for sample in answer["samples"]]
-    assert seen == [SamplingProgress(1, 2, counts[0], 0.5), SamplingProgress(2, 2, sum(counts), 1.0)]
 
 
 def test_the_time_left_follows_from_the_share(monkeypatch: pytest.MonkeyPatch) -> None:

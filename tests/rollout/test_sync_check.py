@@ -1,13 +1,15 @@
 """The one-prompt check sees every way in which an engine can fall behind the trainer. The engine here is a copy of the
-model in this process, so that each fault is known exactly."""
+model in this process, so that each fault is known exactly. Then weights on their way to another process."""
 
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 from vllm_models import moved
 
@@ -18,6 +20,7 @@ from gspo_cli.rollout.builtin.sampler import Drawn, sample
 from gspo_cli.rollout.engine import SyncReport
 from gspo_cli.rollout.vllm import sync_check
 from gspo_cli.rollout.vllm.engine import HostedEngine
+from gspo_cli.rollout.vllm.weights import WeightStream, named_weights, write_weights
 from gspo_cli.types import Sampling
 
 BLOCK = 32
@@ -147,3 +150,23 @@ def test_in_half_precision_the_start_is_the_yardstick(tiny_moe: PreTrainedModel)
     with pytest.raises(GspoError, match="weights of step 2") as caught:
         engine.sync(moved(copy.deepcopy(tiny_moe), 0), 2)
     assert "three times the difference at the start" in caught.value.why
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_file_and_a_stream_hand_over_what_the_trainer_holds(tiny_moe: PreTrainedModel, dtype: torch.dtype) -> None:
+    file = os.memfd_create("test")
+    os.write(file, b"longer than what follows" * 100_000)
+    count = write_weights(tiny_moe, dtype, file)
+    read, named = load_file(f"/proc/self/fd/{file}"), dict(named_weights(tiny_moe, dtype))
+    os.close(file)
+    stream = WeightStream()
+    stream.dtype = dtype
+    stream.begin(tiny_moe)
+    for _ in range(2):  # each pass anew, as it was announced
+        assert [(name, x.dtype, tuple(x.shape)) for name, x in stream] == [tuple(facts) for facts in stream.metadata()]
+    expected = {name: p.detach().to(dtype) for name, p in tiny_moe.named_parameters()}
+    assert count == len(read) == len(expected) and list(named) == list(expected)
+    assert "lm_head.weight" not in read  # tied: once is enough
+    for name, tensor in expected.items():
+        assert read[name].dtype == dtype and not named[name].requires_grad
+        assert torch.equal(read[name], tensor) and torch.equal(named[name], tensor)

@@ -1,4 +1,5 @@
-"""Rewards of one's own and several with weights: what is refused by name, how they are called, and when they end."""
+"""Rewards of one's own and several with weights: what is refused by name, how they are called, and when they end.
+A key of `[task]` is used by the task, or refused."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.tasks import make_task, read_problems, scoring
+from gspo_cli.tasks import OF_SOME, TASKS, make_task, read_problems, scoring
 from gspo_cli.tasks.rewards import LARGEST
 from gspo_cli.tasks.scoring import score
 from gspo_cli.types import Problem, Response, Score
@@ -176,3 +177,24 @@ def test_a_slow_reward_is_shown_and_ended_at_its_deadline(own: Any, monkeypatch:
         score(task, [RIGHT, WRONG], 0.5)
     assert "task.deadline_s" in ended.value.why
     assert shown and shown[0].startswith("scoring 2 responses: ")
+
+
+VALUES: dict[str, Any] = {
+    "path": "x.jsonl", "columns": {"prompt": "q"}, "revision": "0" * 40, "grader": "script", "held_out": 0.1,
+    "environment": "not-installed", "args": {"split": "test"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", OF_SOME)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_key_of_another_task_is_refused(task: str, key: str) -> None:
+    config = TaskConfig(name=task, reward="number", **{key: VALUES[key]})
+    if task == "verifiers" and task in OF_SOME[key]:
+        with pytest.raises(GspoError, match=r"without an environment|needs the library|cannot be imported"):
+            make_task(config)
+    elif task in OF_SOME[key]:
+        made = make_task(config)
+        assert getattr(made, "config", config) == config
+    else:
+        with pytest.raises(GspoError, match=f"task.{key} is no key of the task '{task}'"):
+            make_task(config)
