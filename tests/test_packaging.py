@@ -22,22 +22,12 @@ import gspo_cli
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CITATION: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-CI: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
 
 
 def test_there_is_one_version() -> None:
     headings = re.findall(r"^## .*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert all(re.fullmatch(r"## \[\d+\.\d+\.\d+\] - (unreleased|\d{4}-\d\d-\d\d)", line) for line in headings)
     assert re.findall(r"\[(.*)\]", headings[0]) == [CITATION["version"]] == [gspo_cli.__version__]
-
-
-def test_public_ci_checks_what_is_promised() -> None:
-    fast = CI["jobs"]["fast"]
-    versions = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if ":: Python :: 3." in name]
-    assert fast["strategy"]["matrix"]["python"] == versions == ["3.11", "3.12", "3.13"]
-    assert f">={versions[0]}" == PROJECT["requires-python"]
-    assert {"ruff check .", "ruff format --check .", "mypy", "pytest"} <= {step.get("run") for step in fast["steps"]}
-    assert CI["jobs"]["whole"]["steps"][-1]["run"] == ".ci/run"
 
 
 @pytest.fixture(scope="module")
