@@ -45,8 +45,12 @@ class VllmConfig(Table):
         for parts in map(urlsplit, addresses(url)):
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError("a server's address begins with http:// or https://, such as http://127.0.0.1:8000")
+            if "," in parts.netloc:
+                raise ValueError('several addresses are a list, such as ["http://a:8000", "http://b:8000"]')
             if "@" in parts.netloc:
                 raise ValueError("an address holds no password, which logs would show; a key belongs in VLLM_API_KEY")
+        if len({one.rstrip("/") for one in addresses(url)}) < len(addresses(url)):
+            raise ValueError("an address is there twice; a server takes the weights once")
         return url
 
 

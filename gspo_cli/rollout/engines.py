@@ -53,14 +53,20 @@ def open_engine(
         host = vllm_host(config, model, stops, routes, ranks, progress)
         return HostedEngine("vllm", host, model, stops, config.deadline_s, routing=routing, ranks=ranks)
     if config.engine == "vllm-server":
-        servers = []
-        for url in addresses(config.vllm.url):
-            server = partial(open_server, url, config, model, stops, progress, trains, ranks)
-            hosted = HostedEngine("vllm-server", server, model, stops, config.deadline_s, checked=trains, ranks=ranks)
-            if not trains:
-                check_served_model(hosted, model)
-            servers.append(hosted)
-        return servers[0] if len(servers) == 1 else Servers(servers)
+        servers: list[HostedEngine] = []
+        try:
+            for url in addresses(config.vllm.url):
+                server = partial(open_server, url, config, model, stops, progress, trains, ranks)
+                servers.append(
+                    HostedEngine("vllm-server", server, model, stops, config.deadline_s, checked=trains, ranks=ranks)
+                )
+                if not trains:
+                    check_served_model(servers[-1], model)
+            return servers[0] if len(servers) == 1 else Servers(servers)
+        except BaseException:
+            for opened in servers:
+                opened.close()
+            raise
     return TransformersEngine(
         model, stops, config.kv_budget_gb, config.deadline_s, routing, progress, compiles=config.compile
     )

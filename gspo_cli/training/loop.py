@@ -82,7 +82,9 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
 
     # Sample and score
     now, ahead = steps_to_sample(step, len(session.rollout_queue), run.recipe)
-    with clock("rollout_s"), session.signals.abandonable(), enough_memory("sampling", SAMPLE_LESS):
+    # with nothing to sample now the phase ends at once, which says nothing of how long sampling may take
+    phase = "rollout_s" if now else "prepare_s"
+    with clock(phase), session.signals.abandonable(), enough_memory("sampling", SAMPLE_LESS):
         sampled, prompt_batches = sample_batches(session, now, step - 1)
         begin_sampling(session, ahead, prompt_batches)
     session.engine.rest()
@@ -133,7 +135,7 @@ def train_batch(session: Session, step: int) -> dict[str, float | None]:
 
     extra_metrics |= sync_metrics(sync_report) | lag_metrics(batch, run.recipe.rollout.max_lag)
     values, update_lines = record_batch(
-        session, batch, advantages_B, mini_batches, updates, extra_metrics, sampled, sync_report
+        session, batch, advantages_B, mini_batches, updates, extra_metrics, [] if ahead else sampled, sync_report
     )
     session.updates += len(updates)
     session.guards.after_updates(session.log, batch, update_lines)

@@ -30,7 +30,8 @@ def record_batch(
 ) -> tuple[dict[str, float | None], list[StepMetrics]]:
     """Writes the lines. Returns the pooled values with the times, for display, and the `update` lines.
 
-    `sampled` = the rollout batches on which sampling time was spent: with `max_lag`, not the batch trained on.
+    `sampled` = the rollout batches on which all of the sampling time was spent: with `max_lag`, not the batch trained
+    on, and none where a server samples others meanwhile.
     """
     learner, log, totals = session.learner, session.log, session.totals
     rollout, pooled = Accumulator(), Accumulator()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -255,6 +256,63 @@ def test_what_a_begun_request_raises_comes_where_it_is_waited_for(
     with pytest.raises(GspoError, match="did not answer as it should") as caught:
         generate_checked(engine, PROMPTS, Sampling(1.0, 8), SEEDS, 0)
     assert caught.value.code == ExitCode.ENGINE
+
+
+def test_requests_begun_together_are_asked_one_after_the_other_within_the_limit(
+    server: Server, tiny_moe: PreTrainedModel
+) -> None:
+    engine = following(server, tiny_moe)
+    engine.host.concurrency = 2  # type: ignore[attr-defined]
+    server.delay_s, server.most = 0.1, 0
+    server.bodies.clear()
+    batches = [{("a", i): i for i in range(6 * k, 6 * k + 6)} for k in range(4)]
+    for seeds in batches:
+        engine.begin(PROMPTS, Sampling(1.0, 8), seeds)
+    for seeds in batches:
+        assert len(generate_checked(engine, PROMPTS, Sampling(1.0, 8), seeds, 0)) == 6
+    asked = [body["sampling_params"]["seed"] // 6 for body in server.bodies]
+    assert asked == sorted(asked) and server.most == 2  # so that each has the whole deadline
+
+
+def test_nothing_of_what_was_begun_is_asked_or_waited_for_after_the_end(
+    server: Server, tiny_moe: PreTrainedModel
+) -> None:
+    engine = following(server, tiny_moe)
+    engine.host.concurrency = 2  # type: ignore[attr-defined]
+    server.delay_s = 0.5
+    before = set(threading.enumerate())
+    for seeds in ({("a", i): i for i in range(50)}, {("a", i): i for i in range(50, 100)}):
+        engine.begin(PROMPTS, Sampling(1.0, 8), seeds)
+    time.sleep(0.2)
+    asking = [one for one in set(threading.enumerate()) - before if "process_request" not in one.name]
+    assert asking and all(one.daemon for one in asking)  # Python joins the others, and so the whole batch, at its end
+    engine.close()
+    asked = len(server.bodies)
+    for one in asking:
+        one.join(30)
+    assert len(server.bodies) == asked and not any(one.is_alive() for one in asking)
+    assert server.calls[-1] == "/shutdown_weight_transfer_engine"
+
+
+def test_the_servers_before_one_that_fails_are_let_go(two: tuple[Server, Server], tiny_moe: PreTrainedModel) -> None:
+    two[1].backend = ""
+    with pytest.raises(GspoError, match="cannot take over"):
+        of_both(two, tiny_moe)
+    assert two[0].calls[-1] == "/shutdown_weight_transfer_engine" and not two[0].paused
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        (["http://a:8000", "http://a:8000/"], "there twice"),
+        ("http://a:8000,http://b:8000", "a list, such as"),
+        (["http://a:8000", "b:8000"], "begins with http"),
+        ([], "at least 1 item"),
+    ],
+)
+def test_addresses(url: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        VllmConfig(url=url)
 
 
 def test_a_process_asks_as_much_whatever_the_number_of_ranks(server: Server) -> None:

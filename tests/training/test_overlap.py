@@ -15,7 +15,7 @@ from test_loop import session
 from transformers import PreTrainedModel
 
 from gspo_cli.config import Recipe
-from gspo_cli.distributed import Interruption
+from gspo_cli.distributed import ACTIVITY, Interruption
 from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.training import loop
@@ -125,3 +125,20 @@ def test_a_signal_before_the_first_update_leaves_the_state_as_it_was(
     with pytest.raises(Interruption):
         train_batch(one, 2)
     assert (one.prompt_batches, list(one.rollout_queue)) == before
+
+
+def test_the_first_wait_after_a_resume_has_no_limit_from_a_phase_without_sampling(
+    tiny_moe: PreTrainedModel, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, known = lagging(tiny_moe, server, tmp_path, 1), list[bool]()
+    assert "gen_tokens_per_s" not in train_batch(one, 1)  # the time is that of other batches as well
+    monkeypatch.setattr(ACTIVITY, "longest", {})
+    real = loop.sample_batches
+
+    def sample_batches(session: Session, numbers: range, version: int) -> Any:
+        known.append("rollout" in ACTIVITY.longest)
+        return real(session, numbers, version)
+
+    monkeypatch.setattr(loop, "sample_batches", sample_batches)
+    train_batch(one, 2)
+    assert known == [False, False]

@@ -59,3 +59,12 @@ def test_a_change_that_no_recipe_has_is_not_allowed() -> None:
     assert "train.steps" in refused.value.hint
     with pytest.raises(GspoError, match="name = 'quickstart' -> 'other'"):
         apply_overrides(table, {}, {"name": "other"}, [], config_hash(loaded))
+
+
+def test_a_run_goes_on_with_servers_elsewhere() -> None:
+    loaded = recipe.load("quickstart", sets=["rollout.engine=vllm-server", "rollout.vllm.url=http://a:8000"])
+    table, urls = loaded.model_dump(mode="json"), ["http://b:8000", "http://c:8000"]
+    wanted, allowed = {"rollout": {"vllm": {"url": urls}}}, ["rollout.vllm.url"]
+    resumed, changes = apply_overrides(table, {}, wanted, allowed, config_hash(loaded))
+    assert resumed.rollout.vllm.url == tuple(urls) and changes == {"rollout.vllm.url": urls}
+    assert apply_overrides(table, changes, {}, [], config_hash(loaded)) == (resumed, changes)

@@ -36,7 +36,7 @@ ALWAYS_DIFFERENT = ("run_id", "created", "argv", "cwd", "study")
 NO_CONDITIONS = (
     "seed", "name", "cold_start.seed", "train.steps", "model.threads", "report.", "arms", "eval.", "checkpoint.",
     "guards.", "cluster", "rollout.store", "rollout.keep_newest", "rollout.deadline_s", "rollout.kv_budget_gb",
-    "model.device", "train.divide",
+    "rollout.vllm.url", "rollout.vllm.concurrency", "model.device", "train.divide",
 )  # fmt: skip
 """Beginnings of recipe keys under which a setting is as well tuned as under others: they name, watch or end a run."""
 FROM_TRAIN = {"algo.lr": "train.lr", "algo.minibatches": "train.minibatches"}

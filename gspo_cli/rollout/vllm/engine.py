@@ -48,13 +48,16 @@ class HostedEngine:
 
     def begin(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> None:
         """Begins a request in a thread, unless it has begun, for a host that answers while the trainer works: a later
-        `generate` with these seeds waits for it. What it raises comes there."""
+        `generate` with these seeds waits for it. What it raises comes there. It is asked after those begun before it,
+        as each has the whole deadline."""
         if any(keys == seeds for keys, _ in self.begun):
             return
-        done = Future[list[Sample]]()
+        before, done = [earlier for _, earlier in self.begun[-1:]], Future[list[Sample]]()
 
         def draw() -> None:
             try:
+                for earlier in before:
+                    earlier.result()
                 done.set_result(self._generate(prompts, sampling, seeds))
             except BaseException as error:
                 done.set_exception(error)

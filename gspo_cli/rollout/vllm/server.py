@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from statistics import fmean
 from typing import Any
 
@@ -40,6 +41,7 @@ class ServerHost:
         self.client, self.stop_ids, self.ranks = client, sorted(stop_ids), ranks
         self.concurrency, self.progress = concurrency, progress
         self.transfer: Transfer | None = None
+        self.closed = threading.Event()
         version = client.get("/version")["version"]
         [served, *_] = client.get("/v1/models")["data"]
         self.facts = {"versions": {"vllm": str(version), "model": str(served["id"])}, "dtype": "unknown"}
@@ -84,29 +86,44 @@ class ServerHost:
         self, prompts: list[list[int]], requests: list[list[int]], sampling: dict[str, Any], deadline_s: float,
         stop: bool = True,
     ) -> dict[str, Any]:  # fmt: skip
-        """As `Backend.generate` of worker/vllm_backend.py: one request a sample, `concurrency` of them at a time.
+        """As `Backend.generate` of worker/vllm_backend.py: one request a sample, `concurrency` of them at a time, in
+        threads that the end of the process does not wait for.
 
         Errors: GspoError (exit code 5) when a request fails for good or the deadline passes; nothing is kept then.
         """
         until = time.monotonic() + deadline_s
+        waiting, answers = deque(enumerate(requests)), SimpleQueue[list[Any] | BaseException]()
+
+        def work() -> None:
+            with suppress(IndexError):  # none is left
+                while True:
+                    index, (prompt, seed) = waiting.popleft()
+                    try:
+                        if self.closed.is_set():
+                            raise self.client.lost("nobody waits for the answer any more")
+                        answers.put(self._sample(index, prompts[prompt], sampling, seed, until, stop))
+                    except BaseException as error:
+                        answers.put(error)
+
         samples: list[list[Any]] = []
         tokens = 0
-        pool = ThreadPoolExecutor(self.concurrency)
         try:
-            wanted = [
-                pool.submit(self._sample, index, prompts[prompt], sampling, seed, until, stop)
-                for index, (prompt, seed) in enumerate(requests)
-            ]
-            for done in as_completed(wanted, timeout=deadline_s):
-                samples.append(done.result())
-                tokens += len(samples[-1][3])
+            for _ in range(min(self.concurrency, len(requests))):
+                threading.Thread(target=work, daemon=True).start()
+            while len(samples) < len(requests):
+                answer = answers.get(timeout=max(0.0, until - time.monotonic()))
+                if isinstance(answer, BaseException):
+                    raise answer
+                samples.append(answer)
+                tokens += len(answer[3])
                 if threading.current_thread() is threading.main_thread():  # not of what was begun beside other work
-                    self.progress(SamplingProgress(len(samples), len(wanted), tokens, len(samples) / len(wanted)))
-        except TimeoutError as error:
+                    done, wanted = len(samples), len(requests)
+                    self.progress(SamplingProgress(done, wanted, tokens, done / wanted))
+        except Empty as error:
             missing = f"{len(requests) - len(samples)} of {len(requests)} samples missing after {deadline_s:g} s"
             raise self.client.lost(missing) from error
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            waiting.clear()
         return {"samples": samples}
 
     def score(self, sequences: list[list[int]], deadline_s: float) -> dict[str, Any]:
@@ -137,6 +154,7 @@ class ServerHost:
     def close(self) -> None:
         """The server is the user's and stays, with the weights it has."""
         transfer, self.transfer = self.transfer, None
+        self.closed.set()
         if transfer is not None:
             transfer.close()
             self._try("/shutdown_weight_transfer_engine")

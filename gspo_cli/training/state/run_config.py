@@ -17,8 +17,8 @@ from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.training.state.checkpoint_folder import list_checkpoints
 
 MAY_CHANGE = ("train.steps", "checkpoint.", "eval.", "guards.", "rollout.store", "rollout.keep_newest",
-              "rollout.deadline_s", "rollout.kv_budget_gb", "model.device", "model.threads",
-              "train.divide")  # fmt: skip
+              "rollout.deadline_s", "rollout.kv_budget_gb", "rollout.vllm.url", "rollout.vllm.concurrency",
+              "model.device", "model.threads", "train.divide")  # fmt: skip
 """Keys that a resume may change at all; any other would make the run two experiments in one log."""
 
 
