@@ -15,10 +15,12 @@ import pytest
 import torch
 import toy
 from test_ranks import FEW, LORA, PPO, QUIET, in_ranks, saved_tensors, trained
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode
 from gspo_cli.models.load import load_policy
+from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.runlog import fs
 from gspo_cli.training import loop
 from gspo_cli.training import run as training
@@ -126,6 +128,46 @@ def test_what_is_saved_travels_byte_for_byte(
     assert all(bool(p.isfinite().all()) for p in loaded.parameters())
 
 
+def test_batches_drawn_ahead_are_saved(start: Path, ram: Path) -> None:
+    sampler = {"name": "gspo", "old_log_probs": "sampler"}
+    run = trained(toy.recipe(start, **QUIET, **FEW, algo=sampler, rollout={"max_lag": 1}), ram, 2)
+    assert toy.checkpoints(run) == [0, 1, 2, 3] and toy.events(run, "checkpoint_failed") == []
+    assert [path.name for path in (folder(run, 1) / "ahead").iterdir()] == ["step_000002.parquet"]
+
+
+def test_what_a_model_has_beside_its_weights_is_saved(ram: Path) -> None:
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size", "moe_intermediate_size", "kv_lora_rank"), 8)
+    heads = dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "head_dim", "n_routed_experts"), 4)
+    counts = {"num_hidden_layers": 1, "first_k_dense_replace": 0, "num_attention_heads": 2, "num_key_value_heads": 2}
+    groups = {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "q_lora_rank": None, "vocab_size": 61}
+    config = AutoConfig.for_model("deepseek_v3", **sizes, **heads, **counts, **groups)
+    model, tokenizer = AutoModelForCausalLM.from_config(config), character_tokenizer()
+    biases = {name: buffer for name, buffer in model.named_buffers() if name in model.state_dict()}
+    assert biases
+    for bias in biases.values():
+        bias.copy_(torch.rand(bias.shape))
+    for part in (model, tokenizer):
+        part.save_pretrained(ram / "start")
+    recipe = toy.recipe(ram / "start", **QUIET, train=FEW["train"] | {"steps": 1})
+    loaded = load_policy(recipe.model, folder(trained(recipe, ram / "study", 2), 1) / "model")[0].state_dict()
+    assert all(torch.equal(loaded[name], bias) for name, bias in biases.items())
+
+
+def test_adapters_are_copied_where_each_machine_has_one_rank(start: Path, ram: Path) -> None:
+    recipe = toy.recipe(start, **QUIET, model=LORA, train=FEW["train"] | {"divide": "machine"})
+
+    def look(session: Any, _: Any) -> None:
+        saved = checkpoints.collect(session, ram, session.learner.ranks).weights.values()
+        own = {shards.own_part(p).data_ptr() for p in session.learner.model.parameters()}
+        assert not own & {tensor.data_ptr() for tensor in saved}
+
+    def work(ranks: Ranks) -> None:
+        training.train = look  # type: ignore[assignment]
+        toy.train(recipe, ram, ranks=ranks)
+
+    assert in_ranks(2, work, ram, machines=2) == [0, 0], (ram / "said-0").read_text()
+
+
 def fails_at(step: int, rank: int, how: Any) -> Any:
     """Training in which a rank's thread fails while it writes the checkpoint of a step."""
 
@@ -184,6 +226,24 @@ def test_a_last_checkpoint_that_is_refused_ends_with_the_code_of_storage(start: 
     codes = in_ranks(2, lambda ranks: work(recipe, ram, ranks), ram)
     assert codes == [ExitCode.STORAGE] * 2, (ram / "said-0").read_text()
     assert toy.checkpoints(ram / "gspo-s0") == [0, 1, 2]
+
+
+def test_the_small_files_of_a_refused_checkpoint_are_removed(start: Path, ram: Path) -> None:
+    recipe = toy.recipe(start, **QUIET, **FEW)
+
+    def work(ranks: Ranks) -> None:
+        real = checkpoints.Checkpoints.fill
+
+        def fill(self: Any, session: Any, *others: Any) -> None:
+            real(self, session, *others)
+            if session.step == 3:
+                refuse()
+
+        checkpoints.Checkpoints.fill = fill  # type: ignore[method-assign]
+        toy.train(recipe, ram, ranks=ranks)
+
+    assert in_ranks(2, work, ram) == [ExitCode.STORAGE] * 2, (ram / "said-0").read_text()
+    assert not list((ram / "gspo-s0" / "checkpoints").glob(".*"))
 
 
 def flip(path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gspo_cli.config import CheckpointConfig
-from gspo_cli.distributed import ACTIVITY, SINGLE_PROCESS, Ranks
+from gspo_cli.distributed import ACTIVITY, SINGLE_PROCESS, TIMEOUT_S, Ranks
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import Noted
 from gspo_cli.models.files import INDEX
@@ -240,9 +241,15 @@ class Checkpoints:
                 parts[0].mkdir()
                 self.fill(session, state, parts[0])
 
-        on_all_ranks(ranks, prepare)
+        try:
+            on_all_ranks(ranks, prepare)
+        except REFUSED:
+            if ranks.is_main:
+                sweep(folder)  # on a full disk, what has been written would be missing elsewhere
+            raise
         if self.pool is None:
-            self.pool, self.group = ThreadPoolExecutor(1), dist.new_group(range(size), backend="gloo")
+            self.pool, limit = ThreadPoolExecutor(1), timedelta(seconds=TIMEOUT_S)  # disks may differ much in speed
+            self.group = dist.new_group(range(size), backend="gloo", timeout=limit)
         if ranks.rank >= size:  # its rows are those of a rank on the first machine
             return self.pool.submit(lambda: (0, time.monotonic()))
         write_own = partial(write_share, state, session.learner.model, parts[ranks.rank], self.group)
@@ -256,10 +263,11 @@ class Checkpoints:
                 return 0, time.monotonic()
 
             def join(folder: Path) -> None:
-                (folder / "model").mkdir()
                 for part in parts:
                     for file in files_in(part):
-                        fs.rename(file, folder / file.relative_to(part))
+                        target = folder / file.relative_to(part)
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        fs.rename(file, target)
                 state = RunState.model_validate_json((folder / STATE).read_bytes())
                 state = state.model_copy(update={"weights_sha256": trained_hash(hashes)})
                 (folder / STATE).write_text(state.model_dump_json(indent=1), encoding="utf-8")

@@ -88,14 +88,19 @@ def collect(session: Session, run: Path, ranks: Ranks) -> CheckpointState:
     """
     learner, size = session.learner, num_writers(session)
     trained, weights = {n: p for n, p in learner.model.named_parameters() if p.requires_grad}, dict[str, Tensor]()
+    buffers = dict[str, Tensor]()
     parts = {share_name(OPTIMIZER, ranks.rank, size): optimizer_tensors(learner.optimizer, trained.items())}
     if learner.critic is not None:
         parts[share_name(CRITIC, ranks.rank, size)] = learner.critic.tensors()
     if ranks.size == 1:
         weights = {name: p.detach() for name, p in learner.model.named_parameters()}
     elif session.run.recipe.model.lora is not None:
-        whole, trained = {name: full_tensor(p.detach()).cpu() for name, p in trained.items()}, {}
+        # a copy: where each machine has one rank, the whole tensor is the model's own memory
+        whole, trained = {n: full_tensor(p.detach()).to("cpu", copy=True) for n, p in trained.items()}, {}
         weights = whole if ranks.is_main else {}
+    elif ranks.is_main:
+        known, kept = dict(learner.model.named_buffers()), learner.model.state_dict()
+        buffers = {name: t.to("cpu", copy=True) for name, t in known.items() if name in kept}
     everything = weights | {name: own_part(p) for name, p in trained.items()}
     for tensors in parts.values():
         everything |= tensors
@@ -113,10 +118,10 @@ def collect(session: Session, run: Path, ranks: Ranks) -> CheckpointState:
     ranks.all_gather(refuse_nonfinite)
     if ranks.size == 1:
         files = {file: {n: t.cpu().contiguous() for n, t in tensors.items()} for file, tensors in parts.items()}
-        return CheckpointState(weights, {}, files, weights_hash(learner.model))
+        return CheckpointState(weights, {}, {}, files, weights_hash(learner.model))
     files = {file: {n: t.to("cpu", copy=True) for n, t in tensors.items()} for file, tensors in parts.items()}
     rows = {name: (p.shape, own_part(p).to("cpu", copy=True)) for name, p in trained.items()}
-    return CheckpointState(weights, rows, files, "")
+    return CheckpointState(weights, rows, buffers, files, "")
 
 
 def num_writers(session: Session) -> int:

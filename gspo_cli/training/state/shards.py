@@ -29,6 +29,7 @@ from gspo_cli.runlog.checksums import Entries, sha256_of
 from gspo_cli.training.state.checkpoint_folder import REFUSED, Damaged
 
 TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+TYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}  # a model's buffers
 LAYER = re.compile(r".*?\.\d+\.|.*")
 """The part of a weight's name that a decoder layer's weights share."""
 
@@ -46,6 +47,8 @@ class CheckpointState:
     """Whole ones, on rank 0: all, or with several ranks the adapters of LoRA."""
     rows: dict[str, tuple[torch.Size, Tensor]]
     """With several ranks: of each other weight its shape, and the rows that this rank holds."""
+    buffers: dict[str, Tensor]
+    """With several ranks, on rank 0: what a model saves beside its weights, such as the bias of its routers."""
     files: dict[str, dict[str, Tensor]]
     weights_sha256: str
     """With several ranks: empty, as it is known once they have been gathered."""
@@ -201,7 +204,8 @@ def write_share(state: CheckpointState, model: PreTrainedModel, part: Path, grou
         raise lost_rank_error(error) from error
     hashes = {name: tensor_hash(tensor) for name, tensor in (state.weights | whole).items()}
     ignored = set(model._keys_to_ignore_on_save or ())
-    saved = revert_weight_conversion(model, {name: t for name, t in whole.items() if name not in ignored})
+    saved = {name: t for name, t in (whole | state.buffers).items() if name not in ignored}
+    saved = revert_weight_conversion(model, saved)
     whole.clear()
     index = dict.fromkeys(saved, share_name("model", group.rank(), group.size()))
     if saved:
