@@ -102,7 +102,8 @@ def analyse(runs: pd.DataFrame, tuned: dict[str, Any]) -> dict[str, Any]:
     start_S = runs.drop_duplicates("seed").set_index("seed")["start"].sort_index()
     primaries: dict[str, Any] = {}
     if all(("short", noise) in cells for noise in (0.0, 0.1, 0.2, 0.4)):
-        primaries["slope"] = both_levels(slopes(runs, PAIRS["tuned"]), start_S)
+        slope = {outcome: both_levels(slopes(runs, PAIRS["tuned"], outcome), start_S) for outcome in OUTCOMES}
+        primaries["slope"] = slope.pop("end") | {"beside": slope}
     if ("short", 0.2) in cells:
         judged = differences(cells["short", 0.2], PAIRS["published"], "end")
         primaries["published_at_20"] = both_levels(judged, start_S)
@@ -167,6 +168,9 @@ def tables(result: dict[str, Any]) -> str:
         f"| {names[name]} | {points(found['pairs'])} | {points(found['starts'])} | {found['p_holm']:.2g} |"
         for name, found in result["primaries"].items()
     ]
+    for outcome, found in result["primaries"].get("slope", {}).get("beside", {}).items():
+        name = f"beside it: slope of the {outcome.replace('_', '-')} difference"
+        lines.append(f"| {name} | {points(found['pairs'])} | {points(found['starts'])} | no test |")
     head = ["cell", "arms", "final reward", "over start models", "area", "held out", "p, Holm over six"]
     head += ["spread of the token log-ratio"]
     lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
