@@ -26,7 +26,7 @@ PACKAGE = Path(gspo_cli.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = {"torch", "transformers", "vllm", "datasets", "pandas", "matplotlib", "scipy"}
 
-BASE = {"types", "tables", "model_config", "task_config", "config", "errors", "seeds", "recipe"}
+BASE = {"types", "tables", "model_config", "rollout_config", "task_config", "config", "errors", "seeds", "recipe"}
 PAGE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
 MAY_IMPORT = {
     part: {*re.findall(r"`(\S+?)`", may), *(BASE if may.startswith("base") else ())}
