@@ -77,6 +77,23 @@ class Engine(Protocol):
         """Releases everything it holds."""
 
 
+class OverlappingEngine(Engine, Protocol):
+    """An engine that can sample while its caller does something else."""
+
+    def begin(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> None:
+        """Starts sampling; `generate` with the same arguments takes the samples."""
+
+
+def overlaps(config: RolloutConfig) -> bool:
+    """Whether the recipe's engine is an `OverlappingEngine`."""
+    return config.engine == "vllm-server"
+
+
+def full_distribution(config: RolloutConfig) -> Sampling:
+    """How training samples: without top-k and top-p, so that its log-probabilities are those of the policy."""
+    return Sampling(config.temperature, config.max_new_tokens)
+
+
 def generate_checked(
     engine: Engine, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int], version: int
 ) -> dict[SampleKey, Sample]:

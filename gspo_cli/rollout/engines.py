@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from gspo_cli.config import RolloutConfig, addresses
+from gspo_cli.config import RolloutConfig
 from gspo_cli.distributed import SINGLE_PROCESS, Ranks, interleave
 from gspo_cli.errors import GspoError
 from gspo_cli.models.load import stop_ids
@@ -18,11 +18,12 @@ from gspo_cli.models.trunk import head_dim
 from gspo_cli.moe.routers import needed_routing
 from gspo_cli.plugins import is_plugin, load_plugin
 from gspo_cli.rollout.builtin.engine import TransformersEngine
-from gspo_cli.rollout.engine import Engine, Progress, SampleKey, SyncReport, check_engine
+from gspo_cli.rollout.engine import Engine, OverlappingEngine, Progress, SampleKey, SyncReport, check_engine
 from gspo_cli.rollout.vllm.engine import HostedEngine
 from gspo_cli.rollout.vllm.host import vllm_host
 from gspo_cli.rollout.vllm.server import ServerHost, check_served_model
 from gspo_cli.rollout.vllm.transfer import FileTransfer, NcclTransfer, ServerClient
+from gspo_cli.rollout_config import addresses
 from gspo_cli.tasks import Crediting, Task
 from gspo_cli.tasks.scoring import score
 from gspo_cli.types import Problem, Prompt, Sample, Sampling, Score
@@ -99,7 +100,7 @@ class Servers:
             )
 
     def begin(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> None:
-        """See `HostedEngine.begin`."""
+        """See `OverlappingEngine.begin`."""
         for engine, share in self._shares(seeds):
             engine.begin(prompts, sampling, share)
 
@@ -149,10 +150,10 @@ class SharedEngine:
         return [from_json(table) for share in shares for table in share]
 
     def begin(self, prompts: list[Prompt], sampling: Sampling, seeds: dict[SampleKey, int]) -> None:
-        """See `HostedEngine.begin`: this rank's share."""
+        """See `OverlappingEngine.begin`: this rank's share."""
         mine, my_seeds = self._share(prompts, seeds)
         if mine:
-            self.engine.begin(mine, sampling, my_seeds)  # type: ignore[attr-defined]
+            cast(OverlappingEngine, self.engine).begin(mine, sampling, my_seeds)
 
     def _share(self, prompts: list[Prompt], seeds: dict[SampleKey, int]) -> tuple[list[Prompt], dict[SampleKey, int]]:
         mine = Ranks(self.ranks.rank // self.spread, self.ranks.size // self.spread).shard(prompts)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from gspo_cli.config import Recipe
 from gspo_cli.rollout.collect import collect, requests
+from gspo_cli.rollout.engine import OverlappingEngine, full_distribution, overlaps
 from gspo_cli.rollout.store import read_rollout, write_rollout
 from gspo_cli.training.session import Session
-from gspo_cli.types import Group, RolloutBatch, Sampling
+from gspo_cli.types import Group, RolloutBatch
 
 MAX_ROUNDS = 10
 """Of dynamic sampling, for one rollout batch."""
@@ -36,7 +38,7 @@ def sample_batches(session: Session, numbers: range, version: int) -> tuple[list
 def steps_to_sample(step: int, num_queued: int, recipe: Recipe) -> tuple[range, range]:
     """The rollout batches to sample before training on `step`, and during it; none beyond the last one of the run."""
     due = range(step + num_queued, min(step + recipe.rollout.max_lag, recipe.train.steps) + 1)
-    now = len(due) if recipe.rollout.engine != "vllm-server" else 0 if num_queued else 1
+    now = len(due) if not overlaps(recipe.rollout) else 0 if num_queued else 1
     return due[:now], due[now:]
 
 
@@ -45,12 +47,12 @@ def begin_sampling(session: Session, numbers: range, prompt_batches: int) -> Non
 
     With dynamic sampling only the first round of the first batch: what follows depends on its rewards.
     """
-    recipe = session.run.recipe
+    recipe, engine = session.run.recipe, cast(OverlappingEngine, session.engine)
     for ahead, number in enumerate(numbers[:1] if recipe.algo.dynamic_sampling else numbers, 1):
         problems = session.stream.batch(prompt_batches + ahead)
         seed_keys = (recipe.seed, "sample", number)
         prompts, seeds = requests(session.tokenizer, problems, recipe.rollout.samples, seed_keys, recipe.task)
-        session.engine.begin(list(prompts.values()), sampling_of(recipe), seeds)  # type: ignore[attr-defined]
+        engine.begin(list(prompts.values()), full_distribution(recipe.rollout), seeds)
 
 
 def sample_batch(session: Session, step: int, version: int, prompt_batches: int) -> tuple[RolloutBatch, int]:
@@ -66,8 +68,8 @@ def sample_batch(session: Session, step: int, version: int, prompt_batches: int)
         prompt_batches += 1
         batch = collect(
             session.engine, session.tokenizer, session.task, session.stream.batch(prompt_batches),
-            recipe.rollout.samples, sampling_of(recipe), seed_keys=(recipe.seed, stream, step), version=version,
-            config=recipe.task, stops=recipe.rollout.stop, timed=session.clock,
+            recipe.rollout.samples, full_distribution(recipe.rollout), seed_keys=(recipe.seed, stream, step),
+            version=version, config=recipe.task, stops=recipe.rollout.stop, timed=session.clock,
         )  # fmt: skip
         if not recipe.algo.dynamic_sampling:
             return batch, prompt_batches
@@ -79,11 +81,6 @@ def sample_batch(session: Session, step: int, version: int, prompt_batches: int)
     missing = recipe.rollout.prompts - len(full)
     groups, unused = tuple(full + dropped[:missing]), tuple(spare + dropped[missing:])
     return replace(batch, groups=groups, dropped=unused), prompt_batches
-
-
-def sampling_of(recipe: Recipe) -> Sampling:
-    """How training samples: from the full distribution."""
-    return Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens)
 
 
 def has_spread(group: Group) -> bool:

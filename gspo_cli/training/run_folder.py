@@ -23,7 +23,7 @@ from gspo_cli.models.load import load_policy, tokenizer_hash, weights_hash
 from gspo_cli.models.remote_code import allowed_code
 from gspo_cli.plugins import is_plugin, plugin_path, plugin_source
 from gspo_cli.rollout.collect import PromptStream, collect
-from gspo_cli.rollout.engine import Progress
+from gspo_cli.rollout.engine import Progress, full_distribution
 from gspo_cli.rollout.engines import open_engine
 from gspo_cli.rollout.prompts import encode, fitting, prompt_notes
 from gspo_cli.rollout.store import write_rollout
@@ -40,7 +40,7 @@ from gspo_cli.training.state.checkpoint_folder import MANIFEST
 from gspo_cli.training.state.resume import ResumePoint
 from gspo_cli.training.state.run_config import config_hash
 from gspo_cli.training.study.arms import Run
-from gspo_cli.types import RolloutBatch, Sampling
+from gspo_cli.types import RolloutBatch
 
 EXACT = ("packages", "python", "cpu", "code", "threads")
 """What of `run.json` must be unchanged for a resume to be exact."""
@@ -224,7 +224,7 @@ def sample_once(
     problems = read_problems(task, recipe.task)
     fit = fitting(problems, tokenizer, position_limit(model.config), recipe.rollout.max_new_tokens, recipe.task)
     rollout, chosen = recipe.rollout, PromptStream(fit, recipe.rollout.prompts, seed).batch(1)
-    sampling, seed_keys = Sampling(rollout.temperature, rollout.max_new_tokens), (seed, "sample", 1)
+    sampling, seed_keys = full_distribution(rollout), (seed, "sample", 1)
     for line in prompt_notes(tokenizer, encode(tokenizer, fit[0], recipe.task), recipe.task):
         note(f"warning: {line}")
     with closing(engine):

@@ -11,11 +11,12 @@ from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, Grader, ProblemSet, refuse_data
 from gspo_cli.plugins import is_plugin, plugin_source
+from gspo_cli.rollout.engine import full_distribution
 from gspo_cli.task_config import environment_module
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.rewards import own_code
 from gspo_cli.tasks.scoring import score
-from gspo_cli.types import Problem, Sampling
+from gspo_cli.types import Problem
 
 NAME = "held_out"
 
@@ -69,7 +70,7 @@ def held_out(recipe: Recipe | None) -> Benchmark:
         load=load,
         grader=lambda _problems, _choice: RewardGrader(recipe),
         samples=recipe.eval.samples or 4,
-        sampling=Sampling(recipe.rollout.temperature, recipe.rollout.max_new_tokens),
+        sampling=full_distribution(recipe.rollout),
         prompt_template="own",
         prompt_text=recipe.task.template or "{problem}",
         recipe=recipe,

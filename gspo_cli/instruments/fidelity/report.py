@@ -23,6 +23,7 @@ from gspo_cli.report.figures.save import save
 from gspo_cli.report.figures.style import USUAL, Image
 from gspo_cli.report.runs.synthetic import synthetic_settings
 from gspo_cli.rollout.collect import PromptStream, collect
+from gspo_cli.rollout.engine import full_distribution
 from gspo_cli.runlog.folder import make_writable
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.strict_json import read_object
@@ -30,7 +31,7 @@ from gspo_cli.seeds import derive_seed
 from gspo_cli.training.setup import Setup, load_setup, make_learner
 from gspo_cli.training.state.run_config import config_hash
 from gspo_cli.training.study.arms import algorithm_of, plan_runs
-from gspo_cli.types import RolloutBatch, Sampling
+from gspo_cli.types import RolloutBatch
 
 FILE = "fidelity"
 """Name of the figure, its csv and its side file."""
@@ -98,9 +99,8 @@ def sample(setup: Setup, recipe: Recipe, number: int, version: int) -> RolloutBa
     rollout = recipe.rollout
     setup.engine.sync(setup.model, version)
     stream = PromptStream(setup.stream.problems, rollout.prompts, derive_seed(recipe.seed, "fidelity"))
-    sampling = Sampling(rollout.temperature, rollout.max_new_tokens)
     batch = collect(
-        setup.engine, setup.tokenizer, setup.task, stream.batch(number), rollout.samples, sampling,
+        setup.engine, setup.tokenizer, setup.task, stream.batch(number), rollout.samples, full_distribution(rollout),
         (recipe.seed, f"fidelity {version}", number), version, recipe.task, rollout.stop,
     )  # fmt: skip
     setup.engine.rest()
