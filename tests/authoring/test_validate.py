@@ -70,6 +70,20 @@ def test_a_copy_means_what_the_shipped_recipe_means(tmp_path: Path, name: str) -
     assert recipe.load(str(copied)).model_dump() == recipe.load(name).model_dump()
 
 
+def test_a_copy_keeps_the_comments_and_only_names_its_base_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "claims/sampler-likelihoods-bf16"
+    lines = copy_recipe(name, tmp_path).read_text().splitlines()
+    shipped = recipe.find(name).read_text().splitlines()
+    differ = [(ours, theirs) for ours, theirs in zip(lines, shipped, strict=True) if ours != theirs]
+    assert differ == [('extends = "claims/sampler-likelihoods"', 'extends = "sampler-likelihoods"')]
+    monkeypatch.chdir(tmp_path)
+    assert copy_recipe("quickstart", None) == Path("quickstart.toml")
+    with pytest.raises(GspoError, match=r"reward.toml would extend .*quickstart.toml"):
+        copy_recipe("claims/reward", tmp_path)  # whose base would be the copy
+
+
 @pytest.mark.parametrize(
     ("name", "target", "word"),
     [
@@ -120,3 +134,10 @@ def test_so_do_the_recipe_to_start_from_and_a_resolved_one(gspo_here: Gspo) -> N
 )  # fmt: skip
 def test_what_is_plainly_wrong_is_refused(table: dict[str, Any]) -> None:
     assert not validator().is_valid(table)
+
+
+def test_keys_are_described_and_have_their_defaults() -> None:
+    schema = recipe_schema()
+    steps = schema["$defs"]["TrainConfig"]["properties"]["steps"]
+    assert (steps["description"], steps["default"]) == ("Rollout batches.", 60)
+    assert "grpo {'low': 0.2, 'high': 0.27}" in schema["$defs"]["AlgoConfig"]["properties"]["clip"]["description"]

@@ -263,3 +263,11 @@ def test_a_run_with_adapters_from_its_start_to_its_evaluation(gspo_here: Gspo, s
         gspo_here("cold-start", smoke, "--set", f"model={{path='{folder}'}}", "--out", tmp_path / "cold"), "adapters"
     )
     assert tree(tmp_path) == files
+
+
+def test_adapters_without_peft_are_refused_before_anything_is_written(
+    gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gspo_cli.models.adapters.find_spec", lambda _: None)
+    check_refused(gspo_here("train", smoke, *LORA, "--out", tmp_path), "[model.lora] needs the package peft")
+    assert tree(tmp_path) == {}

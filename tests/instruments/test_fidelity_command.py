@@ -15,6 +15,7 @@ from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.instruments.fidelity import report
 from gspo_cli.instruments.fidelity.estimates import Fidelity
+from gspo_cli.instruments.fidelity.figure import draw
 from gspo_cli.instruments.fidelity.measure import Cell, Plan
 from gspo_cli.instruments.fidelity.pool import table
 from gspo_cli.instruments.fidelity.report import Request, check_request, merge_fidelity, records
@@ -104,6 +105,13 @@ def test_pooled_files_are_one_measurement(tmp_path: Path) -> None:
     assert not any("one seed" in note for note in found["notes"])
     again = merge_fidelity([tmp_path / "out", write(tmp_path, 3)], tmp_path / "four", requested_images("svg", None))
     assert again["seeds"] == [0, 1, 2, 3]  # what was pooled can be pooled again
+
+
+def test_a_panel_without_a_cosine_is_empty_and_the_others_are_drawn() -> None:
+    found = table(cells(0) + cells(1), ARMS, "grpo")
+    found.loc[found["noise"] == 0, ["cosine", "low", "high"]] = np.nan
+    empty, full = draw(found, []).axes
+    assert empty.texts and not empty.lines and full.lines
 
 
 def test_other_requests_are_not_pooled(tmp_path: Path) -> None:

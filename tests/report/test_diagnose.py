@@ -116,6 +116,7 @@ def test_a_signal_is_counted_in_groups() -> None:
     found = signal_sentences([batch(0.25, 0.5), batch(0.5, 0.0), batch(0.25, 1.0), batch(0.25, 0.5)], num_groups=2)
     assert found[0].startswith("signal: in 4 of 8 groups")
     assert len(found) == 2
+    assert len(signal_sentences([], num_groups=2)) == 1  # no batch was finished: nothing can be said
 
 
 @pytest.mark.parametrize(

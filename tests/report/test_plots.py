@@ -24,6 +24,7 @@ from report_runs import TOKENS_A_STEP, Record, line, records, write_log, write_r
 from gspo_cli.errors import GspoError
 from gspo_cli.report.figures import plots, style
 from gspo_cli.report.figures.plots import FIGURES, PlotResult, plot_scores
+from gspo_cli.report.figures.save import latex
 from gspo_cli.report.figures.style import PAPERS, USUAL, Paper
 from gspo_cli.report.runs.folders import find_study
 from gspo_cli.report.verify import verify
@@ -250,6 +251,12 @@ def test_a_pdf_holds_its_fonts_as_text(tmp_path: Path, paper: Paper, width: int)
     assert float(box) == width
 
 
+def test_a_caption_has_latex_s_signs_escaped() -> None:
+    found = latex("a_b", "50 % of x_1 & {y} ~ \\ ^ # $ <", "a_b-column", COLUMN)
+    words = "50 \\% of x\\_1 \\& \\{y\\} \\textasciitilde{} \\textbackslash{} \\textasciicircum{} \\# \\$ \\textless{}"
+    assert f"\\caption{{{words}}}" in found and "\\label{fig:a-b}" in found
+
+
 def test_pictures_that_are_there_are_kept_up_with_the_data(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "demo", arms=("grpo",), seeds=1, steps=3)
     make(folder, "clip", images=[(PAGE, "pdf")])
@@ -327,6 +334,14 @@ def test_logged_scores_against_steps_and_tokens(scored: Path) -> None:
     mean = read_csv(scored, NAME).query("panel == 'steps' and arm == 'gspo' and series == 'mean' and x == 20")
     assert mean["y"].tolist() == pytest.approx([0.61]) and mean["low"].isna().all()  # three seeds have no band
     assert side_file(scored, NAME)["evaluations"] == []
+
+
+def test_a_run_without_logged_scores_is_drawn_from_its_checkpoints(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "gspo", 0, records("gspo", 0, 20))
+    assert scores_of(run).files == {}
+    for step, value in ((5, 0.4), (20, 0.6)):
+        write_summary(run, step, value)
+    assert list(scores_of(run).files) == [NAME] and points(run, "steps", "gspo", 0) == {5: 0.4, 20: 0.6}
 
 
 def test_evaluated_checkpoints_stand_for_and_beside_the_log(scored: Path) -> None:

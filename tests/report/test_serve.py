@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compare_studies import flat, write_study
+from compare_studies import flat, put, write_study
 from program import Spawned
 
 from gspo_cli.errors import GspoError
@@ -90,11 +90,25 @@ def test_only_this_machine_reads_the_page_and_nothing_else(server: PageServer) -
 
 def test_hostile_names_are_text_and_a_study_without_a_log_waits(study: Path) -> None:
     live = LivePage(study, draw=lambda _: (_ for _ in ()).throw(GspoError("no log", "<b>not yet</b>", "wait")))
+    put(study / "gspo-s0" / "invalidated.json", {"reason": "\u202e<b>no"})
     live.text()
     assert live.thread is not None
     live.thread.join()
     text = live.text()
-    assert "no log: &lt;b&gt;not yet&lt;/b&gt;" in text and "<b>not" not in text
+    assert "no log: &lt;b&gt;not yet&lt;/b&gt;" in text and r"\u202e&lt;b&gt;no" in text and "<b>no" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(ConnectionResetError(), False), (TimeoutError(), False), (KeyError("x"), True)]
+)
+def test_a_reader_who_goes_away_is_no_news(
+    server: PageServer, capsys: pytest.CaptureFixture[str], error: Exception, told: bool
+) -> None:
+    try:
+        raise error
+    except type(error):
+        server.handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capsys.readouterr().err) == told
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,23 @@ def test_a_folder_of_several_runs_or_of_none(tmp_path: Path) -> None:
     assert "it holds none" in refused(tmp_path / "empty")
     assert find_tracker_file(tmp_path / "nothing.json") is None
     assert "it is empty" in refused(tmp_path / "a") or "not installed" in refused(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("file", "module", "extra"),
+    [
+        ("events.out.tfevents.1.host", "tensorboard.compat.proto.event_pb2", "gspo[tensorboard]"),
+        ("run-x.wandb", "wandb.proto.wandb_internal_pb2", "gspo[wandb]"),
+    ],
+)
+def test_without_the_library_the_error_names_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, module: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / file).write_bytes(b"x")
+    with pytest.raises(GspoError, match="cannot read") as error:
+        read_trainer_log(tmp_path / file)
+    assert extra in error.value.hint
 
 
 def test_the_configuration_in_tensorboard_s_files(tmp_path: Path, gspo_here: Gspo) -> None:
