@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the programs that tests start, too: small tensors lose by a second
+# of the programs that tests start, too: small tensors are quickest, and repeatable, with one thread
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
-from program import Done, Forked, Gspo, Spawned
+from program import Done, Forked, Gspo, Spawned, ok
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -31,15 +33,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """`-m reliability` looks into its own folder alone: reading all the others would take it a tenth of its time."""
     others = collection_path.parent == TESTS and collection_path.name != "reliability"
     return True if others and config.option.markexpr == "reliability" else None
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors are quickest, and repeatable, with one thread."""
-    import torch
-
-    torch.set_num_threads(1)
-    yield
 
 
 @pytest.fixture(scope="session")
@@ -103,11 +96,12 @@ def gspo_forked() -> Gspo:
 @pytest.fixture(autouse=True)
 def torch_as_it_was() -> Iterator[None]:
     """A run's settings of torch are put back, so that tests may come in any order; hypothesis wants small floats."""
-    import torch
-
     yield
+    if (torch := sys.modules.get("torch")) is None:
+        return
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(False)
+    if torch.are_deterministic_algorithms_enabled():  # to set it takes seconds the first time
+        torch.use_deterministic_algorithms(False)
     torch.utils.deterministic.fill_uninitialized_memory = True
     torch.set_flush_denormal(False)
     torch.set_float32_matmul_precision("highest")
@@ -130,6 +124,14 @@ def gspo_here() -> Gspo:
         return Done(result.exit_code, result.stdout, result.stderr)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def trained(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`results/demo`, a study of two complete runs of the smoke recipe; leave it unchanged."""
+    out = tmp_path_factory.mktemp("trained") / "results"
+    ok(gspo_forked("train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "demo", "-q"))
+    return out / "demo"
 
 
 @pytest.fixture(scope="session")

@@ -115,6 +115,12 @@ def _all_of(file: int) -> str:
         return text.read()
 
 
+def ok(done: Done) -> Done:
+    """A command that must have ended well; else the test fails with what it said."""
+    assert done.code == 0, done.err
+    return done
+
+
 def check_refused(done: Done, *words: str) -> None:
     """Exit code 2; the three parts, in their order and each with text, on stderr alone; `words` stand in them."""
     assert done.code == 2, done.out + done.err

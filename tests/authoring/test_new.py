@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo, tree
+from program import Gspo, check_refused, ok, tree
 
 from gspo_cli.authoring import find_errors, new_data_recipe, new_recipe
 from gspo_cli.errors import GspoError
@@ -31,8 +31,7 @@ def test_the_new_recipe_trains_as_it_stands(gspo_here: Gspo, tmp_path: Path, mon
     done = gspo_here("recipes", "new", tmp_path / "sorted-one", "--json")
     recipe, module = map(Path, json.loads(done.out).values())
     assert (recipe.name, module.name, done.code) == ("recipe.toml", "sorted_one.py", 0)
-    done = gspo_here("train", recipe, *QUICK, "--out", tmp_path / "out", "--name", "s")
-    assert done.code == 0, done.err
+    ok(gspo_here("train", recipe, *QUICK, "--out", tmp_path / "out", "--name", "s"))
     record = json.loads((tmp_path / "out" / "s" / "gspo-s0" / "run.json").read_text())
     assert record["plugins"]["sorted_one:SortedLetters"]["file"] == "sorted_one.py"
     plan = json.loads((tmp_path / "out" / "s" / "study.json").read_text())["plans"][0]
@@ -50,15 +49,13 @@ def test_its_reward_and_algorithm_train_and_the_study_is_finished_from_elsewhere
     assert find_errors(recipe) == []
     out = tmp_path / "out"
     keep = ("--set", "checkpoint.keep_optimizer=true")
-    done = gspo("train", recipe, *QUICK, *keep, "--algo", "gspo,mine", "--jobs", "2", "--out", out, "--name", "s")
-    assert done.code == 0, done.err
+    ok(gspo("train", recipe, *QUICK, *keep, "--algo", "gspo,mine", "--jobs", "2", "--out", out, "--name", "s"))
     (tmp_path / "far").mkdir()
     monkeypatch.chdir(tmp_path / "far")
     for what in (out / "s" / "mine-s0", out / "s"):
         steps = "3" if what.name == "mine-s0" else "4"
         allow = ("--steps", steps, "--allow-change", "train.steps")
-        done = gspo("train", "--resume", what, *allow)
-        assert done.code == 0, done.err
+        ok(gspo("train", "--resume", what, *allow))
 
 
 @pytest.mark.parametrize("name", ["json", "3 x", "..", "-x", "torch"])
@@ -172,12 +169,10 @@ def test_the_recipe_is_valid_and_its_prompts_hold_the_question(
 
 def test_the_command_shows_what_it_found_and_asks_nothing(gspo_here: Gspo, here: Path) -> None:
     (here / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS_AND_GUESSES[3][0]))
-    done = gspo_here("recipes", "new", "my-own", "--data", "rows.jsonl")
-    assert done.code == 0, done.err
+    done = ok(gspo_here("recipes", "new", "my-own", "--data", "rows.jsonl"))
     assert "guessed: the prompt is Frage, the answer Stadt, the reward exact" in done.out and "row 3:" in done.out
     assert sorted(path.name for path in (here / "my-own").iterdir()) == ["recipe.toml"]
-    done = gspo_here("recipes", "new", "my-own", "--data", "rows.jsonl")
-    assert done.code == 2 and "exists" in done.err
+    check_refused(gspo_here("recipes", "new", "my-own", "--data", "rows.jsonl"), "exists")
 
 
 @pytest.mark.parametrize(

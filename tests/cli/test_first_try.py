@@ -6,24 +6,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from program import GSPO, Gspo, check_refused
+from program import GSPO, Gspo, check_refused, ok
 
 from gspo_cli.cli.main import run_arguments
 
 
-@pytest.fixture(scope="module")
-def study(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of two runs of a dense model."""
-    out = tmp_path_factory.mktemp("first")
-    dense = ("--set", "model.tiny.kind=qwen3")
-    done = gspo_forked("train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "demo", "-q", *dense)
-    assert done.code == 0, done.err
-    return out / "demo"
+@pytest.fixture
+def study(trained: Path, tmp_path: Path) -> Path:
+    """A copy of two runs, to be written to."""
+    return Path(shutil.copytree(trained, tmp_path / "demo"))
 
 
 @pytest.mark.parametrize(
@@ -65,8 +62,7 @@ def test_a_study_that_may_only_be_read_is_compared(
 def test_a_try_of_one_arm_does_not_hide_what_training_logged(study: Path, gspo_here: Gspo) -> None:
     words = ("report", "compare", study, "--metric", "arithmetic/avg@1", "--json")
     before = json.loads(gspo_here(*words).out)
-    done = gspo_here("eval", "benchmarks", study / "grpo-s0", "--limit", "2", "--samples", "1", "--overwrite")
-    assert done.code == 0, done.err
+    ok(gspo_here("eval", "benchmarks", study / "grpo-s0", "--limit", "2", "--samples", "1", "--overwrite"))
     after = json.loads(gspo_here(*words).out)
     assert after == before and after["verdict"] != "refused"
 

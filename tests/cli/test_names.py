@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from program import Gspo, check_refused
+from program import Gspo, check_refused, ok
 
 from gspo_cli.cli.options import complete_run, complete_study
 from gspo_cli.errors import GspoError
@@ -17,22 +17,20 @@ from gspo_cli.runlog.folder import find_folder
 
 
 @pytest.fixture(scope="module")
-def trained(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder whose `results/units` is a study of two runs."""
-    work = tmp_path_factory.mktemp("work")
-    train = ("train", smoke, "--algo", "grpo,gspo", "--out", work / "results", "--name", "units", "-q")
-    done = gspo_forked(*train)
-    assert done.code == 0, done.err
-    (work / "units").mkdir()
-    shutil.copy(smoke, work / "units" / "recipe.toml")
-    return work
+def place(trained: Path, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study `results/units`, and a folder of recipes that has its name."""
+    folder = tmp_path_factory.mktemp("work")
+    shutil.copytree(trained, folder / "results" / "units")
+    (folder / "units").mkdir()
+    shutil.copy(smoke, folder / "units" / "recipe.toml")
+    return folder
 
 
 @pytest.fixture
-def work(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That folder as the working folder; a folder of recipes in it has the study's name."""
-    monkeypatch.chdir(trained)
-    return trained
+def work(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder as the working folder."""
+    monkeypatch.chdir(place)
+    return place
 
 
 @pytest.mark.usefixtures("work")
@@ -41,8 +39,7 @@ def work(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ["report compare", "report claims", "report clip", "runs verify", "runs path", "runs export", "train --resume"],
 )
 def test_a_recipes_folder_does_not_hide_a_study(words: str, gspo_here: Gspo) -> None:
-    done = gspo_here(*words.split(), "units")
-    assert done.code == 0, done.err
+    ok(gspo_here(*words.split(), "units"))
     assert gspo_here(*words.split(), "unit").code == 2
 
 

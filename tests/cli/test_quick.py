@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Forked, Gspo
+from program import Forked, Gspo, ok
 
 from gspo_cli.config import TinyModel
 from gspo_cli.models.tiny import build_tiny
@@ -74,8 +74,7 @@ def test_torch_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_change_that_a_resume_refuses_is_refused_before_torch(tmp_path: Path, smoke: Path, gspo_here: Gspo) -> None:
-    done = gspo_here("train", smoke, "--algo", "grpo", "--steps", "1", "--out", tmp_path, "--name", "one")
-    assert done.code == 0, done.err
+    ok(gspo_here("train", smoke, "--algo", "grpo", "--steps", "1", "--out", tmp_path, "--name", "one"))
     words = ["train", "--resume", str(tmp_path / "one"), "--set"]
     refused, meaningless = said_by([[*words, "train.lr=1"], [*words, "train.lrr=1"]], tmp_path)
     assert (refused["code"], refused["heavy"]) == (meaningless["code"], meaningless["heavy"]) == (2, [])

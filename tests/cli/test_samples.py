@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from program import Done, Gspo
+from program import Done, Gspo, check_refused, ok
 
 REWARDS = "task.rewards=[{name='task'}, {name='length', weight=0.5, tokens=[2, 8]}]"
 SETS = ["--set", "eval.bench=[]", "--set", "rollout.store=0", "--set", "rollout.samples=8", "--set", REWARDS]
@@ -19,8 +19,7 @@ SETS = ["--set", "eval.bench=[]", "--set", "rollout.store=0", "--set", "rollout.
 def trained(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     """A run of two rollout batches that asked for its samples."""
     out = tmp_path_factory.mktemp("samples")
-    done = gspo_forked("train", smoke, "--out", out, "--name", "one", "--show-samples", *SETS)
-    assert done.code == 0, done.err
+    done = ok(gspo_forked("train", smoke, "--out", out, "--name", "one", "--show-samples", *SETS))
     return out / "one" / "gspo-s0", done
 
 
@@ -63,8 +62,7 @@ def test_samples_are_filtered(trained: tuple[Path, Done], gspo_here: Gspo) -> No
     assert gspo_here("runs", "samples", run, "--step", "first", "--limit", "2").out.count("--- sample") == 2
     for options, word in ((["--reward", "2..1"], "no range"), (["--step", "7"], "is not stored"),
                           (["--lowest", "--part", "lenght"], "its parts are length, task")):  # fmt: skip
-        refused = gspo_here("runs", "samples", run, *options)
-        assert refused.code == 2 and word in refused.err
+        check_refused(gspo_here("runs", "samples", run, *options), word)
 
 
 def test_a_prompt_is_printed_as_the_model_saw_it(trained: tuple[Path, Done], gspo_here: Gspo, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from peft import PeftModel
-from program import Done, Gspo, check_refused, strict_lines, tree
+from program import Done, Gspo, check_refused, ok, strict_lines, tree
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gspo_cli.algorithms import ALGORITHMS
@@ -45,8 +45,7 @@ class Study(NamedTuple):
 def study(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Both algorithms, with colour asked for and forbidden."""
     out = tmp_path_factory.mktemp("first")
-    done = gspo("train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "one", NO_COLOR="1", FORCE_COLOR="1")
-    assert done.code == 0, done.err
+    done = ok(gspo("train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "one", NO_COLOR="1", FORCE_COLOR="1"))
     return Study(out / "one", done)
 
 
@@ -55,8 +54,7 @@ def again(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFacto
     """The same under another name in another place, quiet, as JSON, and with a profile."""
     out = tmp_path_factory.mktemp("second")
     asked = ["train", smoke, "-q", "--json", "--algo", "grpo,gspo", "--out", out, "--name", "two", "--profile", "2"]
-    done = gspo_forked(*asked, FORCE_COLOR="1")
-    assert done.code == 0, done.err
+    done = ok(gspo_forked(*asked, FORCE_COLOR="1"))
     return Study(out / "two", done)
 
 
@@ -186,8 +184,7 @@ def test_a_stored_batch_has_every_sample(study: Study) -> None:
 def test_every_other_algorithm_trains(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     names = [name for name in ALGORITHMS if name not in ARMS]
     sets = ["--set", "eval.bench=[]", "--set", "rollout.store=0"]
-    done = gspo_here("train", smoke, "--algo", ",".join(names), "--out", tmp_path, "--name", "study", *sets)
-    assert done.code == 0, done.err
+    ok(gspo_here("train", smoke, "--algo", ",".join(names), "--out", tmp_path, "--name", "study", *sets))
     for name in names:
         steps = pick(strict_lines(tmp_path / "study" / f"{name}-s0" / "metrics.jsonl"), "step")
         assert steps[-1]["metrics"]["compute/updates"] > 0, name
@@ -227,10 +224,8 @@ LORA = ["--set", "model.lora.rank=4", "--set", "model.lora.experts=true", "--set
 
 @pytest.mark.slow
 def test_a_run_with_adapters_from_its_start_to_its_evaluation(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    done = gspo_here("train", smoke, *LORA, "--set", "eval.every=0", "--out", tmp_path, "--name", "small")
-    assert done.code == 0, done.err
-    full = gspo_here("train", smoke, "--out", tmp_path, "--name", "full", "--set", "eval.bench=[]", "--steps", "1")
-    assert full.code == 0, full.err
+    ok(gspo_here("train", smoke, *LORA, "--set", "eval.every=0", "--out", tmp_path, "--name", "small"))
+    ok(gspo_here("train", smoke, "--out", tmp_path, "--name", "full", "--set", "eval.bench=[]", "--steps", "1"))
     run = tmp_path / "small" / "gspo-s0"
     record, other = (json.loads((tmp_path / n / "gspo-s0" / "run.json").read_text()) for n in ("small", "full"))
     # both start from the one cold start, and from the same policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from program import Gspo
+from program import Gspo, ok
 
 
 @pytest.fixture(scope="session")
@@ -13,6 +13,5 @@ def small_study(tmp_path_factory: pytest.TempPathFactory, smoke: Path, gspo: Gsp
     """A folder whose `results/small` is a study of GRPO and GSPO, three seeds and two rollout batches each."""
     folder = tmp_path_factory.mktemp("small")
     where = ["--out", folder / "results", "--name", "small", "--set", "eval.limit=4"]
-    done = gspo("train", smoke, "--algo", "grpo,gspo", "--seeds", "0-2", *where)
-    assert done.code == 0, done.err
+    ok(gspo("train", smoke, "--algo", "grpo,gspo", "--seeds", "0-2", *where))
     return folder

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from program import Done, Gspo, check_refused, tree
+from program import Done, Gspo, check_refused, ok, tree
 
 from gspo_cli.seeds import derive_seed
 
@@ -32,8 +32,7 @@ def objects(done: Done) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("name", "size"), [("aime24", 30), ("math500", 20)])
 def test_end_to_end_on_real_problems(evaluate: Callable[..., Done], shared_data: Path, name: str, size: int) -> None:
     data = ("--data", f"{name}={shared_data / name}.jsonl", "--limit", "20" if size == 20 else "99")
-    done = evaluate("--bench", name, *data, "--samples", "1", "--json")
-    assert done.code == 0, done.err
+    done = ok(evaluate("--bench", name, *data, "--samples", "1", "--json"))
     (said,) = objects(done)
     folder = Path(said.pop("folder"))
     assert said == json.loads((folder / "summary.json").read_text())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from program import Gspo, strict_lines
+from program import Gspo, ok, strict_lines
 
 from gspo_cli.config import Recipe, TinyModel
 from gspo_cli.errors import GspoError
@@ -57,14 +57,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_training_and_the_command_evaluate_alike(gspo_here: Gspo, folder: Path) -> None:
-    done = gspo_here("train", folder / "recipe.toml", "--name", "own")
-    assert done.code == 0, done.err
+    ok(gspo_here("train", folder / "recipe.toml", "--name", "own"))
     run = folder / "work/results/own/gspo-s0"
     lines = list(strict_lines(run / "metrics.jsonl"))
     logged = [line["metrics"]["held_out/avg@2"] for line in lines if line["kind"] == "eval"]
     assert len(logged) == 3  # before training, and after each batch
-    done = gspo_here("eval", "benchmarks", "results/own", "--bench", "held_out", "--json")
-    assert done.code == 0, done.err
+    done = ok(gspo_here("eval", "benchmarks", "results/own", "--bench", "held_out", "--json"))
     summary = json.loads(done.out)
     assert summary["average"] == pytest.approx(logged[-1], abs=1e-9) and summary["metric"] == "held_out/avg@2"
     held = pq.read_table(run / "eval/held_out/step-000002/answers.parquet").to_pandas()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from program import Done, Gspo
+from program import Done, Gspo, check_refused
 
 from gspo_cli.config import TinyModel
 from gspo_cli.models.tiny import build_tiny
@@ -117,8 +117,7 @@ def test_an_unfinished_evaluation_is_refused_and_both_ways_out_work(
     run: Run, interrupted: Interrupted, model: Path, tmp_path: Path
 ) -> None:
     interrupted(tmp_path / "a")
-    refused = run(tmp_path / "a")
-    assert refused.code == 2 and "10 of 27 answers are stored" in refused.err
+    check_refused(run(tmp_path / "a"), "10 of 27 answers are stored")
     assert run(tmp_path / "a", "--resume").code == 0
     interrupted(tmp_path / "b")
     assert run(tmp_path / "b", "--overwrite").code == 0
@@ -151,8 +150,7 @@ def test_other_settings_are_refused_by_name(run: Run, interrupted: Interrupted, 
         (["--limit", "8"], "problems.n: 9 stored, 8 wanted"),
         (["--set", "model.dtype=bfloat16"], "model_sha256"),
     ):
-        done = run(tmp_path, "--resume", *more)
-        assert done.code == 2 and field in done.err
+        check_refused(run(tmp_path, "--resume", *more), field)
         assert sorted(p.name for p in parts.iterdir()) == before
 
 
@@ -174,8 +172,7 @@ def test_a_damaged_table_is_an_error_and_is_left_alone(run: Run, model: Path, tm
     table = folder(model, tmp_path) / "answers.parquet"
     table.write_bytes(b"PAR1" + table.read_bytes()[9:-9])
     before = table.read_bytes()
-    done = run(tmp_path)
-    assert done.code == 2 and "cannot read the stored answers" in done.err and "--overwrite" in done.err
+    check_refused(run(tmp_path), "cannot read the stored answers", "--overwrite")
     assert table.read_bytes() == before
     assert run(tmp_path, "--overwrite").code == 0
 
@@ -207,6 +204,5 @@ def test_overwrite_deletes_nothing_that_is_not_an_evaluation(run: Run, model: Pa
     place = folder(model, tmp_path)
     place.mkdir(parents=True)
     (place / "thesis.tex").write_text("years of work")
-    done = run(tmp_path, "--overwrite")
-    assert done.code == 2 and "thesis.tex" in done.err
+    check_refused(run(tmp_path, "--overwrite"), "thesis.tex")
     assert (place / "thesis.tex").read_text() == "years of work"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo, strict_lines, tree
+from program import Gspo, check_refused, ok, strict_lines, tree
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gspo_cli.errors import ExitCode, GspoError
@@ -161,8 +161,8 @@ def test_what_cannot_be_exported_is_said(
 @pytest.mark.slow
 def test_wandb_holds_every_value_and_nothing_of_the_machine(gspo: Gspo, study: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        done = gspo("runs", "export", study, "--to", "wandb", WANDB_API_KEY=CANARY, HF_TOKEN=CANARY, HOME=str(tmp_path))
-        assert done.code == 0, done.err
+        keys = {"WANDB_API_KEY": CANARY, "HF_TOKEN": CANARY}
+        done = ok(gspo("runs", "export", study, "--to", "wandb", HOME=str(tmp_path), **keys))
     (file,) = (study / "wandb").rglob("*.wandb")
     rows, axes = history(file)
     assert [(row["_step"], row["rollout_batch"], row["reward/mean"]) for row in rows if "reward/mean" in row] == [
@@ -186,8 +186,8 @@ def test_trackio_holds_every_value_of_all_runs_in_one_project(gspo: Gspo, study:
     _, log = run_folder(study, "grpo-s1")
     write_batch(log, 1, 0.5)
     for _ in range(2):  # the second time, without a second point
-        done = gspo("runs", "export", study, "--to", "trackio", "--json", HF_TOKEN=CANARY, TRACKIO_SPACE_ID="me/space")
-        assert done.code == 0, done.err
+        keys = {"HF_TOKEN": CANARY, "TRACKIO_SPACE_ID": "me/space"}
+        done = ok(gspo("runs", "export", study, "--to", "trackio", "--json", **keys))
     assert json.loads(done.out)["read"] == f"TRACKIO_DIR={study / 'trackio'} trackio show --project demo"
     with closing(sqlite3.connect(study / "trackio" / "demo.db")) as database:
         found = database.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id").fetchall()
@@ -248,8 +248,9 @@ def test_unknown_trackers_and_missing_libraries_are_refused_first(
 ) -> None:
     assert mirror.check_all(" tensorboard,wandb,tensorboard ") == ["tensorboard", "wandb"]
     assert mirror.check_all(None) == []
-    done = gspo_here("train", smoke, "--out", tmp_path, "--report-to", "tensorboard,comet")
-    assert done.code == 2 and "no exporter 'comet'" in done.err and os.listdir(tmp_path) == []
+    train = ("train", smoke, "--out", tmp_path, "--report-to", "tensorboard,comet")
+    check_refused(gspo_here(*train), "no exporter 'comet'")
+    assert os.listdir(tmp_path) == []
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(GspoError, match="wandb is not installed"):
         mirror.check_all("wandb")
@@ -259,8 +260,7 @@ def test_unknown_trackers_and_missing_libraries_are_refused_first(
 def test_training_with_a_tracker_leaves_the_same_log(gspo_forked: Gspo, smoke: Path, tmp_path: Path) -> None:
     small = ["--steps", "1", "--set", "eval.bench=[]", "--out", tmp_path]
     for name, more in (("with", ["--report-to", "tensorboard"]), ("without", [])):
-        done = gspo_forked("train", smoke, "--name", name, *small, *more)
-        assert done.code == 0, done.err
+        ok(gspo_forked("train", smoke, "--name", name, *small, *more))
     logs = [strict_lines(tmp_path / name / "gspo-s0" / "metrics.jsonl") for name in ("with", "without")]
     values = [[line["metrics"] for line in log if "metrics" in line] for log in logs]
     assert values[0] and values[0] == values[1]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from batch_files import TEMPERATURE, Stored
-from program import Gspo
+from program import Gspo, check_refused
 
 from gspo_cli.instruments.batch.data import StoredBatch, read_batch
 from gspo_cli.instruments.batch.policy import Policy, load_sampling_policy
@@ -106,5 +106,5 @@ def test_the_command_prints_and_keeps_it(gspo_here: Gspo, stored: Stored, tmp_pa
 
 
 def test_what_it_cannot_be_asked_with(gspo_here: Gspo, stored: Stored) -> None:
-    done = gspo_here("report", "batch", stored.file, "--model", stored.start, "--precision", "--against", stored.later)
-    assert done.code == 2 and "--precision with --against" in done.err
+    asked = (stored.file, "--model", stored.start, "--precision", "--against", stored.later)
+    check_refused(gspo_here("report", "batch", *asked), "--precision with --against")

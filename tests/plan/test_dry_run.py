@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from program import Gspo
+from program import Gspo, check_refused, ok
 
 from gspo_cli import recipe as recipes
 from gspo_cli.models.tiny import byte_tokenizer
@@ -40,8 +40,7 @@ def test_every_recipe_for_a_real_model_fits_its_machine(name: str) -> None:
 
 def test_it_says_what_is_needed_and_writes_nothing(gspo_here: Gspo, tmp_path: Path) -> None:
     before = sorted(Path(os.environ["GSPO_CACHE"]).rglob("*"))
-    done = gspo_here("train", BIG, "--dry-run", "--seeds", "0-1", "--out", tmp_path, "--name", "later")
-    assert done.code == 0, done.err
+    done = ok(gspo_here("train", BIG, "--dry-run", "--seeds", "0-1", "--out", tmp_path, "--name", "later"))
     assert not any(tmp_path.iterdir()) and sorted(Path(os.environ["GSPO_CACHE"]).rglob("*")) == before
     for said in ("6 runs of 400 rollout batches", "grpo_r2-s1", "30.53 B parameters", "8 x H200", "KV cache"):
         assert said in done.out, said
@@ -60,8 +59,7 @@ def test_json_is_one_object_with_the_same_numbers(gspo_here: Gspo) -> None:
 
 
 def test_it_is_refused_for_a_run_that_goes_on(gspo_here: Gspo, tmp_path: Path) -> None:
-    done = gspo_here("train", "--resume", tmp_path, "--dry-run")
-    assert done.code == 2 and "--dry-run with --resume" in done.err
+    check_refused(gspo_here("train", "--resume", tmp_path, "--dry-run"), "--dry-run with --resume")
 
 
 def test_a_remedy_helps() -> None:
@@ -88,10 +86,9 @@ def test_steps_that_bfloat16_would_lose_are_warned_of() -> None:
 def test_a_model_that_cannot_be_counted_is_refused(gspo_here: Gspo, tmp_path: Path) -> None:
     byte_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
-    done = gspo_here("train", "gsm8k", "--dry-run", "--model", tmp_path)
-    assert done.code == 2 and "cannot count a model of type 'gpt2'" in done.err
-    done = gspo_here("train", "gsm8k", "--dry-run", "--model", "some/thing")
-    assert done.code == 2 and "cannot read the configuration of some/thing" in done.err
+    plan = ("train", "gsm8k", "--dry-run", "--model")
+    check_refused(gspo_here(*plan, tmp_path), "cannot count a model of type 'gpt2'")
+    check_refused(gspo_here(*plan, "some/thing"), "cannot read the configuration of some/thing")
 
 
 def test_a_kl_penalty_and_a_critic_take_memory_of_their_own() -> None:

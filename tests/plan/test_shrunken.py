@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from program import Gspo, strict_lines
+from program import Gspo, ok, strict_lines
 
 from gspo_cli import recipe as recipes
 
@@ -35,8 +35,7 @@ def test_the_overrides_of_the_page_make_any_of_them_small(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_a_shrunken_recipe_trains(name: str, gspo: Gspo, tmp_path: Path) -> None:
-    done = gspo("train", name, *command(name), "--out", tmp_path, "--name", "small")
-    assert done.code == 0, done.err
+    ok(gspo("train", name, *command(name), "--out", tmp_path, "--name", "small"))
     for arm in recipes.load(name).arms:
         lines = strict_lines(tmp_path / "small" / f"{arm}-s0" / "metrics.jsonl")
         assert sum(line["kind"] == "update" for line in lines) == 8

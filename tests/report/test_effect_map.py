@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from compare_studies import change, flat, put, write_study
+from program import Gspo, ok
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.compare.effect_map import map_cells, map_table
@@ -78,7 +78,7 @@ def test_what_is_no_map(tmp_path: Path, sweep: Path) -> None:
         assert why in caught.value.why
 
 
-def test_the_command_writes_csv_figure_and_json(sweep: Path, tmp_path: Path, gspo_here: Callable[..., Any]) -> None:
+def test_the_command_writes_csv_figure_and_json(sweep: Path, tmp_path: Path, gspo_here: Gspo) -> None:
     done = gspo_here("report", "map", str(sweep), "--figures", str(tmp_path / "out"), "--format", "svg", "--json")
     found = json.loads(done.out)
     assert found["axes"] == ["train.minibatches", "noise.token"] and found["arms"] == ["grpo", "gspo"]
@@ -93,10 +93,9 @@ PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "when"
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="an installed package has no published results")
-def test_the_published_map_is_drawn_again_from_its_logs(tmp_path: Path, gspo_here: Callable[..., Any]) -> None:
+def test_the_published_map_is_drawn_again_from_its_logs(tmp_path: Path, gspo_here: Gspo) -> None:
     logs = sorted(map(str, (PUBLISHED / "logs").glob("*.tar.xz")))
-    done = gspo_here("report", "map", *logs, "--out", str(tmp_path), "--figures", str(tmp_path / "map"))
-    assert done.code == 0, done.err
+    ok(gspo_here("report", "map", *logs, "--out", str(tmp_path), "--figures", str(tmp_path / "map")))
     drawn, known = (pd.read_csv(folder / "map.csv") for folder in (tmp_path / "map", PUBLISHED / "map"))
     pd.testing.assert_frame_equal(drawn, known)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from program import Gspo
+from program import Gspo, ok
 from scipy import stats
 
 from gspo_cli.errors import GspoError
@@ -25,8 +25,7 @@ LOGS = Path(__file__).parent / "inspect"
 
 def compared(gspo: Gspo, *scores: str) -> dict[str, Any]:
     options = [part for one in scores for part in (("--scores", one) if not one.startswith("--") else (one,))]
-    done = gspo("report", "compare", *options, "--json")
-    assert done.code == 0, done.err
+    done = ok(gspo("report", "compare", *options, "--json"))
     return json.loads(done.out)  # type: ignore[no-any-return]
 
 

@@ -18,7 +18,7 @@ from drawn import assert_nothing_overlaps, logged, make, read_csv, redraw, side_
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from PIL import Image
-from program import Gspo
+from program import Gspo, ok
 from report_runs import TOKENS_A_STEP, Record, line, records, write_log, write_run, write_study
 
 from gspo_cli.errors import GspoError
@@ -276,8 +276,7 @@ def test_the_command(gspo_here: Gspo, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(plots, "FIGURES", {"reward": FIGURES["reward"]})
     folder = write_study(tmp_path / "demo", arms=("gspo",), seeds=1, steps=2)
     assert gspo_here("report", "plots", folder, "--format", "jpg").code == 2 and not (folder / "figures").exists()
-    done = gspo_here("report", "plots", folder, "--paper", "column", "--json")
-    assert done.code == 0, done.err
+    done = ok(gspo_here("report", "plots", folder, "--paper", "column", "--json"))
     found = json.loads(done.out)
     assert str(folder / "figures" / "reward-column.pdf") in found["figures"]["reward"]
     assert not list((folder / "figures").glob("*.svg"))

@@ -8,29 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo, tree
+from program import Gspo, check_refused, ok, tree
 
+from gspo_cli.report.figures import plots
 from gspo_cli.report.verify import verify
 from gspo_cli.runlog.checksums import MUTABLE
 
 
 @pytest.fixture(scope="module")
-def trained(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real study of two arms with figures, comparison and page."""
-    out = tmp_path_factory.mktemp("verified")
-    done = gspo_forked(
-        "train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "demo", "--set", "rollout.store=1"
-    )
-    assert done.code == 0, done.err
-    for command in ("plots", "compare"):
-        assert gspo_forked("report", command, out / "demo").code == 0
-    return out / "demo"
+def reported(trained: Path, gspo_forked: Gspo, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real study of two arms with two figures and a comparison."""
+    study = Path(shutil.copytree(trained, tmp_path_factory.mktemp("verified") / "demo"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "FIGURES", {name: plots.FIGURES[name] for name in ("reward", "churn_clip")})
+        for command in ("plots", "compare"):
+            ok(gspo_forked("report", command, study))
+    return study
 
 
 @pytest.fixture
-def study(trained: Path, tmp_path: Path) -> Path:
+def study(reported: Path, tmp_path: Path) -> Path:
     """A copy of it, to be altered."""
-    return Path(shutil.copytree(trained, tmp_path / "demo"))
+    return Path(shutil.copytree(reported, tmp_path / "demo"))
 
 
 def flipped(path: Path, position: float) -> None:
@@ -45,13 +44,13 @@ def problems(folder: Path) -> dict[str, str]:
     return {str(Path(p.file).relative_to(folder)): p.what for p in verify(folder).problems}
 
 
-def test_a_whole_study_is_verified_and_nothing_is_changed(trained: Path, gspo_here: Gspo) -> None:
-    before = tree(trained)
-    done = gspo_here("runs", "verify", str(trained), "--json")
+def test_a_whole_study_is_verified_and_nothing_is_changed(reported: Path, gspo_here: Gspo) -> None:
+    before = tree(reported)
+    done = gspo_here("runs", "verify", str(reported), "--json")
     found = json.loads(done.out)
     assert (done.code, found["ok"], found["problems"]) == (0, True, [])
     assert found["num_files"] > 30
-    assert tree(trained) == before
+    assert tree(reported) == before
 
 
 @pytest.mark.slow
@@ -82,9 +81,9 @@ def test_lost_files(study: Path) -> None:
         (study / name).write_bytes(whole)
 
 
-def test_a_run_in_progress_is_noted_not_blamed(trained: Path, tmp_path: Path) -> None:
+def test_a_run_in_progress_is_noted_not_blamed(reported: Path, tmp_path: Path) -> None:
     run = tmp_path / "gspo-s0"
-    shutil.copytree(trained / "gspo-s0", run)
+    shutil.copytree(reported / "gspo-s0", run)
     (run / "sealed.json").unlink()
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     (run / "events.jsonl").write_text("".join(line for line in lines if '"event":"end"' not in line))
@@ -110,7 +109,7 @@ def test_a_figure_made_of_other_data_is_found(study: Path, gspo_here: Gspo) -> N
     assert done.code == 3 and "reward.csv" in done.out
 
 
-def test_side_files_name_runs_logs_and_what_was_left_out(trained: Path, study: Path, gspo_here: Gspo) -> None:
+def test_side_files_name_runs_logs_and_what_was_left_out(reported: Path, study: Path, gspo_here: Gspo) -> None:
     (study / "gspo-s0" / "invalidated.json").write_text('{"reason": "wrong data"}')
     assert gspo_here("report", "compare", str(study)).code == 3
     side: dict[str, Any] = json.loads((study / "compare.sources.json").read_text())
@@ -118,12 +117,12 @@ def test_side_files_name_runs_logs_and_what_was_left_out(trained: Path, study: P
     reasons = {run["run"]: run["reason"] for run in side["excluded"]}
     assert reasons == {"grpo-s0": "its partner is invalidated", "gspo-s0": "invalidated: wrong data"}
     assert all(len(run["log"]["sha256"]) == 64 and run["run_id"] for run in side["excluded"])
-    used = json.loads((trained / "compare.sources.json").read_text())
+    used = json.loads((reported / "compare.sources.json").read_text())
     assert [run["run"] for run in used["runs"]] == ["grpo-s0", "gspo-s0"] and used["excluded"] == []
 
 
-def test_runs_ls_show_diff_path(trained: Path, gspo_here: Gspo) -> None:
-    root = trained.parent
+def test_runs_ls_show_diff_path(reported: Path, gspo_here: Gspo) -> None:
+    root = reported.parent
     rows = [json.loads(line) for line in gspo_here("runs", "ls", str(root), "--json").out.splitlines()]
     keys = ("run", "status", "steps", "planned")
     assert [[row[k] for k in keys] for row in rows] == [[f"{arm}-s0", "completed", 2, 2] for arm in ("grpo", "gspo")]
@@ -132,6 +131,5 @@ def test_runs_ls_show_diff_path(trained: Path, gspo_here: Gspo) -> None:
     done = gspo_here("runs", "diff", "demo/grpo-s0", "demo/gspo-s0", "--out", str(root), "--json")
     keys = {json.loads(line)["key"] for line in done.out.splitlines()}
     assert {"algo.name", "run.json arm"} <= keys and "seed" not in keys and "run.json model_sha256" not in keys
-    assert gspo_here("runs", "path", "--out", str(root)).out.strip() == str(trained)
-    refused = gspo_here("report", "plots", root)
-    assert refused.code == 2 and f"give one of them: {trained}" in refused.err, refused.err
+    assert gspo_here("runs", "path", "--out", str(root)).out.strip() == str(reported)
+    check_refused(gspo_here("report", "plots", root), f"give one of them: {reported}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo, strict_lines
+from program import Gspo, check_refused, ok, strict_lines
 
 from gspo_cli.errors import GspoError
 from gspo_cli.runlog.import_logs import TRL, VERL, find_tracker_file, read_trainer_log, translate_metrics
@@ -62,8 +62,7 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
     for seed in (0, 1):
         for algo, log in (("grpo", trl(tmp_path / "state.json", 0.4)), ("gspo", verl(tmp_path / "v.jsonl", 0.5))):
             put = ("--algo", algo, "--seed", str(seed), "--name", "theirs", "--out", str(tmp_path))
-            done = gspo_here("runs", "import", str(log), *put)
-            assert done.code == 0, done.err
+            ok(gspo_here("runs", "import", str(log), *put))
     study = tmp_path / "theirs"
     lines = strict_lines(study / "grpo-s1" / "metrics.jsonl")
     assert [(r["step"], r["kind"]) for r in lines[:3]] == [(1, "rollout"), (1, "step"), (2, "rollout")]
@@ -82,8 +81,7 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
     assert "no arm is ranked" in text and not any(word in text for word in ("better", "significant", "outperforms"))
     assert gspo_here("report", "compare", str(study), "--require", "better").code == 3
     assert gspo_here("report", "html", str(study)).code == 0
-    again = gspo_here("runs", "import", str(tmp_path / "v.jsonl"), *put)
-    assert again.code == 2 and "exists" in again.err
+    check_refused(gspo_here("runs", "import", str(tmp_path / "v.jsonl"), *put), "exists")
 
 
 @pytest.mark.parametrize(
@@ -96,10 +94,9 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
 def test_what_is_no_log(tmp_path: Path, gspo_here: Gspo, text: str) -> None:
     for name in ("x.json", "x.jsonl"):
         (tmp_path / name).write_text(text)
-        done = gspo_here(
-            "runs", "import", str(tmp_path / name), "--algo", "grpo", "--name", "t", "--out", str(tmp_path)
+        check_refused(
+            gspo_here("runs", "import", str(tmp_path / name), "--algo", "grpo", "--name", "t", "--out", str(tmp_path))
         )
-        assert done.code == 2 and done.err.count("\n") == 3, done.err
         assert not (tmp_path / "t").exists()
 
 
@@ -147,8 +144,7 @@ def stored(path: Path, records: list[Any]) -> None:
 
 
 def imported(gspo_here: Gspo, tmp_path: Path, log: Path, *more: str) -> list[dict[str, Any]]:
-    done = gspo_here("runs", "import", str(log), "--algo", "grpo", "--name", "t", "--out", str(tmp_path), *more)
-    assert done.code == 0, done.err
+    ok(gspo_here("runs", "import", str(log), "--algo", "grpo", "--name", "t", "--out", str(tmp_path), *more))
     return strict_lines(tmp_path / "t" / "grpo-s0" / "metrics.jsonl")
 
 
@@ -205,8 +201,8 @@ def test_a_file_cut_off_or_changed_is_refused(tmp_path: Path, gspo_here: Gspo, k
     for bad in (whole[:-3], bytes(flipped), b"", b"not a log" * 9, bytes(40)):
         file.write_bytes(bad)
         assert "cannot import" in refused(folder), bad[:9]
-    done = gspo_here("runs", "import", str(folder), "--algo", "grpo", "--name", "t", "--out", str(tmp_path))
-    assert done.code == 2 and done.err.count("\n") == 3 and not (tmp_path / "t").exists(), done.err
+    check_refused(gspo_here("runs", "import", str(folder), "--algo", "grpo", "--name", "t", "--out", str(tmp_path)))
+    assert not (tmp_path / "t").exists()
     file.write_bytes(whole)
     assert read_trainer_log(folder)[0] == "trl"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from program import Gspo
+from program import Gspo, check_refused, ok
 from scipy import stats
 
 from gspo_cli.errors import GspoError
@@ -23,8 +23,7 @@ LEVEL = {"grpo": ("token", 0.2), "gspo": ("sequence", 3e-4)}
 
 def put(gspo: Gspo, log: Path, config: Path | None, algo: str, *more: str) -> None:
     given = () if config is None else ("--config", str(config))
-    done = gspo("runs", "import", str(log), *given, "--algo", algo, "--name", "t", "--out", str(log.parent), *more)
-    assert done.code == 0, done.err
+    ok(gspo("runs", "import", str(log), *given, "--algo", algo, "--name", "t", "--out", str(log.parent), *more))
 
 
 def judged(gspo: Gspo, folder: Path, *more: str) -> dict[str, Any]:
@@ -133,8 +132,8 @@ def test_unpaired_runs_and_collapsed_ones(tmp_path: Path, gspo_here: Gspo) -> No
     assert "Unpaired: runs are matched in the order of their seeds." in found["sentence"]
     assert not (tmp_path / "t" / "compare.json").exists() or "Unpaired" not in (tmp_path / "t/compare.json").read_text()
     made(gspo_here, tmp_path, "grpo", 7)
-    uneven = gspo_here("report", "compare", "t", "--out", str(tmp_path), "--unpaired")
-    assert uneven.code == 2 and "grpo has 7 runs and gspo 6" in uneven.err
+    uneven = gspo_here("report", "compare", "t", "--out", tmp_path, "--unpaired")
+    check_refused(uneven, "grpo has 7 runs and gspo 6")
 
 
 def test_rewards_beyond_one_leave_collapses_unknown(tmp_path: Path, gspo_here: Gspo) -> None:
@@ -152,8 +151,7 @@ def test_what_may_be_assumed(tmp_path: Path, gspo_here: Gspo) -> None:
     made(gspo_here, tmp_path, "grpo", 0)
     made(gspo_here, tmp_path, "gspo", 0)
     for words in ("--assume luck", "--assume start --scores x.csv", "--unpaired --scores x.csv"):
-        done = gspo_here("report", "compare", "t", "--out", str(tmp_path), *words.split())
-        assert done.code == 2 and done.err.count("\n") == 3, done.err
+        check_refused(gspo_here("report", "compare", "t", "--out", str(tmp_path), *words.split()))
 
 
 @pytest.mark.parametrize(
@@ -198,6 +196,19 @@ def test_what_is_no_configuration(tmp_path: Path, text: str) -> None:
 
 def test_a_configuration_that_is_not_there_writes_nothing(tmp_path: Path, gspo_here: Gspo) -> None:
     (tmp_path / "log.json").write_text('{"log_history": [{"step": 1, "reward": 0.5}]}')
-    done = gspo_here("runs", "import", str(tmp_path / "log.json"), "--config", "absent.yaml", "--algo", "grpo",
-                     "--name", "t", "--out", str(tmp_path))  # fmt: skip
-    assert done.code == 2 and done.err.count("\n") == 3 and not (tmp_path / "t").exists()
+    check_refused(
+        gspo_here(
+            "runs",
+            "import",
+            str(tmp_path / "log.json"),
+            "--config",
+            "absent.yaml",
+            "--algo",
+            "grpo",
+            "--name",
+            "t",
+            "--out",
+            str(tmp_path),
+        )
+    )
+    assert not (tmp_path / "t").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo, strict_lines
+from program import Gspo, ok, strict_lines
 from sandboxes import own_sandbox
 
 from gspo_cli.config import TaskConfig, TinyModel
@@ -113,14 +113,13 @@ def test_bad_data(tmp_path: Path, rows: list[dict[str, str]], words: str) -> Non
 def test_it_trains(gspo_here: Gspo, tmp_path: Path) -> None:
     for part in build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=0):
         part.save_pretrained(tmp_path / "model")
-    done = gspo_here(
+    done = ok(gspo_here(
         "train", "code-qwen3-4b", "--model", tmp_path / "model", "--out", tmp_path / "results", "--steps", "2",
         *(f"--set={key}" for key in (
             f"task.path={write(tmp_path, DOUBLE, NEGATE, DOUBLE, EMPTY)}", "model.dtype=float32", "rollout.prompts=2",
             "rollout.samples=2", "rollout.max_new_tokens=8", "train.minibatches=2", "model.threads=1",
         )),
-    )  # fmt: skip
-    assert done.code == 0, done.err
+    ))  # fmt: skip
     assert "left out, because no tests: 1" in done.err
     lines = [line for log in tmp_path.glob("results/*/*/metrics.jsonl") for line in strict_lines(log)]
     assert [line["metrics"]["reward/mean"] for line in lines if line["kind"] == "rollout"] == [0.0, 0.0]

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from code_rows import CHECKER, cf_row, replies, write
-from program import Done
+from program import Done, ok
 from sandboxes import own_sandbox
 
 from gspo_cli.evals.benchmark import DataChoice
@@ -135,8 +135,7 @@ def test_both_ratings(evaluate: Callable[..., Done], tmp_path: Path, answering: 
     answering(replies({"7A": ["print(5)", MUCH_LARGER], "7B": ["print(5)", ""]}))
     data = [f"--{o}=codeforces={p}" for o, p in (("data", path), ("contests", tmp_path / "c.json"))]
     data.append(f"--ratings=codeforces={tmp_path / 'r.json'}")
-    done = evaluate(*data, "--samples", "2", "--json")
-    assert done.code == 0, done.err
+    done = ok(evaluate(*data, "--samples", "2", "--json"))
     said: dict[str, Any] = json.loads(done.out)
     (contest,) = said["contest_elo"]["by_contest"]
     assert (contest["score"], contest["rank"]) == (450.0, 211)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from code_rows import lcb_row, replies, write
-from program import Done
+from program import Done, check_refused, ok
 from sandboxes import own_sandbox
 
 from gspo_cli.evals.benchmark import DataChoice
@@ -92,8 +92,7 @@ def test_the_figures_of_both_graders(
         "arc185_c": ["", ADD.format(0)],
     }
     answering(replies(programs))
-    done = evaluate(*lcb(path), "--samples", "2", "--json")
-    assert done.code == 0, done.err
+    done = ok(evaluate(*lcb(path), "--samples", "2", "--json"))
     said = json.loads(done.out)
     assert (said["metric"], said["average"]) == ("livecodebench/avg@2", pytest.approx(1 / 3))
     assert said["verdicts_differ"] == {"official_only": 0, "script_only": 1}
@@ -181,8 +180,7 @@ def test_without_a_sandbox_nothing_runs(
 ) -> None:
     monkeypatch.setattr("gspo_cli.sandbox.choose.shutil.which", lambda _: None)
     path = write(tmp_path / "a.jsonl", lcb_row(1))
-    done = evaluate(*lcb(path), "--samples", "1")
-    assert done.code == 2 and "no sandbox for the programs to grade" in done.err and "--unsafe-local" in done.err
+    check_refused(evaluate(*lcb(path), "--samples", "1"), "no sandbox for the programs to grade", "--unsafe-local")
     assert not (tmp_path / "out").exists()
     answering(replies({"p1": [ADD.format(1)]}))
     done = evaluate(*lcb(path), "--samples", "1", "--unsafe-local", "--json")
