@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, prod
 from typing import Any, Final
 
 
@@ -80,6 +80,11 @@ def implied(value: Any, *by: Value) -> Value:
     return derive(lambda *_: value, *by)
 
 
+def switched(name: str, on: Value) -> Value:
+    """`name` where a key switches it on, else `none`."""
+    return derive(lambda on: name if on else "none", on)
+
+
 def pick(value: Value, cases: Mapping[Any, Any]) -> Value:
     """What a name means; UNKNOWN for a name that is not in the table."""
     return derive(lambda name: cases[name], value)
@@ -89,9 +94,7 @@ def steps(*values: Value) -> Value:
     """Optimizer steps on a rollout batch: the product of all but the last value, divided by the last, rounded up."""
 
     def ratio(*numbers: float) -> int:
-        product = 1.0
-        for number in numbers[:-1]:
-            product *= number
+        product = prod(numbers[:-1], start=1.0)
         if product <= 0:
             raise ValueError
         return ceil(product / numbers[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.audit.findings import UNKNOWN, Findings, Settings, Value, derive, implied
@@ -234,8 +234,3 @@ def distribution(f: Findings) -> Value:
     if f.temperature.known and f.temperature.value == 1:
         return implied("yes", f.temperature)
     return Value(UNKNOWN, f"{f.temperature.source}; the temperature at which the trainer scores is not known")
-
-
-def facts(f: Findings) -> dict[str, Value]:
-    """All findings by name."""
-    return {item.name: getattr(f, item.name) for item in fields(f)}

@@ -33,19 +33,8 @@ BINARY: dict[type, Any] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-MUTATORS = (
-    "update",
-    "setdefault",
-    "pop",
-    "popitem",
-    "clear",
-    "append",
-    "extend",
-    "insert",
-    "remove",
-    "sort",
-    "reverse",
-)
+READING = ("get", "items", "keys", "values", "copy", "count", "index")
+"""Methods that leave a dictionary or a list as it is."""
 
 
 @dataclass
@@ -56,8 +45,8 @@ class Call:
     keywords: dict[str, Value]
     open: bool
     """Whether `**keywords` of unknown content are passed."""
-    texts: list[tuple[str, int, int]]
-    """Texts among its arguments, with their first and last line."""
+    texts: list[tuple[str, int]]
+    """Texts among its arguments, with their last line."""
     target: str = ""
 
 
@@ -183,7 +172,7 @@ class Reader:
         elif isinstance(old, list) and method in ("append", "extend") and len(given) == 1:
             more = [unresolved("an item") if given == [UNKNOWN] else given[0]] if method == "append" else given[0]
             self.environment[name] = [*old, *more] if isinstance(more, list) else UNKNOWN
-        elif isinstance(old, dict | list) and method in MUTATORS:
+        elif isinstance(old, dict | list) and method not in READING:
             self.environment[name] = UNKNOWN
 
     def call(self, node: ast.Call) -> Call:
@@ -207,7 +196,7 @@ class Reader:
             value = self.value(argument)
             value = " ".join(value) if isinstance(value, list) and all(isinstance(i, str) for i in value) else value
             if isinstance(value, str) and len(value) > 20:
-                texts.append((value, 1, argument.end_lineno or argument.lineno))
+                texts.append((value, argument.end_lineno or argument.lineno))
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         option = self.value(node.args[0]) if name == "add_argument" and node.args else None
         if isinstance(option, str) and "default" in keywords:
@@ -294,10 +283,8 @@ def between(name: str, values: list[Any]) -> Any:
     return " ".join([*common, *(f"{word.partition('=')[0]} {unresolved(name)}" for word in doubtful)]) + " "
 
 
-def line_of(lines: list[str], word: str, first: int, last: int) -> int:
-    """The first line that holds a word outside a comment; `first` if there is none."""
+def line_of(lines: list[str], word: str) -> int:
+    """The number of the first line that holds a word outside a comment; 1 if there is none."""
     whole = re.compile(rf"(?<![\w-]){re.escape(word.split(MARK)[0])}(?![\w-])")
-    for at in range(first - 1, min(last, len(lines))):
-        if not lines[at].lstrip().startswith("#") and whole.search(lines[at]):
-            return at + 1
-    return first
+    holding = (at for at, line in enumerate(lines, 1) if not line.lstrip().startswith("#") and whole.search(line))
+    return next(holding, 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gspo_cli.audit import python, shell
-from gspo_cli.audit.findings import MARK, Settings, Value, parsed
+from gspo_cli.audit.findings import MARK, Settings, Value
 from gspo_cli.audit.frameworks import FRAMEWORKS
 from gspo_cli.audit.frameworks.framework import Framework
 from gspo_cli.audit.tables import find, flags, hydra, inherit, over, read_toml
@@ -74,7 +74,7 @@ def read(text: str, path: Path | None, version: str | None) -> list[Settings]:
     where = path or Path("-")
     suffix = path.suffix if path else guess(text)
     try:
-        found = list(BY_SUFFIX.get(suffix, _shell)(text, name, where))
+        found = list(BY_SUFFIX.get(suffix, _commands)(text, name, where))
     except (shell.TooMuch, RecursionError) as error:
         raise GspoError(
             f"cannot read {name}", "it is nested or expands beyond any configuration", "simplify it"
@@ -136,7 +136,8 @@ def settings_of(framework: Framework, given: dict[str, Value], absent: str | Non
 
 def _toml(text: str, name: str, _: Path) -> Iterator[Settings]:
     given = read_toml(text, name)
-    yield from (settings_of(framework, given) for framework in _by_keys(given))
+    if framework := _by_keys(given):
+        yield settings_of(framework, given)
 
 
 def _yaml(text: str, name: str, path: Path) -> Iterator[Settings]:
@@ -145,9 +146,8 @@ def _yaml(text: str, name: str, path: Path) -> Iterator[Settings]:
     given, unread = inherit(path, name, text, read_text, lambda base: bool(re.fullmatch(belongs, base)), around(path))
     unread = [base for base in unread if not re.search(r"deepspeed|/config/(traj|envs)", base)]
     absent = f"it inherits {', '.join(unread)}, which cannot be read" if own and unread else None
-    found = list(_by_keys(given))
-    if found:
-        yield settings_of(found[0], given, absent)
+    if framework := _by_keys(given):
+        yield settings_of(framework, given, absent)
         return
     for value in given.values():  # a cluster's job file, whose command is a shell script
         if (
@@ -158,16 +158,9 @@ def _yaml(text: str, name: str, path: Path) -> Iterator[Settings]:
             yield from _commands(value.value, name, path, int(value.source.rpartition(":")[2]) + 1)
 
 
-def _by_keys(given: dict[str, Value]) -> Iterator[Framework]:
+def _by_keys(given: dict[str, Value]) -> Framework | None:
     keys = "\n".join(f"{key}={value.value}" for key, value in given.items())
-    for framework in FRAMEWORKS.values():
-        if re.search(framework.pattern("keys"), keys, re.MULTILINE):
-            yield framework
-            return
-
-
-def _shell(text: str, name: str, path: Path) -> Iterator[Settings]:
-    yield from _commands(text, name, path, 1)
+    return next((f for f in FRAMEWORKS.values() if re.search(f.pattern("keys"), keys, re.MULTILINE)), None)
 
 
 def around(path: Path) -> tuple[Path, ...]:
@@ -176,7 +169,7 @@ def around(path: Path) -> tuple[Path, ...]:
     return tuple(place / sub for place in [*above, Path.cwd()] for sub in ("", "base"))
 
 
-def _commands(script: str, name: str, path: Path, line: int, depth: int = 0) -> Iterator[Settings]:
+def _commands(script: str, name: str, path: Path, line: int = 1, depth: int = 0) -> Iterator[Settings]:
     """The trainings that the commands of a script start."""
 
     def script_of(name: str) -> str | None:
@@ -191,12 +184,12 @@ def _commands(script: str, name: str, path: Path, line: int, depth: int = 0) -> 
         framework = next((f for f in FRAMEWORKS.values() if re.search(f.pattern("command"), text)), None)
         if called and depth < 3 and words[0].text in ("bash", "sh", "source", ".", "exec"):
             target = find_script(path, called)
-            overrides = hydra(_pairs(words), name) if "=" in text else flags(_pairs(words), name)
-            inner = list(_commands(read_text(target), str(target), target, 1, depth + 1)) if target else []
+            overrides = hydra(words, name) if "=" in text else flags(words, name)
+            inner = list(_commands(read_text(target), str(target), target, depth=depth + 1)) if target else []
             for settings in inner:
                 settings.given = over(settings.given, overrides)
                 yield settings
-            if inner or framework is None or (framework.table.get("overrides") and not list(_by_keys(overrides))):
+            if inner or framework is None or (framework.table.get("overrides") and not _by_keys(overrides)):
                 continue
             absent = f"the options of {called} come first, and it cannot be read"
             yield settings_of(framework, overrides, absent)
@@ -212,20 +205,15 @@ def find_script(path: Path, called: str) -> Path | None:
     return next((place for place in places if place.is_file() and not place.is_symlink() and place != path), None)
 
 
-def _pairs(words: list[shell.Word]) -> list[tuple[str, int]]:
-    return [(word.text, word.line) for word in words]
-
-
 def _training(
     framework: Framework, command: shell.Command, unread: list[str], name: str, path: Path, script: str
 ) -> Settings:
     """The settings of one command, on top of the file that it names as its base."""
     words = command.words
     text = " ".join(word.text for word in words)
-    options = flags(_pairs(words), name, framework.table.get("overrides", False))
-    given = (hydra(_pairs(words), name) if framework.table.get("overrides", False) else options) | {
-        "_main": Value(None, text[:2000])
-    }
+    overrides = framework.table.get("overrides", False)
+    options = flags(words, name, overrides)
+    given = (hydra(words, name) if overrides else options) | {"_main": Value(None, text[:2000])}
     if framework.name == "slime" and ("miles" in script or "miles" in path.parts):
         framework = FRAMEWORKS["miles"]
     settings = settings_of(framework, given)
@@ -284,10 +272,10 @@ def _python(text: str, name: str, _: Path) -> Iterator[Settings]:
         return
     if re.search(r"\b(GRPO|RLOO)Config\b", text) and re.search(r"\w*Parser\(", text):
         for command in shell.Reader(reader.docstring).read().commands:
-            options = flags(_pairs(command.words), name)
+            options = flags(command.words, name)
             if any(key in options for key in DECISIVE):
                 for key, value in options.items():
-                    options[key] = Value(value.value, f"{name}:{python.line_of(lines, '--' + key, 1, len(lines))}")
+                    options[key] = Value(value.value, f"{name}:{python.line_of(lines, '--' + key)}")
                 options["_class"] = Value(None, "GRPOConfig" if "GRPOConfig" in text else "RLOOConfig")
                 yield settings_of(framework, options)
                 return
@@ -297,8 +285,8 @@ def _python(text: str, name: str, _: Path) -> Iterator[Settings]:
     for framework in FRAMEWORKS.values():
         matching = [found for found in texts if re.search(framework.pattern("command"), found[0])]
         if matching and framework.name != "TRL":
-            whole, first, last = max(matching, key=lambda found: len(found[0]))
-            words = [(word, python.line_of(lines, word, first, last)) for word in whole.split() if word[0] != MARK]
+            whole, last = max(matching, key=lambda found: len(found[0]))
+            words = [(word, python.line_of(lines[:last], word)) for word in whole.split() if word[0] != MARK]
             given = hydra(words, name) if framework.table.get("overrides", False) else flags(words, name)
             if len(given) > 3:
                 miles = framework.name == "slime" and "miles" in text
@@ -329,6 +317,3 @@ def read_path(path: str, version: str | None) -> Iterator[tuple[str, list[Settin
             yield str(file), read(read_text(file), file, version)
         except GspoError as error:
             yield str(file), error
-
-
-__all__ = ["NoConfiguration", "parsed", "read", "read_path", "read_text"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gspo_cli.audit.findings import MARK, unresolved
 from gspo_cli.audit.shell_values import MAX_DEPTH, Text, arithmetic, merged, split, text_of, truth
@@ -16,8 +17,7 @@ from gspo_cli.audit.shell_words import ASSIGNMENT, expansion_end, tokens
 MAX_TEXT, MAX_WORDS = 200_000, 50_000
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """A word of a command after expansion, and the line of what it says."""
 
     text: str
@@ -79,9 +79,7 @@ class Reader:
                 self.at += 1
                 continue
             if raw in ("fi", "done", "esac", "then", "else", "elif", "}", "do"):
-                if ends:
-                    return raw
-                return ""
+                return raw
             runs = {"&&": status, "||": None if status is None else not status}.get(glue, True)
             before, commands = dict(self.environment), len(self.commands)
             status = self.statement(raw, depth)

@@ -7,6 +7,7 @@ import operator
 import re
 
 from gspo_cli.audit.findings import MARK, unresolved
+from gspo_cli.audit.python import BINARY
 
 Text = list[tuple[str, int]]
 """Pieces of a text with the line on which each stands."""
@@ -56,14 +57,8 @@ def doubt(word: str, name: str) -> str:
     return f"{word.partition('=')[0]}={mark}" if "=" in word else f"{word} {mark}"
 
 
-OPERATIONS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
+OPERATIONS = BINARY | {ast.Div: operator.floordiv}
+"""Of whole numbers."""
 
 
 def arithmetic(text: str, environment: dict[str, list[Text]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,8 @@ def read_yaml(text: str, name: str) -> dict[str, Value]:
             for item in node.value:
                 if isinstance(item, yaml.MappingNode):
                     visit(item, f"{key}[]", depth + 1)
-        elif "${" in node.value:
-            leaves[key] = Value(node.value, source)
         else:
-            leaves[key] = Value(node.value, source) if node.style else parsed(node.value, source)
+            leaves[key] = Value(node.value, source) if node.style else _written(node.value, source)
 
     visit(node, "", 0)
     return leaves
@@ -135,18 +133,14 @@ def inherit(
 
 def over(base: dict[str, Value], top: dict[str, Value]) -> dict[str, Value]:
     """`base` with `top` on it: a leaf replaces a table of that name, and a table a leaf."""
-    parents = {key[:at] for key in top for at in range(len(key)) if key[at] == "."}
-    kept = {
-        key: value
-        for key, value in base.items()
-        if key not in parents and not any(key.startswith(f"{leaf}.") for leaf in _heads(key, top))
-    }
+    tables = {table for key in top for table in _tables_of(key)}
+    kept = {key: value for key, value in base.items() if key not in tables and top.keys().isdisjoint(_tables_of(key))}
     return kept | top
 
 
-def _heads(key: str, top: dict[str, Value]) -> list[str]:
-    parts = key.split(".")
-    return [head for end in range(1, len(parts)) if (head := ".".join(parts[:end])) in top]
+def _tables_of(key: str) -> list[str]:
+    """`a` and `a.b` of the key `a.b.c`."""
+    return [key[:at] for at, sign in enumerate(key) if sign == "."]
 
 
 def find(folder: Path, base: str, folders: tuple[Path, ...] = ()) -> Path | None:
@@ -162,7 +156,7 @@ def find(folder: Path, base: str, folders: tuple[Path, ...] = ()) -> Path | None
     return None
 
 
-def hydra(words: list[tuple[str, int]], name: str) -> dict[str, Value]:
+def hydra(words: Sequence[tuple[str, int]], name: str) -> dict[str, Value]:
     """Overrides `a.b=c`, `+a.b=c`, `++a.b=c` of a command; `~a.b` removes nothing that is read here."""
     found = {}
     for text, line in words:
@@ -171,36 +165,28 @@ def hydra(words: list[tuple[str, int]], name: str) -> dict[str, Value]:
     return found
 
 
-def flags(words: list[tuple[str, int]], name: str, single: bool = False) -> dict[str, Value]:
+def flags(words: Sequence[tuple[str, int]], name: str, single: bool = False) -> dict[str, Value]:
     """Options `--key value...`, `--key=value`, `--switch`; hyphens of a name are underscores.
 
     `single` = a key takes one value, since what follows is an override.
     """
-    found: dict[str, Value] = {}
-    key, line = "", 0
-    values: list[str] = []
-
-    def close() -> None:
-        if key:
-            text: Any = True if not values else values[0] if len(values) == 1 else values
-            found[key] = _written(text, f"{name}:{line}") if text is not True else Value(True, f"{name}:{line}")
-
-    for text, at in words:
+    values: dict[str, list[str]] = {}
+    lines: dict[str, int] = {}
+    key = ""  # of the option that takes the words which follow
+    for text, line in words:
         if re.match(r"--?[A-Za-z]", text):
-            close()
             head, equal, value = text.lstrip("-").partition("=")
-            key, values, line = head.replace("-", "_"), [value] if equal else [], at
-            if equal:
-                close()
-                key = ""
+            key = head.replace("-", "_")
+            values[key], lines[key] = [value] if equal else [], line
+            key = "" if equal else key
         elif key:
-            values.append(text)
-            line = at
-            if single:
-                close()
-                key = ""
-    close()
-    return found
+            values[key].append(text)
+            lines[key] = line
+            key = "" if single else key
+    return {
+        key: _written(True if not given else given[0] if len(given) == 1 else given, f"{name}:{lines[key]}")
+        for key, given in values.items()
+    }
 
 
 def _written(text: Any, source: str) -> Value:

@@ -187,9 +187,9 @@ def lines_joined(source: str) -> str:
 
 def as_json(settings: Settings, f: Findings, verdict: Verdict, length: int | None) -> dict[str, Any]:
     """The verdict as one object. A value that is unknown is the string `unknown`."""
-    from gspo_cli.audit.judge import distribution, facts
+    from gspo_cli.audit.judge import distribution
 
-    values = {"algorithm": verdict.algorithm} | facts(f) | {"same_distribution": distribution(f)}
+    values = {"algorithm": verdict.algorithm} | vars(f) | {"same_distribution": distribution(f)}
     if length:
         values["clip_discards"] = rows(f, verdict, length)["clip discards"]
     return {

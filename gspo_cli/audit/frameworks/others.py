@@ -3,7 +3,7 @@
 import re
 from math import prod
 
-from gspo_cli.audit.findings import Findings, Settings, Value, derive, implied, kl_term, pick, steps
+from gspo_cli.audit.findings import Findings, Settings, Value, derive, implied, kl_term, pick, steps, switched
 from gspo_cli.audit.frameworks.framework import Framework
 
 CHANGED = "2026-03-20"
@@ -17,7 +17,7 @@ def read_nemo_rl(c: Settings, t: Framework) -> Findings:
     keys = (("ratio_clip_min", 0.2), ("ratio_clip_max", 0.2), ("ratio_clip_c", None))
     low, high, dual = (c(f"loss_fn.{key}", value) for key, value in keys)
     if off.value is not False:
-        low, high = implied(None, loss), implied(None, loss)
+        low = high = implied(None, loss)
     facts = t.facts(c)
     coef, in_reward = facts["kl_coef"], c("loss_fn.use_kl_in_reward", False)
     return Findings(
@@ -41,7 +41,7 @@ def read_nemo_rl(c: Settings, t: Framework) -> Findings:
             c("loss_fn.truncated_importance_sampling_type", None),
             c("loss_fn.truncated_importance_sampling_ratio", None),
         ),
-        replay=derive(lambda on: "r3" if on else "none", c("policy.router_replay.enabled", False)),
+        replay=switched("r3", c("policy.router_replay.enabled", False)),
     )
 
 
@@ -82,9 +82,7 @@ def read_skyrl(c: Settings, t: Framework) -> Findings:
         ),
         old_log_probs=c.fixed("recomputed", "the loop of"),
         correction=derive(lambda level: f"{level}-level truncated weights" if level else "none", weights),
-        replay=derive(
-            lambda on: "r3" if on else "none", c("trainer.policy.megatron_config.moe_enable_routing_replay", False)
-        ),
+        replay=switched("r3", c("trainer.policy.megatron_config.moe_enable_routing_replay", False)),
         dynamic_sampling=derive(bool, c(algo + "dynamic_sampling.type", None)),
     )
 
@@ -121,9 +119,7 @@ def read_roll(c: Settings, t: Framework) -> Findings:
         kl=kl_term(c("use_kl_loss", False), facts["kl_coef"], in_reward, reward_coef),
         updates=updates,
         old_log_probs=derive(lambda n, kl: "current" if n == 1 and not kl else "recomputed", updates, reward_coef),
-        correction=derive(
-            lambda on: "truncated weights" if on else "none", c("train_infer_correction.is_weight.enabled", False)
-        ),
+        correction=switched("truncated weights", c("train_infer_correction.is_weight.enabled", False)),
         replay=derive(lambda mode: str(mode or "none").lower(), c("actor_train.router_replay.mode", None)),
     )
 
@@ -175,8 +171,8 @@ def read_areal(c: Settings, t: Framework) -> Findings:
         dual_clip=dual,
         kl=kl_term(c.fixed(False), facts["kl_coef"], c.fixed(True), facts["kl_coef"]),
         old_log_probs=anew,
-        correction=derive(lambda on: "token weights between trainer and sampler" if on else "none", decoupled),
-        replay=derive(lambda on: "r3" if on else "none", c("sglang.enable_return_routed_experts", False)),
+        correction=switched("token weights between trainer and sampler", decoupled),
+        replay=switched("r3", c("sglang.enable_return_routed_experts", False)),
     )
 
 
@@ -203,7 +199,7 @@ def read_prime_rl(c: Settings, t: Framework) -> Findings:
         old_log_probs=c.fixed("sampler"),
         correction=c.fixed("none"),
         prompts=derive(lambda n, group: n // group, c("orchestrator.batch_size", 128), facts["samples"]),
-        replay=derive(lambda on: "r3" if on else "none", c("trainer.enable_router_replay", False)),
+        replay=switched("r3", c("trainer.enable_router_replay", False)),
     )
 
 

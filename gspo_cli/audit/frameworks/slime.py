@@ -1,6 +1,6 @@
 """slime and its fork miles: Megatron arguments in shell arrays or Python strings."""
 
-from gspo_cli.audit.findings import Findings, Settings, derive, implied, kl_term, pick, steps
+from gspo_cli.audit.findings import Findings, Settings, derive, implied, kl_term, pick, steps, switched
 from gspo_cli.audit.frameworks.framework import Framework
 
 
@@ -21,7 +21,7 @@ def read(c: Settings, t: Framework) -> Findings:
     low, high = c("eps_clip", 0.2), c("eps_clip_high", None)
     count = c("num_steps_per_rollout", None)
     batch = (c("rollout_batch_size", None), c("n_samples_per_prompt", 1), c("global_batch_size", None))
-    corrected = derive(lambda on: "token-level truncated weights" if on else "none", c("use_tis", False))
+    corrected = switched("token-level truncated weights", c("use_tis", False))
     if c.has("custom_tis_function_path") and corrected.value != "none":
         corrected = derive(lambda path: f"by the function {path}", c("custom_tis_function_path"))
     routes = [c(f"use_{kind}routing_replay", False) for kind in ("rollout_", "")]

@@ -1,6 +1,6 @@
 """TRL, with its own defaults or Unsloth's, and ms-swift, which has TRL's loss."""
 
-from gspo_cli.audit.findings import UNKNOWN, Findings, Settings, Value, derive, implied, kl_term, pick, steps
+from gspo_cli.audit.findings import UNKNOWN, Findings, Settings, Value, derive, implied, kl_term, pick, steps, switched
 from gspo_cli.audit.frameworks.framework import Framework
 
 LEVELS = {"token": "token", "sequence": "sequence", "sequence_token": "sequence"}
@@ -39,7 +39,7 @@ def read(c: Settings, t: Framework) -> Findings:
     correction = implied("none", c("use_vllm", False))
     if c("use_vllm", False).value and not unsloth:
         weighs = c.since("vllm_importance_sampling_correction", (("0", False), ("0.23", True)), floor)
-        correction = derive(lambda on: "weights between vLLM and the trainer" if on else "none", weighs)
+        correction = switched("weights between vLLM and the trainer", weighs)
     temperature = c.since("temperature", (("0", 0.9), ("0.18", 1.0)), floor)
     return Findings(
         **t.facts(c, temperature=temperature, trainer_temperature=temperature),
