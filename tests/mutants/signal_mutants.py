@@ -4,7 +4,6 @@ from mutant import Mutant
 
 HAND = "algorithms/test_hand_fixture.py"
 SIGNALS = "algorithms/test_signals.py"
-MODIFIERS = "algorithms/test_modifiers.py"
 CLIP = "algorithms/test_clip.py"
 RATIOS = "algorithms/test_ratio_metrics.py"
 CHURN = "moe/test_volatility.py"

@@ -5,6 +5,7 @@ from mutant import Mutant
 LOG_PROBS = "models/test_log_probs.py"
 BATCHES = "training/test_batches.py"
 LOOP = "training/test_loop.py"
+GUARDS = "reliability/test_guards.py"
 STALE = "reliability/test_stale_rollouts.py"
 STEP = "training/test_update.py"
 EQUAL_CUTS = f"{BATCHES}::test_gradient_and_metrics_do_not_depend_on_the_cut"
@@ -84,12 +85,12 @@ TRAINING = (
     Mutant(
         "M30 a non-finite gradient applied", UPDATE,
         "applied := all(finite)", "applied := True",
-        f"{BATCHES}::test_a_non_finite_gradient_never_reaches_the_weights",
+        f"{GUARDS}::test_a_non_finite_number_never_updates_and_never_vanishes", "in_loss and nan",
     ),
     Mutant(
         "only the loss is checked", UPDATE,
         "applied := all(finite)", "applied := finite[0]",
-        f"{STEP}::test_an_infinite_gradient_of_a_finite_loss_is_refused",
+        f"{GUARDS}::test_a_non_finite_number_never_updates_and_never_vanishes", "in_gradient and inf",
     ),
     Mutant(
         "gradient not clipped", UPDATE,

@@ -147,8 +147,8 @@ def test_every_key_holds_or_is_refused(tmp_path: Path, algorithm: str, way: Any)
 def test_what_only_some_arms_have_is_said(tmp_path: Path, algorithm: str, way: Any) -> None:
     """A key of another algorithm beside this one: that arm takes it, this one keeps its published setting."""
     plain = plan_runs(load(tmp_path), [algorithm], [0])[0].params
-    foreign = [(name, key) for name in ALGORITHMS for key in OWN[name] if key not in OWN[algorithm]]
-    for owner, key in foreign:
+    foreign = {key: name for name in ALGORITHMS for key in OWN[name] if key not in OWN[algorithm]}
+    for key, owner in foreign.items():
         for filled, arms, value in way(tmp_path, [algorithm, owner], key, other_values(key)):
             assert arm_notes(filled, arms) == [f"algo.{key}: {owner} only"]
             without, taker = plan_runs(filled, arms, [0])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,21 +41,20 @@ class LengthTask:
         return Score(float(sum(map(ord, text))), "")
 
 
-def session(model: PreTrainedModel, folder: Path, algo: str) -> Session:
-    """Four mini-batches of two prompts each, at a learning rate that moves the policy visibly."""
-    recipe = Recipe.model_validate(
-        {
-            "name": "loop",
-            "model": {"tiny": {"hidden": 16, "layers": 2, "experts": 6, "top_k": 2}},
-            "rollout": {"prompts": 8, "samples": 4, "max_new_tokens": 6, "keep_newest": False},
-            "train": {"steps": 1, "minibatches": 4, "micro_batch_tokens": 40, "lr": 0.02, "warmup": 0},
-            "algo": {"name": algo},
-        }
-    )
-    (run,) = plan_runs(recipe, [algo], [0])
+def session(model: PreTrainedModel, folder: Path, **tables: dict[str, Any]) -> Session:
+    """Four mini-batches of two prompts each, at a learning rate that moves the policy visibly; `tables` change that."""
+    table: dict[str, Any] = {
+        "name": "loop",
+        "model": {"tiny": {"hidden": 16, "layers": 2, "experts": 6, "top_k": 2}},
+        "rollout": {"prompts": 8, "samples": 4, "max_new_tokens": 6, "keep_newest": False},
+        "train": {"steps": 1, "minibatches": 4, "micro_batch_tokens": 40, "lr": 0.02, "warmup": 0},
+        "algo": {"name": "gspo"},
+    }
+    recipe = Recipe.model_validate(table | {name: table[name] | values for name, values in tables.items()})
+    (run,) = plan_runs(recipe, [recipe.algo.name], [0])
     policy = copy.deepcopy(model)
     engine = TransformersEngine(policy, (1,), 1.0, 600.0)
-    stream = PromptStream(PROBLEMS, 8, 0)
+    stream = PromptStream(PROBLEMS, recipe.rollout.prompts, 0)
     return Session(
         run, make_learner(run, policy), engine, character_tokenizer(), LengthTask(), stream, RunLog(folder, "")
     )
@@ -75,7 +75,7 @@ def test_all_mini_batches_share_the_old_policy_of_the_batch(
         return done
 
     monkeypatch.setattr(loop, "update", spied)
-    one = session(tiny_moe, tmp_path, algo)
+    one = session(tiny_moe, tmp_path, algo={"name": algo})
     train_batch(one, 1)
 
     # one optimizer step each, whatever the number of passes; whole groups of 4, each response once

@@ -10,17 +10,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_batches import CPU, learner, rollout_batch
+from test_batches import cut, learner, rollout_batch
 from test_update import WHOLE, whole_batch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig, Kl, Lora, Recipe
 from gspo_cli.models.lora import add_lora
 from gspo_cli.moe.routers import find_routing
 from gspo_cli.training.setup import make_learner
-from gspo_cli.training.step.batches import make_mini_batches, rewards_and_groups
 from gspo_cli.training.step.update import Learner, record_old_policy, scored, update
 from gspo_cli.training.study.arms import plan_runs
 
@@ -113,9 +111,8 @@ def run_learner(model: PreTrainedModel, algo: dict[str, object]) -> Learner:
 def test_the_critic_has_adapters_of_its_own(tiny_dense: PreTrainedModel) -> None:
     who = run_learner(adapted(tiny_dense, Lora(rank=4)), {"name": "ppo"})
     assert who.critic is not None
-    batch, ppo = rollout_batch(), ALGORITHMS["ppo"]
-    minis = make_mini_batches(batch, ppo.advantage(*rewards_and_groups(batch), who.params), WHOLE, CPU)
-    who.critic.set_advantages(ppo, who.params, minis)
+    minis = cut(rollout_batch(), WHOLE, "ppo")
+    who.critic.set_advantages(who.algorithm, who.params, minis)
     before = {n: p.detach().clone() for n, p in who.critic.model.trunk.named_parameters()}
     for _ in range(2):
         who.critic.update(minis[0], who.params)

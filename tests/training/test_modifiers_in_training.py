@@ -1,41 +1,20 @@
-"""KL, sampler correction, truncation, punishment, credits and the critic, as the training step applies them."""
+"""The sampler's old policy, truncation, punishment, credits and the critic, as the training step applies them."""
 
 import copy
 from dataclasses import replace
 
 import pytest
 import torch
-from test_batches import CPU, learner, rollout_batch
+from test_batches import cut, learner, rollout_batch
 from transformers import PreTrainedModel
 
-from gspo_cli.algorithms import ALGORITHMS, ppo
-from gspo_cli.config import AlgoConfig, Kl
+from gspo_cli.algorithms import ppo
+from gspo_cli.config import AlgoConfig
 from gspo_cli.models.trunk import ValueModel
-from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.batches import Batching, rewards_and_groups
 from gspo_cli.training.step.critic import Critic
 from gspo_cli.training.step.update import Learner, record_old_policy, update
-from gspo_cli.types import MiniBatch, RolloutBatch
-
-
-def minis(batch: RolloutBatch, plan: Batching, name: str = "grpo") -> list[MiniBatch]:
-    advantages = ALGORITHMS[name].advantage(*rewards_and_groups(batch), ALGORITHMS[name].Params())
-    return make_mini_batches(batch, advantages, plan, CPU)
-
-
-def test_kl_against_itself_changes_nothing_at_first_and_pulls_back_later(tiny_moe: PreTrainedModel) -> None:
-    def run(coef: float) -> list[float | None]:
-        who = learner(tiny_moe, "gspo")
-        who = replace(who, algo=AlgoConfig(kl=Kl(coef=coef)), reference=copy.deepcopy(who.model))
-        penalties = []
-        for _ in range(3):
-            parts = minis(rollout_batch(), Batching(1, 10_000, keep_rows_without_advantage=True))
-            record_old_policy(who, parts)
-            penalties.append(update(who, parts[0], lr=0.002, first=True).result().values["kl/ref_k3"])
-        return penalties
-
-    free, bound = run(0.0), run(0.5)
-    assert free[0] == bound[0] == 0.0
-    assert bound[2] is not None and free[2] is not None and 0 < bound[2] < free[2]
+from gspo_cli.types import MiniBatch
 
 
 def test_truncated_responses_leave_numerator_and_denominator() -> None:
@@ -43,7 +22,7 @@ def test_truncated_responses_leave_numerator_and_denominator() -> None:
     first = batch.groups[0]
     cut_off = (replace(first.samples[0], finish="length"), *first.samples[1:])
     batch = replace(batch, groups=(replace(first, samples=cut_off), *batch.groups[1:]))
-    kept, masked = (minis(batch, Batching(1, 10_000, mask_truncated=m))[0] for m in (False, True))
+    kept, masked = (cut(batch, Batching(1, 10_000, mask_truncated=m))[0] for m in (False, True))
     assert len(masked.mask_BT) == len(kept.mask_BT) - 1
     assert len(masked.micro_batches[0].mask_BT) == len(kept.micro_batches[0].mask_BT) - 1
 
@@ -63,7 +42,7 @@ def test_credits_make_token_advantages() -> None:
     group = batch.groups[0]
     credits = tuple(tuple(float(t % 2) for t in range(len(s.token_ids))) for s in group.samples)
     batch = replace(batch, groups=(replace(group, credits=credits),))
-    (micro,) = minis(batch, Batching(1, 10_000))[0].micro_batches
+    (micro,) = cut(batch, Batching(1, 10_000))[0].micro_batches
     assert micro.advantages.shape == micro.mask_BT.shape
     for row in range(len(micro.mask_BT)):
         here = micro.advantages[row][micro.mask_BT[row]]
@@ -73,7 +52,7 @@ def test_credits_make_token_advantages() -> None:
 def critic_batch(model: PreTrainedModel, budget: int) -> tuple[Critic, list[MiniBatch]]:
     critic = Critic(ValueModel(copy.deepcopy(model.base_model)), lr=0.1, grad_clip=1e9)
     torch.nn.init.normal_(critic.model.head.weight, generator=torch.Generator().manual_seed(0))
-    parts = minis(rollout_batch(), Batching(2, budget, keep_rows_without_advantage=True), "ppo")
+    parts = cut(rollout_batch(), Batching(2, budget, keep_rows_without_advantage=True), "ppo")
     critic.set_advantages(ppo, ppo.Params(lam=0.9), parts)  # type: ignore[arg-type]
     return critic, parts
 
@@ -107,7 +86,7 @@ def test_critic_advantages_do_not_depend_on_the_cut(tiny_dense: PreTrainedModel)
 def test_sampler_log_probs_as_old_policy(tiny_moe: PreTrainedModel) -> None:
     who: Learner = learner(tiny_moe, "gspo")
     who = replace(who, algo=AlgoConfig(old_log_probs="sampler"))
-    (mini,) = minis(rollout_batch(), Batching(1, 10_000))
+    (mini,) = cut(rollout_batch(), Batching(1, 10_000))
     record_old_policy(who, [mini])
     values = update(who, mini, lr=0.0, first=True).result().values
     assert values["ratio/seq_max"] != 1.0  # the recorded engine log-probabilities are made up
@@ -120,7 +99,7 @@ def test_the_critic_rests_when_the_policy_does(tiny_dense: PreTrainedModel) -> N
     who = learner(tiny_dense, "ppo")
     critic = Critic(ValueModel(copy.deepcopy(who.model.base_model)), lr=0.1, grad_clip=1e9)
     who = replace(who, critic=critic)
-    (mini,) = minis(rollout_batch(), Batching(1, 10_000, keep_rows_without_advantage=True), "ppo")
+    (mini,) = cut(rollout_batch(), Batching(1, 10_000, keep_rows_without_advantage=True), "ppo")
     critic.set_advantages(ppo, ppo.Params(), [mini])  # type: ignore[arg-type]
     for micro in mini.micro_batches:
         micro.advantages = torch.full_like(micro.advantages, float("nan"))

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_batches import CPU, learner, rollout_batch
+from test_batches import cut, learner, rollout_batch
 from test_update import WHOLE
 from transformers import PreTrainedModel
 
-from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import NoiseConfig, Recipe
-from gspo_cli.training.step.batches import make_mini_batches, rewards_and_groups
 from gspo_cli.training.step.noise import RecordedNoise
 from gspo_cli.training.step.update import record_old_policy, update
 from gspo_cli.types import MiniBatch, Sample
@@ -48,9 +46,7 @@ def test_it_depends_on_nothing_but_its_keys() -> None:
 
 
 def prepared(noise: RecordedNoise | None) -> list[MiniBatch]:
-    batch, grpo = rollout_batch(), ALGORITHMS["grpo"]
-    advantages_B = grpo.advantage(*rewards_and_groups(batch), grpo.Params())
-    return make_mini_batches(batch, advantages_B, replace(WHOLE, minibatches=2, noise=noise), CPU)
+    return cut(rollout_batch(), replace(WHOLE, minibatches=2, noise=noise))
 
 
 def test_ratios_are_off_by_it_before_any_update(tiny_moe: PreTrainedModel) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from gspo_cli.training import loop
 from gspo_cli.training.loop import train_batch
 from gspo_cli.training.rollout_queue import steps_to_sample
 from gspo_cli.training.session import Session
-from gspo_cli.training.setup import make_learner
 
 STEPS = 4
 
@@ -36,17 +34,10 @@ def server(tiny_moe: PreTrainedModel) -> Iterator[Server]:
 def lagging(model: PreTrainedModel, server: Server, folder: Path, max_lag: int, **algo: Any) -> Session:
     """A run of four batches whose engine is the server."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-    one = session(model, folder, "gspo")
-    table = one.run.recipe.model_dump()
     rollout = {"max_lag": max_lag, "engine": "vllm-server", "vllm": {"url": server.url}, "store": 2, "prompts": 4}
-    recipe = Recipe.model_validate(
-        table | {"rollout": table["rollout"] | rollout, "train": table["train"] | {"steps": STEPS, "minibatches": 2},
-                 "algo": table["algo"] | {"old_log_probs": "sampler"} | algo}
-    )  # fmt: skip
-    one.run = replace(one.run, recipe=recipe)
-    one.stream = replace(one.stream, prompts=4)
-    one.learner = make_learner(one.run, one.learner.model)
-    one.engine = open_engine(recipe.rollout, one.learner.model, character_tokenizer(), trains=True)
+    algo = {"old_log_probs": "sampler"} | algo
+    one = session(model, folder, rollout=rollout, train={"steps": STEPS, "minibatches": 2}, algo=algo)
+    one.engine = open_engine(one.run.recipe.rollout, one.learner.model, character_tokenizer(), trains=True)
     return one
 
 

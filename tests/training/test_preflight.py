@@ -7,10 +7,9 @@ from typing import Any, cast
 
 import pytest
 import torch
-from test_batches import CPU, learner, rollout_batch
+from test_batches import CPU, cut, learner, rollout_batch
 from transformers import PreTrainedModel
 
-from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.events import Event, PreflightDone
@@ -19,7 +18,7 @@ from gspo_cli.models.precision import compute_in
 from gspo_cli.training import loop
 from gspo_cli.training.loop import CLIP_RANGE_BATCHES, watch_clip_range
 from gspo_cli.training.session import Session
-from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.batches import Batching, make_mini_batches
 from gspo_cli.training.step.preflight import PreflightReport, preflight
 from gspo_cli.training.step.update import scored
 from gspo_cli.training.study.arms import resolve_arm
@@ -35,8 +34,7 @@ def sound(num_parts: int = 2) -> tuple[RolloutBatch, list[Any]]:
         replace(g, samples=tuple(replace(s, token_ids=(*s.token_ids[:-1], 1)) for s in g.samples)) for g in batch.groups
     ]
     batch = replace(batch, groups=tuple(groups))
-    advantages = ALGORITHMS["gspo"].advantage(*rewards_and_groups(batch), ALGORITHMS["gspo"].Params())
-    return batch, make_mini_batches(batch, advantages, Batching(num_parts, 10_000), CPU)
+    return batch, cut(batch, Batching(num_parts, 10_000))
 
 
 def check(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_batches import CPU, NOTHING, learner, rollout_batch
+from test_batches import NOTHING, cut, learner, rollout_batch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -26,7 +26,7 @@ from gspo_cli.moe.hooks import tapped
 from gspo_cli.moe.replay import before_last
 from gspo_cli.moe.routers import replayable
 from gspo_cli.training.loop import stop_if_not_replayed
-from gspo_cli.training.step.batches import Batching, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.batches import Batching
 from gspo_cli.training.step.update import Learner, record_old_policy, update
 from gspo_cli.types import Group, MiniBatch, RolloutBatch, RouteNoise, StepMetrics
 
@@ -67,12 +67,10 @@ def random_routes(num_tokens: int) -> Any:
 
 
 def one_mini(who: Learner, batch: RolloutBatch | None = None, budget: int = 60) -> MiniBatch:
-    batch = batch or rollout_batch()
-    advantages_B = ALGORITHMS["grpo"].advantage(*rewards_and_groups(batch), ALGORITHMS["grpo"].Params())
     plan = Batching(
         1, budget, routing=who.routing, packed=paths_of(who.model).packed, whole_groups=who.algorithm.WHOLE_GROUPS
     )
-    (mini,) = make_mini_batches(batch, advantages_B, plan, CPU)
+    (mini,) = cut(batch or rollout_batch(), plan)
     return mini
 
 

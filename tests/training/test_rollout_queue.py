@@ -101,15 +101,8 @@ def test_a_missing_file_is_no_shorter_queue(tmp_path: Path) -> None:
 def test_what_is_sampled_stays_out_of_the_state_until_all_of_it_is_there(
     tiny_moe: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = session(tiny_moe, tmp_path, "gspo")
-    one.stream = type(one.stream)(one.stream.problems, 2, 0)
-    table = one.run.recipe.model_dump()
-    one.run = type(one.run)(
-        one.run.arm,
-        Recipe.model_validate(table | {"rollout": table["rollout"] | {"max_lag": 2, "prompts": 2},
-                                       "train": table["train"] | {"steps": 4, "minibatches": 2}}),
-        one.run.algorithm, one.run.params,
-    )  # fmt: skip
+    rollout, train = {"max_lag": 2, "prompts": 2}, {"steps": 4, "minibatches": 2}
+    one = session(tiny_moe, tmp_path, rollout=rollout, train=train, algo={"old_log_probs": "sampler"})
     inner, calls = rollout_queue.collect, list[int]()
 
     def abandoned(*args: object, **kwargs: object) -> RolloutBatch:

@@ -211,7 +211,7 @@ def test_a_process_of_its_own_trains_the_same_bytes(gspo_here: Gspo, smoke: Path
 def test_a_run_that_collapses_stays_and_the_others_are_trained(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     """Any fall counts here: the first arm's reward is never above its best."""
     rule = [*(f"report.collapse.{key}=0" for key in ("below", "least", "noise")), "train.stop_on_collapse=true"]
-    rule += ["train.steps=6"]
+    rule += ["train.steps=6", "rollout.samples=8"]
     sets = [part for key in (*rule, "eval.bench=[]") for part in ("--set", key)]
     done = gspo_here("train", smoke, "--algo", "grpo,gspo", "--out", tmp_path, "--name", "demo", *sets)
     assert done.code in (0, 4), done.err

@@ -10,14 +10,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_batches import CPU, learner, rollout_batch
+from test_batches import CPU, advantages_of, learner, rollout_batch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import AlgoConfig, Correction, Kl
 from gspo_cli.models.log_probs import token_scores
-from gspo_cli.training.step.batches import Batching, Row, lay_out, make_mini_batches, rewards_and_groups
+from gspo_cli.training.step.batches import Batching, Row, lay_out, make_mini_batches
 from gspo_cli.training.step.update import Learner, record_old_policy, update
 from gspo_cli.types import MicroBatch, MiniBatch, Sample
 
@@ -26,9 +25,9 @@ WHOLE = Batching(minibatches=1, micro_batch_tokens=10_000)
 
 def whole_batch(advantages_B: Tensor | None = None, plan: Batching = WHOLE) -> tuple[MiniBatch, MicroBatch]:
     """One mini-batch of one pass; GRPO's advantages unless others are given."""
-    batch, grpo = rollout_batch(), ALGORITHMS["grpo"]
+    batch = rollout_batch()
     if advantages_B is None:
-        advantages_B = grpo.advantage(*rewards_and_groups(batch), grpo.Params())
+        advantages_B = advantages_of(batch)
     (mini,) = make_mini_batches(batch, advantages_B, plan, CPU)
     (micro,) = mini.micro_batches
     return mini, micro
@@ -44,6 +43,11 @@ def moved(who: Learner, mini: MiniBatch, lr: float = 1.0, first: bool = True) ->
     before = parameters(who.model)
     update(who, mini, lr, first)
     return parameters(who.model) - before
+
+
+def policy_now(who: Learner, micro: MicroBatch) -> Tensor:
+    """The policy's log-probabilities before its update."""
+    return token_scores(who.model, micro.input_ids_BT, micro.mask_BT, 1.0).log_probs_BT.detach()
 
 
 def test_the_loss_tokens_are_the_response_to_its_end() -> None:
@@ -79,15 +83,6 @@ def test_the_gradient_is_clipped_to_its_global_norm(tiny_moe: PreTrainedModel) -
     assert values["grad/clipped_frac"] == 1
 
 
-def test_an_infinite_gradient_of_a_finite_loss_is_refused(tiny_moe: PreTrainedModel) -> None:
-    who = learner(tiny_moe, "grpo")
-    next(who.model.parameters()).register_hook(lambda gradient: gradient + torch.inf)
-    before = parameters(who.model)
-    values = update(who, whole_batch()[0], 1.0, first=True).result().values
-    assert values["update/applied"] == 0 and values["loss"] is not None and abs(values["loss"]) < 1
-    assert torch.equal(parameters(who.model), before)
-
-
 @pytest.mark.parametrize("name", ["grpo", "gspo", "dapo"])
 def test_the_kl_penalty_is_added_to_the_loss(tiny_moe: PreTrainedModel, name: str) -> None:
     # without advantages the gradient is the penalty's alone: coef / N sum_i 1/L_i sum_t k3, in dapo coef / T sum sum k3
@@ -101,6 +96,8 @@ def test_the_kl_penalty_is_added_to_the_loss(tiny_moe: PreTrainedModel, name: st
     record_old_policy(who, [mini])
     ref_BT, mask_BT = micro.ref_log_probs_BT, micro.mask_BT
     assert ref_BT is not None
+    expected_BT = token_scores(reference, micro.input_ids_BT, mask_BT, 1.0).log_probs_BT
+    torch.testing.assert_close(ref_BT, expected_BT.detach(), rtol=0, atol=1e-12)
     log_probs_BT = token_scores(who.model, micro.input_ids_BT, mask_BT, 1.0).log_probs_BT
     k3_BT = torch.where(mask_BT, (ref_BT - log_probs_BT).exp() - (ref_BT - log_probs_BT) - 1, 0.0)
     expected = k3_BT.sum() / mask_BT.sum() if name == "dapo" else (k3_BT.sum(-1) / mask_BT.sum(-1)).mean()
@@ -115,8 +112,7 @@ def test_corrections_weigh_by_the_old_policy(tiny_dense: PreTrainedModel) -> Non
     # o - m = 0.5 everywhere while the policy has left o: every weight is e^0.5, wherever the policy is now
     def gradient(kind: str) -> Tensor:
         who, (mini, micro) = learner(tiny_dense, "grpo"), whole_batch()
-        with torch.no_grad():
-            now_BT = token_scores(who.model, micro.input_ids_BT, micro.mask_BT, 1.0).log_probs_BT
+        now_BT = policy_now(who, micro)
         noise_BT = torch.randn(now_BT.shape, generator=torch.Generator().manual_seed(0), dtype=now_BT.dtype)
         micro.old_log_probs_BT = now_BT + 0.1 * noise_BT * micro.mask_BT
         micro.sampler_log_probs_BT = micro.old_log_probs_BT - 0.5
@@ -135,8 +131,7 @@ def test_opsm_drops_bad_responses_that_the_policy_has_left(tiny_dense: PreTraine
     # they have no advantage
     def gradient(kind: str, delta: float, keep_bad: bool = True) -> Tensor:
         who, (mini, micro) = learner(tiny_dense, "grpo"), whole_batch()
-        with torch.no_grad():
-            now_BT = token_scores(who.model, micro.input_ids_BT, micro.mask_BT, 1.0).log_probs_BT
+        now_BT = policy_now(who, micro)
         micro.old_log_probs_BT, micro.sampler_log_probs_BT = now_BT, now_BT + 1
         if not keep_bad:
             micro.advantages = micro.advantages.clamp(min=0)
