@@ -13,10 +13,6 @@ for folder in ("reliability", "instruments"):
 
 import toy  # noqa: E402
 
-from gspo_cli.runlog import provenance  # noqa: E402
-
-SOURCE = provenance.SOURCE
-
 
 @pytest.fixture(scope="session")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -28,10 +24,3 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ram() -> Iterator[Path]:
     """A folder in memory."""
     yield from toy.in_memory()
-
-
-@pytest.fixture(autouse=True)
-def source() -> Iterator[None]:
-    """The toy keeps git out of its runs; other tests want it."""
-    yield
-    provenance.SOURCE = SOURCE

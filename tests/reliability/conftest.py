@@ -15,10 +15,7 @@ sys.path.insert(0, str(HERE))  # so that a recipe can name `toy:letters`
 
 import toy  # noqa: E402
 
-from gspo_cli.runlog import provenance  # noqa: E402
-
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, which runs respect
-SOURCE = provenance.SOURCE
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,10 +37,3 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = toy.build_start(tmp_path_factory.mktemp("start"))
     toy.train(toy.recipe(folder), tmp_path_factory.mktemp("warm"))
     return folder
-
-
-@pytest.fixture(autouse=True)
-def source() -> Iterator[None]:
-    """The toy keeps git out of its runs; other tests want it."""
-    yield
-    provenance.SOURCE = SOURCE

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import toy
+from program import tree
 
 from gspo_cli.config import Recipe
 from gspo_cli.runlog.checksums import read_checksums, sha256_of
@@ -68,10 +69,7 @@ def difference(run: Path, whole: Path, before: list[int]) -> str | None:
     if (run / "metrics.jsonl").read_bytes() != (whole / "metrics.jsonl").read_bytes():
         return "metrics.jsonl differs"
     for kind in ("checkpoints", "rollouts"):
-        mine, theirs = (
-            {p.relative_to(f).as_posix(): p.read_bytes() for p in sorted((f / kind).rglob("*")) if p.is_file()}
-            for f in (run, whole)
-        )
+        mine, theirs = tree(run / kind), tree(whole / kind)
         if names := mine.keys() ^ theirs.keys() or {n for n in mine if mine[n] != theirs[n]}:
             return f"{kind} differ: {sorted(names)[:3]}"
     if left := [p.name for p in run.rglob("*") if p.name.startswith((".tmp-", ".del-"))]:

@@ -25,14 +25,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from crashes import difference
+TESTS = Path(__file__).parents[1]
+sys.path.append(str(TESTS))
 
-from gspo_cli.cli import main
-from gspo_cli.launch import local, watch
-from gspo_cli.training import run as _all_imports  # noqa: F401
+from crashes import difference  # noqa: E402
+from program import alive  # noqa: E402
+
+from gspo_cli.cli import main  # noqa: E402
+from gspo_cli.launch import local, watch  # noqa: E402
+from gspo_cli.training import run as _all_imports  # noqa: E402, F401
 
 STEPS = 3
-RECIPE = Path(__file__).parents[1] / "recipes_for_tests" / "smoke.toml"
+RECIPE = TESTS / "recipes_for_tests" / "smoke.toml"
 OPTIONS = [
     "--algo", "gspo", "--steps", str(STEPS), "--set", "checkpoint={every = 1, keep = 9}", "--set",
     "eval={every = 2, bench = ['arithmetic'], limit = 8, samples = 1}",
@@ -129,14 +133,6 @@ def begun(folder: Path, ranks: int, *more: str) -> int:
 def pids(folder: Path) -> list[int]:
     """The ranks' processes."""
     return [int(pid) for pid in (folder / "pids").read_text().split()]
-
-
-def alive(process: int) -> bool:
-    """Whether it runs or is stopped."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def waited(process: int, limit_s: float = 240) -> int | None:

@@ -11,6 +11,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from test_exact_resume import cut_after
 
 from gspo_cli.config import CheckpointConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.events import Event, Noted
+from gspo_cli.events import Emit, Event, Noted, ignore
 from gspo_cli.runlog.checksums import read_checksums, write_run_checksums
 from gspo_cli.training import run as training
 from gspo_cli.training.state import checkpoint_folder
@@ -43,6 +44,19 @@ def whole(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def newest(whole: Path, tmp_path: Path) -> Iterator[Path]:
     """A copy of its newest checkpoint."""
     yield shutil.copytree(whole / "checkpoints" / "step-000002", tmp_path / "step-000002")
+
+
+@pytest.fixture
+def run(whole: Path, ram: Path) -> Path:
+    """A copy of it all."""
+    return Path(shutil.copytree(whole, ram / "study" / whole.name))
+
+
+def resumed(run: Path, start: Path, whole: Path, emit: Emit = ignore) -> list[dict[str, Any]]:
+    """Resumes the run, which ends with the log of the whole one. Returns the checkpoints that were refused."""
+    training.resume(run, lambda _: start, {}, [], [], emit)
+    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    return toy.events(run, "checkpoint_rejected")
 
 
 def files(checkpoint: Path) -> list[Path]:
@@ -115,24 +129,19 @@ def test_other_damage_is_refused(newest: Path, damage: Callable[[Path], None]) -
         verify(newest)
 
 
-def test_the_older_one_is_used_and_that_is_said(whole: Path, start: Path, ram: Path) -> None:
-    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+def test_the_older_one_is_used_and_that_is_said(whole: Path, start: Path, run: Path) -> None:
     longer(run / "checkpoints" / "step-000002")
     said: list[Event] = []
-    recipe = toy.recipe(start, algo={"name": "ppo"})
-    training.resume(run, lambda _: start, {}, [], [], said.append)
+    (event,) = resumed(run, start, whole, said.append)
     assert any(isinstance(e, Noted) and "step-000002 was refused: state.json has" in e.text for e in said)
-    (event,) = toy.events(run, "checkpoint_rejected")
     assert event["checkpoint"] == "step-000002" and "state.json" in event["reason"]
     assert toy.events(run, "start")[-1]["resumed_from"] == 1
-    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     # the damaged one was put aside, not overwritten, when its step was saved again
     assert (run / "checkpoints" / "step-000002.bad-2").is_dir() and toy.checkpoints(run) == [1, 2]
-    assert toy.train(recipe, run.parent) == run
+    assert toy.train(toy.recipe(start, algo={"name": "ppo"}), run.parent) == run
 
 
-def test_none_left_is_an_error_and_no_new_beginning(whole: Path, start: Path, ram: Path) -> None:
-    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+def test_none_left_is_an_error_and_no_new_beginning(start: Path, run: Path) -> None:
     for path in checkpoint_folder.list_checkpoints(run / "checkpoints"):
         longer(path)
     log = (run / "metrics.jsonl").read_bytes()
@@ -156,44 +165,38 @@ def test_none_left_is_an_error_and_no_new_beginning(whole: Path, start: Path, ra
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_state_that_none_saved_is_refused_though_the_manifest_fits(
-    whole: Path, start: Path, ram: Path, damage: dict[str, object], why: str
+    whole: Path, start: Path, run: Path, damage: dict[str, object], why: str
 ) -> None:
-    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
     checkpoint = run / "checkpoints" / "step-000002"
     state = json.loads((checkpoint / "state.json").read_text())
     (checkpoint / "state.json").write_text(json.dumps(state | damage))
     (checkpoint / "MANIFEST.json").write_text(describe(checkpoint, 2).text())
-    training.resume(run, lambda _: start, {}, [], [], lambda _: None)
-    (event,) = toy.events(run, "checkpoint_rejected")
+    (event,) = resumed(run, start, whole)
     assert event["checkpoint"] == "step-000002" and why in event["reason"]
-    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_generators_that_none_had_are_refused(whole: Path, start: Path, ram: Path) -> None:
-    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+def test_generators_that_none_had_are_refused(whole: Path, start: Path, run: Path) -> None:
     checkpoint = run / "checkpoints" / "step-000002"
     generators = load_file(checkpoint / "rng.safetensors")
     save_file(generators | {"torch": torch.zeros_like(generators["torch"])}, checkpoint / "rng.safetensors")
     (checkpoint / "MANIFEST.json").write_text(describe(checkpoint, 2).text())
     with pytest.raises(GspoError, match="does not fit this run") as caught:
-        training.resume(run, lambda _: start, {}, [], [], lambda _: None)
+        resumed(run, start, whole)
     assert caught.value.code == 6
 
 
-def test_events_that_are_no_text_do_not_end_a_resume(whole: Path, start: Path, ram: Path) -> None:
-    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+def test_events_that_are_no_text_do_not_end_a_resume(whole: Path, start: Path, run: Path) -> None:
     with (run / "events.jsonl").open("ab") as file:
         file.write(b"\xff{{{\n")
-    training.resume(run, lambda _: start, {}, [], [], lambda _: None)
+    training.resume(run, lambda _: start, {}, [], [], ignore)
     assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_a_pipe_is_not_waited_for(whole: Path, start: Path, ram: Path) -> None:
-    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
+def test_a_pipe_is_not_waited_for(whole: Path, start: Path, run: Path) -> None:
     (run / "metrics.jsonl").unlink()
     os.mkfifo(run / "metrics.jsonl")
     with pytest.raises(GspoError, match=r"metrics\.jsonl") as caught:
-        training.resume(run, lambda _: start, {}, [], [], lambda _: None)
+        resumed(run, start, whole)
     assert caught.value.code == 6
 
 
@@ -205,16 +208,13 @@ def socket_at(path: Path) -> None:
 @pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir, socket_at])
 @pytest.mark.parametrize("name", ["MANIFEST.json", "state.json"])
 def test_a_checkpoint_with_what_is_no_file_is_not_the_end_of_the_run(
-    whole: Path, start: Path, ram: Path, name: str, put: Callable[[Path], object]
+    whole: Path, start: Path, run: Path, name: str, put: Callable[[Path], object]
 ) -> None:
-    run = Path(shutil.copytree(whole, ram / "study" / whole.name))
     path = run / "checkpoints" / "step-000002" / name
     path.unlink()
     put(path)
-    training.resume(run, lambda _: start, {}, [], [], lambda _: None)
-    (event,) = toy.events(run, "checkpoint_rejected")
+    (event,) = resumed(run, start, whole)
     assert event["checkpoint"] == "step-000002" and name in event["reason"]
-    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
 def test_one_checkpoint_alone_cannot_be_asked_for() -> None:

@@ -48,14 +48,19 @@ def canary(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def model(tmp_path: Path, canary: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose configuration names code of its own, in two files."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A harmless model; no command has allowed any code."""
+    monkeypatch.setattr(remote_code, "_allowed", None)
+    for part in build_tiny(TinyModel(kind="qwen3", hidden=8, layers=1), seed=1):
+        part.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def model(folder: Path, tmp_path: Path, canary: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The model, whose configuration names code of its own, in two files."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-    monkeypatch.setattr(remote_code, "_allowed", None)
-    folder = tmp_path / "model"
-    for part in build_tiny(TinyModel(kind="qwen3", hidden=8, layers=1), seed=1):
-        part.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     names = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
     own = {"model_type": "own", "architectures": ["OwnModel"], "auto_map": names}
@@ -125,10 +130,11 @@ def test_a_recipes_key_is_refused_with_the_way(tmp_path: Path, gspo_here: Gspo, 
     file.write_text(
         f'extends = "{SMOKE.with_suffix("")}"\n' + (f"[{table}]\n" if table else "") + f'{name} = "{COMMIT}"\n'
     )
-    done = gspo_here("train", file, "--out", tmp_path / "out")
-    said = " ".join(done.err.split())
-    assert done.code == 2 and f"a recipe cannot set {key!r}" in said and "--trust-remote-code REVISION" in said
-    assert not (tmp_path / "out").exists()
+    for given in ((file,), (SMOKE, "--set", f"{key}='{COMMIT}'")):
+        done = gspo_here("train", *given, "--out", tmp_path / "out")
+        said = " ".join(done.err.split())
+        assert done.code == 2 and f"a recipe cannot set {key!r}" in said and "--trust-remote-code REVISION" in said
+        assert not (tmp_path / "out").exists()
 
 
 class Evil:
@@ -221,12 +227,8 @@ HOSTILE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_model_is_refused_with_nothing_run(
-    tmp_path: Path, canary: Path, gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch, case: str
+    folder: Path, tmp_path: Path, canary: Path, gspo_here: Gspo, case: str
 ) -> None:
-    monkeypatch.setattr(remote_code, "_allowed", None)
-    folder = tmp_path / "model"
-    for part in build_tiny(TinyModel(kind="qwen3", hidden=8, layers=1), seed=1):
-        part.save_pretrained(folder)
     change, reason = HOSTILE[case]
     change(folder, canary)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -9,6 +9,7 @@ import socket
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import toy
@@ -65,6 +66,12 @@ def test_a_full_disk_does_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(tries) >= 6
 
 
+def listed(gspo_here: Gspo, study: Path) -> dict[str, Any]:
+    """The one run of the study, as `runs ls` has it."""
+    (line,) = gspo_here("runs", "ls", study, "--json").out.splitlines()
+    return dict(json.loads(line))
+
+
 def test_a_killed_runs_last_sign_is_listed(start: Path, ram: Path, gspo_here: Gspo) -> None:
     def killed() -> None:
         rollout_queue.collect = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
@@ -75,20 +82,20 @@ def test_a_killed_runs_last_sign_is_listed(start: Path, ram: Path, gspo_here: Gs
     beat = json.loads((run / HEARTBEAT).read_text())
     beat["time"] = (datetime.now(UTC) - timedelta(minutes=7)).isoformat()
     (run / HEARTBEAT).write_text(json.dumps(beat))
-    (row,) = [json.loads(line) for line in gspo_here("runs", "ls", run.parent, "--json").out.splitlines()]
+    row = listed(gspo_here, run.parent)
     assert "is gone: it was killed" in row["reason"]
     assert (row["status"], row["phase"]) == ("killed", "start") and 420 <= row["last_sign_s"] < 500
-    listed = gspo_here("runs", "ls", run.parent)
-    assert "7 min ago" in listed.out and f"gspo train --resume {run}" in listed.err
+    shown = gspo_here("runs", "ls", run.parent)
+    assert "7 min ago" in shown.out and f"gspo train --resume {run}" in shown.err
     holder = json.loads((run / "run.lock").read_text())
     for change, status in (({"pid": os.getpid()}, "killed"), ({"host": "elsewhere"}, "silent")):  # a number given away
         (run / "run.lock").write_text(json.dumps(holder | change))
-        (row,) = [json.loads(line) for line in gspo_here("runs", "ls", run.parent, "--json").out.splitlines()]
+        row = listed(gspo_here, run.parent)
         assert row["status"] == status and row["reason"]
     (run / "run.lock").write_text(json.dumps(holder))
     toy.train(toy.recipe(start), run.parent)
     assert not (run / HEARTBEAT).exists()
-    (row,) = [json.loads(line) for line in gspo_here("runs", "ls", run.parent, "--json").out.splitlines()]
+    row = listed(gspo_here, run.parent)
     assert (row["status"], row["phase"], row["last_sign_s"]) == ("completed", None, None)
 
 

@@ -8,14 +8,14 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import toy
 from crashes import difference
-from program import Forked, Gspo, Spawned, strict_lines
+from program import Forked, Gspo, Spawned, strict_lines, wait_until
 
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import Interruption
@@ -190,14 +190,6 @@ def uninterrupted(start: Path, gspo_forked: Gspo, smoke: Path, tmp_path_factory:
     return Whole(out / "whole" / "gspo-s0", time.monotonic() - began)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Until it holds; at most a minute and a half."""
-    end = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < end, "the program did not get so far"
-        time.sleep(0.01)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", CODES, ids=lambda n: n.name)
 def test_the_program_saves_and_names_the_command_to_go_on(
@@ -206,7 +198,7 @@ def test_the_program_saves_and_names_the_command_to_go_on(
     run = ram / "cut" / "gspo-s0"
     for _ in range(5):  # on a busy machine the run may be over before the signal is sent
         process = Forked("train", smoke, *ARGUMENTS, "--out", ram, "--name", "cut")
-        wait_for((run / "rollouts" / "step_000001.parquet").exists)
+        wait_until((run / "rollouts" / "step_000001.parquet").exists)
         process.send(number)
         done = process.wait()
         if done.code:
@@ -228,7 +220,7 @@ def test_the_program_killed_at_random(
     run, rng, longest = ram / "cut" / "gspo-s0", random.Random(trial), uninterrupted.seconds
     for _ in range(5):
         process = program("train", smoke, *ARGUMENTS, "--out", ram, "--name", "cut")
-        wait_for((run / "events.jsonl").exists)
+        wait_until((run / "events.jsonl").exists)
         time.sleep(rng.uniform(0.0, longest))
         process.send(signal.SIGKILL)
         if process.wait().code:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import toy
+from program import tree
 from typer.testing import CliRunner
 
 from gspo_cli.cli.main import app
@@ -40,10 +41,6 @@ def trained_as_user(start: Path, study: Path, output: Path, steps: int = 2) -> i
     return toy.in_child(train, output)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 def test_a_read_only_folder_is_refused_with_reason_and_nothing_is_written(start: Path, ram: Path) -> None:
     folder = ram / "given"
     folder.mkdir()
@@ -61,7 +58,7 @@ def test_a_run_that_became_read_only_stays_as_it_was(start: Path, ram: Path) -> 
     study = ram / "study"
     assert trained_as_user(start, study, ram / "said") == 0
     (run,) = (folder for folder in study.iterdir() if folder.is_dir())
-    before, folders = contents(run), [run, *(f for f in run.rglob("*") if f.is_dir())]
+    before, folders = tree(run), [run, *(f for f in run.rglob("*") if f.is_dir())]
     for path in run.rglob("*"):
         if path.is_file():
             path.chmod(0o444)
@@ -69,7 +66,7 @@ def test_a_run_that_became_read_only_stays_as_it_was(start: Path, ram: Path) -> 
         folder.chmod(0o555)
     try:
         assert trained_as_user(start, study, ram / "said") in (0, ExitCode.STORAGE)
-        assert contents(run) == before
+        assert tree(run) == before
     finally:
         for folder in folders:
             folder.chmod(0o755)

@@ -14,7 +14,6 @@ from gspo_cli.config import ModelConfig, Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode
 from gspo_cli.models.load import load_policy
-from gspo_cli.rollout.vllm import transfer
 
 
 def recipe_with(server: Server, start: Path, steps: int = 2, max_lag: int = 0) -> Recipe:
@@ -50,7 +49,6 @@ def test_a_fault_of_the_hand_over_is_everyones_error(start: Path, ram: Path, fau
         def work(ranks: Ranks) -> None:
             from gspo_cli.training import loop
 
-            transfer.PAUSE_S = 0.01
             real = loop.update
 
             def update(*args: object, **named: object) -> object:

@@ -99,8 +99,7 @@ def test_what_is_saved_travels_byte_for_byte(
     train = FEW["train"] | {"steps": 1, "divide": divide}
     recipe = toy.recipe(start, **QUIET, algo=algo, model=model, train=train)
     run = trained(recipe, ram / "study", before, machines)
-    events = (run / "events.jsonl").read_text().splitlines()
-    (run / "events.jsonl").write_text("".join(f"{e}\n" for e in events if '"event":"end"' not in e))
+    toy.forget_end(run)
     again = ram / "again" / "checkpoints"
 
     def save_again(session: Any, states: Any) -> None:
@@ -246,25 +245,18 @@ def test_the_small_files_of_a_refused_checkpoint_are_removed(start: Path, ram: P
     assert not list((ram / "gspo-s0" / "checkpoints").glob(".*"))
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 def test_a_flipped_byte_is_refused_by_all_ranks(start: Path, ram: Path) -> None:
     recipe = toy.recipe(start, **QUIET, **FEW)
     run = trained(recipe, ram, 2)
-    events = (run / "events.jsonl").read_text().splitlines()
-    (run / "events.jsonl").write_text("".join(f"{e}\n" for e in events if '"event":"end"' not in e))
-    flip(folder(run, 3) / "optimizer-00002-of-00002.safetensors")
-    flip(next((folder(run, 2) / "model").glob("*.safetensors")))
+    toy.forget_end(run)
+    toy.flip(folder(run, 3) / "optimizer-00002-of-00002.safetensors")
+    toy.flip(next((folder(run, 2) / "model").glob("*.safetensors")))
     trained(recipe, ram, 2)
     assert [e["checkpoint"] for e in toy.events(run, "checkpoint_rejected")] == ["step-000003", "step-000002"]
     assert toy.events(run, "start")[-1]["resumed_from"] == 1
-    (run / "events.jsonl").write_text("".join(f"{e}\n" for e in events if '"event":"end"' not in e))
+    toy.forget_end(run)
     for step in range(4):
-        flip(folder(run, step) / "optimizer-00001-of-00002.safetensors")
+        toy.flip(folder(run, step) / "optimizer-00001-of-00002.safetensors")
     codes = in_ranks(2, lambda ranks: toy.train(recipe, ram, ranks=ranks), ram)
     said = (ram / "said-0").read_text()
     assert codes[0] == ExitCode.STORAGE and "no checkpoint of" in said and "4 were refused" in said

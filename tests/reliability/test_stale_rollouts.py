@@ -4,7 +4,6 @@ every step."""
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import toy
 from crashes import difference, faults, points
 from program import strict_lines
-from test_exact_resume import cut_after
+from test_exact_resume import cut_after, resumed_at_every_step
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
@@ -95,13 +94,7 @@ def test_resume_at_every_step(start: Path, ram: Path, max_lag: int, algo: dict[s
         for p in checkpoint_folder.list_checkpoints(whole / "checkpoints")
     ]
     assert queues == [0] + [min(max_lag, STEPS - step) for step in range(1, STEPS + 1)]
-    for step in range(STEPS):
-        shutil.copytree(whole, ram / str(step) / whole.name)
-        cut_after(ram / str(step) / whole.name, step)
-        run = toy.train(own, ram / str(step))
-        assert difference(run, whole, list(range(step + 1))) is None
-        assert rollouts(run) == rollouts(whole)
-        shutil.rmtree(ram / str(step))
+    resumed_at_every_step(own, whole, ram)
 
 
 @pytest.mark.slow

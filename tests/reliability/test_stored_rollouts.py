@@ -17,13 +17,6 @@ def named(run: Path) -> list[str]:
     return [str(Path(problem.file).relative_to(run)) for problem in verify(run).problems]
 
 
-def flip(path: Path) -> None:
-    """Turns one bit; a second call turns it back."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-
-
 def test_each_is_hashed_in_the_events_and_its_change_is_named(start: Path, ram: Path) -> None:
     run = toy.train(toy.recipe(start, train={"steps": 4}, checkpoint={"every": 1, "keep": 5}), ram / "study")
     files = [f"rollouts/step_{step:06d}.parquet" for step in (1, 2, 3, 4)]
@@ -34,9 +27,9 @@ def test_each_is_hashed_in_the_events_and_its_change_is_named(start: Path, ram: 
     (run / CHECKSUMS).unlink()
     assert named(run) == []
     for ended in (False, True):
-        flip(run / files[0])
+        toy.flip(run / files[0])
         assert named(run) == files[:1]  # once, though the seal of an ended run names it too
-        flip(run / files[0])
+        toy.flip(run / files[0])
         (run / files[1]).rename(run / "away")
         assert named(run) == files[1:2]
         (run / "away").rename(run / files[1])
@@ -44,10 +37,10 @@ def test_each_is_hashed_in_the_events_and_its_change_is_named(start: Path, ram: 
             run = toy.train(toy.recipe(start, train={"steps": 4}), run.parent)
     assert named(run) == []
     for name in (files[0], files[3], "dropped/attempt-1/step_000004.parquet"):
-        flip(run / name)
+        toy.flip(run / name)
         write_run_checksums(run)  # a later attempt seals what it finds
         assert named(run) == [name]
-        flip(run / name)
+        toy.flip(run / name)
 
 
 def stored(run: Path) -> list[int]:
@@ -63,7 +56,7 @@ def test_the_first_and_the_newest_batch_are_kept_by_default(start: Path, ram: Pa
     cut_after(run, 3)
     toy.train(recipe, ram / "study")
     assert stored(run) == [1, 5] and named(run) == []  # batch 3 passed when 4 came, before the cut and after it
-    flip(run / "rollouts" / "step_000005.parquet")
+    toy.flip(run / "rollouts" / "step_000005.parquet")
     assert named(run) == ["rollouts/step_000005.parquet"]
 
     every_second = toy.train(toy.recipe(start, **settings, rollout={"store": 2}), ram / "second")

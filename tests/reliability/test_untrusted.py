@@ -141,15 +141,6 @@ def test_a_configuration_alone_takes_no_memory(start: Path, tmp_path: Path, kind
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (1 << 19)  # KiB
 
 
-@pytest.mark.parametrize(
-    "key", ["model.trust_remote_code=true", "model.code_revision='main'", "trust_remote_code=true"]
-)
-def test_a_recipe_cannot_allow_foreign_code(gspo_here: Gspo, smoke: Path, tmp_path: Path, key: str) -> None:
-    done = gspo_here("train", smoke, "--out", tmp_path / "out", "--name", "x", "--set", key)
-    assert done.code == 2 and "error: " in done.err and "Traceback" not in done.err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("end", ["crash", "whole"])
 def test_secrets_of_the_environment_are_nowhere(gspo_forked: Gspo, smoke: Path, tmp_path: Path, end: str) -> None:
     (tmp_path / "spoiled.py").write_text(

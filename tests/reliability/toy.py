@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from gspo_cli.config import Recipe, TinyModel
@@ -115,17 +116,18 @@ def train(
 ) -> Path:  # fmt: skip
     """What `gspo train` does with a recipe of one arm; goes on where there is something to go on with."""
     prepare_torch(1)
-    provenance.SOURCE = study  # not a source tree: git need not be asked
     arm = recipe.algo.name
     (run,) = plan_runs(recipe, [arm], [recipe.seed])
     start, folder = Path(str(recipe.model.path)), study / run.name
     begun, complete = ranks.broadcast(lambda: [has_begun(folder), is_complete(folder)])
-    if not begun:
-        return training.execute(run, start, study, StudyPlan(recipe, [arm], [recipe.seed], ""), [], ignore, ranks)
-    if complete and not changes:
-        finish(folder)
-        return folder
-    return training.resume(folder, lambda _: start, changes or {}, list(allowed), [], ignore, ranks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provenance, "SOURCE", study)  # not a source tree: git need not be asked
+        if not begun:
+            return training.execute(run, start, study, StudyPlan(recipe, [arm], [recipe.seed], ""), [], ignore, ranks)
+        if complete and not changes:
+            finish(folder)
+            return folder
+        return training.resume(folder, lambda _: start, changes or {}, list(allowed), [], ignore, ranks)
 
 
 def in_memory() -> Iterator[Path]:
@@ -205,6 +207,19 @@ def checkpoints(run: Path) -> list[int]:
         except Damaged:
             continue
     return found
+
+
+def forget_end(run: Path) -> None:
+    """Leaves the run's events as a kill would: without its end."""
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(line for line in lines if '"event":"end"' not in line))
+
+
+def flip(path: Path) -> None:
+    """Turns one bit of a file; a second call turns it back."""
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
 
 
 def events(run: Path, name: str) -> list[dict[str, Any]]:
