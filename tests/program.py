@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -119,6 +120,22 @@ def ok(done: Done) -> Done:
     """A command that must have ended well; else the test fails with what it said."""
     assert done.code == 0, done.err
     return done
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs or is stopped; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], object], *processes: subprocess.Popen[Any], limit_s: float = 240) -> None:
+    """Until the condition holds, while the processes run."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert all(process.poll() is None for process in processes) and time.monotonic() < end
+        time.sleep(0.02)
 
 
 def check_refused(done: Done, *words: str) -> None:

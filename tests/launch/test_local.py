@@ -152,7 +152,8 @@ def started_workers(parent: subprocess.Popen[str]) -> list[str]:
 def test_unfinished_runs_alone_go_to_workers(
     gspo_here: Gspo, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = ["--out", tmp_path, "--name", "one", "--steps", "1", "--set", "eval.bench=[]"]
+    keys = ("eval.bench=[]", "rollout.samples=4")
+    where = ["--out", tmp_path, "--name", "one", "--steps", "1", *(part for key in keys for part in ("--set", key))]
     assert gspo_here("train", smoke, "--algo", "grpo", *where).code == 0
     seen: list[tuple[list[TrainingJob], int]] = []
 

@@ -9,13 +9,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from program import GSPO, strict_lines
+from program import GSPO, strict_lines, wait_until
 
 from gspo_cli.distributed import free_port
 
@@ -52,14 +51,6 @@ def saved(folder: Path) -> bool:
     return (folder / "results/qwen3-8b/gspo-s0/checkpoints/step-000001/MANIFEST.json").exists()
 
 
-def wait_for(condition: Callable[[], bool], processes: list[subprocess.Popen[bytes]]) -> None:
-    """Until it holds, while the processes live."""
-    until = time.monotonic() + 240
-    while not condition():
-        assert all(process.poll() is None for process in processes) and time.monotonic() < until
-        time.sleep(0.02)
-
-
 def check_run(folder: Path) -> None:
     """It was interrupted once, went on, and has all its batches."""
     run = folder / "results" / "qwen3-8b" / "gspo-s0"
@@ -77,7 +68,7 @@ def test_slurm_signals_the_ranks_and_the_script_requeues_itself(folder: Path, sm
     for attempt in (1, 2):
         job = subprocess.Popen(["bash", "run.sh"], cwd=folder, env=os.environ | slurm, start_new_session=True)
         if attempt == 1:
-            wait_for(lambda: saved(folder), [job])
+            wait_until(lambda: saved(folder), job)
             job.send_signal(signal.SIGTERM)
             for task in (folder / "tasks").read_text().split():
                 os.kill(int(task), signal.SIGTERM)
@@ -107,7 +98,7 @@ def test_a_pod_is_taken_away_and_both_are_made_again(folder: Path, smoke: Path) 
     service, job = yaml.safe_load_all(of_page("# run.yaml", folder, smoke))
     assert service["metadata"]["name"] == job["metadata"]["name"] == job["spec"]["template"]["spec"]["subdomain"]
     pods = [pod(job, index) for index in range(job["spec"]["completions"])]
-    wait_for(lambda: saved(folder), pods)
+    wait_until(lambda: saved(folder), *pods)
     pods[1].send_signal(signal.SIGTERM)
     assert [action(job, process.wait(240)) for process in pods] == ["Ignore", "Ignore"]
     assert [pod.wait(240) for pod in [pod(job, index) for index in (0, 1)]] == [0, 0]
@@ -169,10 +160,7 @@ def test_each_task_trains_its_run_and_goes_on_with_it(script: Path) -> None:
 
 def test_the_warning_saves_and_requeues(script: Path) -> None:
     with started(script, 0, LONG="1") as job:
-        until = time.monotonic() + 30
-        while not asked(script):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: asked(script), limit_s=30)
         time.sleep(0.2)  # for the traps to be set
         job.send_signal(signal.SIGTERM)
         assert job.wait(30) == 0

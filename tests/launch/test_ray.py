@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import GSPO, Done, Gspo, strict_lines
+from program import GSPO, Done, Gspo, strict_lines, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -113,10 +113,7 @@ def test_a_study_with_killed_workers_has_the_bytes_of_the_local_study(smoke: Pat
 def test_an_interrupted_study_is_saved_and_goes_on(smoke: Path, local: Path, tmp_path: Path) -> None:
     study = tmp_path / "study"
     with started("train", smoke, "--algo", "grpo", *ASKED[2:], "--out", tmp_path, "--name", "study") as process:
-        until = time.monotonic() + 600
-        while not (study / RUNS[0] / "checkpoints" / "step-000002").is_dir():
-            assert time.monotonic() < until and process.poll() is None
-            time.sleep(0.05)
+        wait_until((study / RUNS[0] / "checkpoints" / "step-000002").is_dir, process, limit_s=600)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 143, err

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from program import GSPO, Gspo, strict_lines
+from program import GSPO, Gspo, strict_lines, wait_until
 
 from gspo_cli import distributed
 from gspo_cli.errors import GspoError
@@ -35,16 +36,19 @@ def ranks_of(launcher: int) -> list[int]:
     return [int(child) for child in children if "gspo_cli" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
+def saved_run(out: Path, step: int, launcher: subprocess.Popen[Any]) -> Path:
+    """The run's folder, once it has this checkpoint."""
+    manifests, found = f"*/gspo-s0/checkpoints/step-{step:06d}/MANIFEST.json", list[Path]()
+    wait_until(lambda: found.extend(out.glob(manifests)) or found, launcher, limit_s=300)
+    return found[0].parents[2]
+
+
 @pytest.mark.slow
 def test_the_papers_recipe_on_two_ranks_is_killed_and_goes_on_with_one(gspo: Gspo, tmp_path: Path) -> None:
     command = [str(GSPO), "train", *SMALL, "--out", str(tmp_path), "--launcher", "torchrun"]
     launcher = subprocess.Popen([*command, "--nproc", "2"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 300
-        while not (found := list(tmp_path.glob("*/gspo-s0/checkpoints/step-000001/MANIFEST.json"))):
-            assert launcher.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        run = found[0].parents[2]
+        run = saved_run(tmp_path, 1, launcher)
         ranks = ranks_of(launcher.pid)
         assert len(ranks) == 2
         os.kill(ranks[1], signal.SIGKILL)
@@ -190,10 +194,7 @@ def test_a_batch_of_a_minute_is_abandoned_and_a_stopped_rank_is_noticed(
         env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 240
-        while not (found := list(tmp_path.glob("out/*/gspo-s0/checkpoints/step-000000/MANIFEST.json"))):
-            assert launcher.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
+        run = saved_run(tmp_path / "out", 0, launcher)
         time.sleep(8)  # it scores by now
         ranks = ranks_of(launcher.pid)
         began = time.monotonic()
@@ -208,7 +209,7 @@ def test_a_batch_of_a_minute_is_abandoned_and_a_stopped_rank_is_noticed(
         launcher.kill()
     assert launcher.returncode == code and time.monotonic() - began < (60 if code == 5 else 30), said
     assert "this is a bug" not in said and said.count("error:") == 1
-    last = strict_lines(found[0].parents[2] / "events.jsonl")[-1]
+    last = strict_lines(run / "events.jsonl")[-1]
     assert last["event"] == "checkpoint" if code == 5 else last["exit"] == 143, last
     assert ("rank 1 in phase score" in said) == (code == 5)
 

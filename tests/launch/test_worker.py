@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from program import alive, wait_until
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
@@ -70,20 +71,11 @@ def test_a_process_dies_with_its_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdin=pipe, stdout=pipe, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        files, until = Path(f"/proc/{pid}/fd"), time.monotonic() + 60
-        while (files / "1").readlink() != (files / "2").readlink():  # what it does next after tying itself
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        files = Path(f"/proc/{pid}/fd")
+        # what it does next after tying itself
+        wait_until(lambda: (files / "1").readlink() == (files / "2").readlink(), limit_s=60)
         parent.kill()
-        wait_for_the_end(pid)
-
-
-def wait_for_the_end(pid: int) -> None:
-    """Of a process that is not a child of this one."""
-    until = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
-        assert time.monotonic() < until, "it outlived its parent"
-        time.sleep(0.05)
+        wait_until(lambda: not alive(pid), limit_s=60)
 
 
 def test_a_stream_that_is_closed_early_has_the_run_saved(tmp_path: Path) -> None:

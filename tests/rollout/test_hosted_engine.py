@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from faulty_engine import BACKEND, with_fault
+from program import alive, wait_until
 from transformers import PreTrainedModel
 
 from gspo_cli.config import RolloutConfig
@@ -41,14 +42,6 @@ def faulty(model: PreTrainedModel, deadline_s: float = 30, **fault: Any) -> Iter
 
 def draw(engine: HostedEngine, version: int = 0) -> dict[SampleKey, Sample]:
     return generate_checked(engine, PROMPTS, SAMPLING, SEEDS, version)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def process_of(engine: HostedEngine) -> int:
@@ -177,15 +170,12 @@ def test_the_engine_dies_with_its_parent_however_that_ends(fault: str | None) ->
         time.sleep(0.3)
         assert alive(child)  # idle, or hung in the middle of a request
         parent.kill()
-    until = time.monotonic() + 5
-    while alive(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not alive(child)
+    wait_until(lambda: not alive(child), limit_s=5)
 
 
 def test_a_lost_engine_in_training_leaves_an_event_and_whole_lines(gspo_here: Any, smoke: Path, tmp_path: Path) -> None:
     arguments = ["train", smoke, "--steps", "3", "--out", tmp_path, "--set", "eval.every=0", "--set", "eval.bench=[]",
-                 "--set", "rollout.deadline_s=5", "--set"]  # fmt: skip
+                 "--set", "rollout.deadline_s=5", "--set", "rollout.samples=4", "--set"]  # fmt: skip
     once = gspo_here(*arguments, "rollout.engine=faulty_engine:dies_at_call_3", "--name", "once")
     assert once.code == 0, once.err
     events = [json.loads(line) for line in (tmp_path / "once" / "gspo-s0" / "events.jsonl").read_text().splitlines()]

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from program import GSPO, Gspo, strict_lines
+from program import GSPO, Gspo, strict_lines, wait_until
 from vllm_models import PROMPTS, PYTHON, SEEDS, TOLERANCE, gaps, greedy, moved, saved
 
 from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
@@ -184,10 +184,7 @@ def killed_after(step: int, arguments: list[str | Path], run: Path) -> None:
     with subprocess.Popen(
         [GSPO, *map(str, arguments)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     ) as process:
-        until = time.monotonic() + 600
-        while not (run / "checkpoints" / f"step-{step:06d}").exists():
-            assert process.poll() is None and time.monotonic() < until
-            time.sleep(0.01)
+        wait_until((run / "checkpoints" / f"step-{step:06d}").exists, process, limit_s=600)
         os.kill(process.pid, signal.SIGKILL)
 
 
