@@ -62,8 +62,11 @@ def tiny_dense() -> PreTrainedModel:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Empty caches, so that a cold start is built once and none is left behind; and no way to the hub."""
-    folder = tmp_path_factory.mktemp("cache")
+    """Caches that begin empty and that pytest's processes share, so that a cold start is built once and none is left
+    behind; and no way to the hub."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GSPO_CACHE", str(folder))
         patch.setenv("HF_DATASETS_CACHE", str(folder / "datasets"))

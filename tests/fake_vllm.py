@@ -12,12 +12,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from gspo_cli.models.log_probs import token_scores
 from gspo_cli.rollout.builtin.sampler import sample
+from gspo_cli.rollout.vllm import server as vllm_server
+from gspo_cli.rollout.vllm import transfer
 from gspo_cli.types import Sampling
 
 GENERATE = "/inference/v1/generate"
@@ -102,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
         route = self.path.partition("?")[0]
         config = {
             "weight_transfer_config": {"backend": server.backend} if server.backend else None,
-            "model_config": {"dtype": "torch.float32", "max_model_len": 48},
+            "model_config": {"dtype": "torch.float32", "max_model_len": 32},
         }
         known = {
             "/version": {"version": "0.32.0"}, "/v1/models": {"data": [{"id": "served"}]},
@@ -165,8 +168,10 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(model: PreTrainedModel) -> Iterator[Server]:
-    """A server of a copy of the model, in a thread."""
-    with Server(model) as running:
+    """A server of a copy of the model, in a thread; its clients wait less before they try again."""
+    with Server(model) as running, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfer, "PAUSE_S", 0.01)
+        patch.setattr(vllm_server, "SAMPLES", 2)
         thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         try:

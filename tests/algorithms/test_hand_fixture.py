@@ -6,6 +6,7 @@ B = responses, T = token positions
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any, Literal
 
 import pytest
@@ -99,11 +100,10 @@ def test_groups_may_be_interleaved() -> None:
     assert advantages([0, 10, 1, 14], [0, 1, 0, 1]) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("scale", [True, False])
 @pytest.mark.parametrize("reward", [0.0, 0.1, 0.35, 1 / 3, 1e6, 1e6 + 0.1, -1e6 / 3])
-@pytest.mark.parametrize("num", [2, 3, 7, 8])
-def test_constant_rewards_give_exactly_0(reward: float, num: int, scale: bool) -> None:
-    assert advantages([reward] * num, [0] * num, scale) == [0.0] * num
+def test_constant_rewards_give_exactly_0(reward: float) -> None:
+    for num, scale in product((2, 3, 7, 8), (True, False)):
+        assert advantages([reward] * num, [0] * num, scale) == [0.0] * num
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1e3, 1e6])

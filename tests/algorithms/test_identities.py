@@ -120,15 +120,13 @@ def test_sapo_at_the_old_policy(advantage: float) -> None:
     assert float(result.gradient_BT) == pytest.approx(advantage, rel=1e-12)
 
 
-@pytest.mark.parametrize("advantage", [2.0, -2.0])
-@pytest.mark.parametrize("w", [0.01, 0.5, 0.8, 1.2, 2.0, 5.0])
-def test_sapos_gate_is_sech_squared(w: float, advantage: float) -> None:
-    tau = 1.0 if advantage > 0 else 1.05
-    result, gate = run("sapo", one_token(math.log(w), advantage)), 1 / math.cosh(tau * (w - 1) / 2) ** 2
-    assert fraction(result, "gate/mean") == pytest.approx(gate, rel=1e-12)
-    assert fraction(result, "gate/mean_pos" if advantage > 0 else "gate/mean_neg") == pytest.approx(gate, rel=1e-12)
-    assert fraction(result, "gate/weight_mean") == pytest.approx(gate * w, rel=1e-12)
-    assert float(result.gradient_BT) == pytest.approx(gate * w * advantage, rel=1e-12)
+@pytest.mark.parametrize(("advantage", "tau", "side"), [(2.0, 1.0, "pos"), (-2.0, 1.05, "neg")])
+def test_sapos_gate_is_sech_squared(advantage: float, tau: float, side: str) -> None:
+    for w in (0.01, 0.5, 0.8, 1.2, 2.0, 5.0):
+        result, gate = run("sapo", one_token(math.log(w), advantage)), 1 / math.cosh(tau * (w - 1) / 2) ** 2
+        assert fraction(result, "gate/mean") == fraction(result, f"gate/mean_{side}") == pytest.approx(gate, rel=1e-12)
+        assert fraction(result, "gate/weight_mean") == pytest.approx(gate * w, rel=1e-12)
+        assert float(result.gradient_BT) == pytest.approx(gate * w * advantage, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["cispo", "minirl"])

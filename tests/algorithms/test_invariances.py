@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import log1p
 
 import pytest
@@ -42,12 +42,11 @@ def widened(case: Case, left: int, right: int, filling: float) -> Case:
 
 
 @EVERY
-@pytest.mark.parametrize(("left", "right"), [(3, 0), (0, 3), (2, 5)])
 @drawn
 @given(seed=SEEDS)
-def test_padding_left_and_right(name: str, left: int, right: int, seed: int) -> None:
-    case = case_for(name, seed)
-    plain, wide = run(name, case), run(name, widened(case, left, right, math.nan))
+def test_padding_left_and_right(name: str, seed: int) -> None:
+    case, left = case_for(name, seed), 2
+    plain, wide = run(name, case), run(name, widened(case, left, right=5, filling=math.nan))
     same(wide.objective, plain.objective)
     same(wide.gradient_BT[:, left : left + case.mask_BT.shape[1]], plain.gradient_BT)
     assert (wide.gradient_BT[:, :left] == 0).all() and (
@@ -59,19 +58,16 @@ def test_padding_left_and_right(name: str, left: int, right: int, seed: int) -> 
 
 
 @EVERY
-@pytest.mark.parametrize("rubbish", RUBBISH)
-def test_nothing_outside_the_mask_is_read(name: str, rubbish: float) -> None:
+def test_nothing_outside_the_mask_is_read(name: str) -> None:
     case = case_for(name, 7)
+    clean = run(name, case)
     assert not case.mask_BT.all()
-    dirty = replace(
-        case,
-        log_probs_BT=case.log_probs_BT.masked_fill(~case.mask_BT, rubbish),
-        old_BT=case.old_BT.masked_fill(~case.mask_BT, rubbish),
-    )
-    clean, other = run(name, case), run(name, dirty)
-    assert torch.equal(other.objective, clean.objective)
-    assert torch.equal(other.gradient_BT, clean.gradient_BT)
-    assert torch.equal(other.output.gradient_weight_BT, clean.output.gradient_weight_BT)
+    for rubbish in RUBBISH:
+        log_probs_BT, old_BT = (x.masked_fill(~case.mask_BT, rubbish) for x in (case.log_probs_BT, case.old_BT))
+        other = run(name, replace(case, log_probs_BT=log_probs_BT, old_BT=old_BT))
+        assert torch.equal(other.objective, clean.objective), rubbish
+        assert torch.equal(other.gradient_BT, clean.gradient_BT), rubbish
+        assert torch.equal(other.output.gradient_weight_BT, clean.output.gradient_weight_BT), rubbish
 
 
 @EVERY
@@ -101,13 +97,12 @@ def test_a_response_without_tokens_counts_nowhere(name: str) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("log_ratio", [1e3, -1e3, 1e4, -1e4])
-@pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
-def test_extreme_ratios_are_finite(name: str, log_ratio: float, advantage: float) -> None:
-    result = run(name, one_token(log_ratio, advantage))
-    assert result.objective.isfinite() and result.gradient_BT.isfinite().all()
-    if advantage == 0 and not ALGORITHMS[name].EVERY_ROW:
-        assert float(result.objective) == float(result.gradient_BT) == 0
+def test_extreme_ratios_are_finite(name: str) -> None:
+    for log_ratio, advantage in product((1e3, -1e3, 1e4, -1e4), (1.0, -1.0, 0.0)):
+        result = run(name, one_token(log_ratio, advantage))
+        assert result.objective.isfinite() and result.gradient_BT.isfinite().all(), (log_ratio, advantage)
+        if advantage == 0 and not ALGORITHMS[name].EVERY_ROW:
+            assert float(result.objective) == float(result.gradient_BT) == 0, log_ratio
 
 
 @EVERY

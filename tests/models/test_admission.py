@@ -210,8 +210,8 @@ def test_paths_are_recorded_and_rows_beyond_the_positions_refused(gspo_here: Gsp
     rows = [{"question": "1+2+3=", "answer": "6"}] * 40 + [{"question": "1+" * 3000 + "1=", "answer": "3001"}]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     keys = ["--model", record["start_model"], "--set", "task.name=math", "--set", f"task.path={data}", "--set",
-            "eval.bench=[]", "--set", 'task.columns={prompt="question",answer="answer"}', "--out", tmp_path,
-            "--steps", "1"]  # fmt: skip
+            "eval.bench=[]", "--set", 'task.columns={prompt="question",answer="answer"}', "--set", "rollout.samples=4",
+            "--out", tmp_path, "--steps", "1"]  # fmt: skip
     refused = gspo_here("train", smoke, *keys, "--name", "refused")
     assert refused.code == 2 and "too long" in refused.err and "4096 positions" in refused.err
     dropped = gspo_here("train", smoke, *keys, "--name", "dropped", "--set", "task.too_long=drop")

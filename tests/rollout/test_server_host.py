@@ -16,7 +16,6 @@ from gspo_cli.models.tiny import character_tokenizer
 from gspo_cli.rollout.builtin.sampler import sample
 from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
 from gspo_cli.rollout.engines import open_engine
-from gspo_cli.rollout.vllm import server as vllm_server
 from gspo_cli.rollout.vllm import transfer
 from gspo_cli.types import Prompt, Sampling
 
@@ -28,9 +27,7 @@ FIELDS = {"n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "
 
 
 @pytest.fixture
-def server(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(transfer, "PAUSE_S", 0.01)
-    monkeypatch.setattr(vllm_server, "SAMPLES", 2)
+def server(tiny_moe: PreTrainedModel) -> Iterator[Server]:
     with serving(tiny_moe) as running:
         yield running
 

@@ -38,8 +38,7 @@ def update(version: int) -> list[str]:
 
 
 @pytest.fixture
-def server(tiny_moe: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(transfer, "PAUSE_S", 0.01)
+def server(tiny_moe: PreTrainedModel) -> Iterator[Server]:
     with serving(tiny_moe) as running:
         yield running
 
