@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import toy
 from batch_files import measured, store
 from pretend_device import DEVICE, MixedDevices, PretendDevice, Transfer
-from program import Gspo, strict_lines
+from program import Gspo, ok, strict_lines
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
@@ -249,8 +249,7 @@ def test_commands_that_run_a_model(gspo_here: Gspo, smoke: Path, tmp_path: Path)
     file, study = tmp_path / "on-device.toml", tmp_path / "study"
     file.write_text(RECIPE.format(smoke=smoke))
     with PretendDevice():
-        done = gspo_here("train", file, "--algo", "gspo", "--steps", "1", "--seeds", "0", "--out", study)
-        assert done.code == 0, done.err
+        done = ok(gspo_here("train", file, "--algo", "gspo", "--steps", "1", "--seeds", "0", "--out", study))
         run = next(study.rglob("run.json")).parent
         for command in (
             ("eval", "benchmarks", run, "--bench", "arithmetic", "--limit", "2", "--samples", "1"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo
+from program import Gspo, ok
 
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.events import Event, WorkerEnded, WorkerIs
@@ -170,8 +170,7 @@ def test_unfinished_runs_alone_go_to_workers(
     assert len(seen) == 1  # no plan of the second command was recorded: its run had not begun
 
     more = ("--steps", "2", "--allow-change", "train.steps")
-    longer = gspo_here("train", "--resume", tmp_path / "one", "--jobs", "3", *more)
-    assert longer.code == 0, longer.err
+    ok(gspo_here("train", "--resume", tmp_path / "one", "--jobs", "3", *more))
     jobs, at_once = seen[-1]
     assert [job.name for job in jobs] == ["grpo-s0"] and at_once == 3
     assert jobs[0].request["go_on"] is True and jobs[0].request["changes"] == {"train": {"steps": 2}}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import GSPO, Done, Gspo, strict_lines, wait_until
+from program import GSPO, Done, Gspo, ok, strict_lines, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,8 +43,7 @@ def on_ray(*args: object, **env: str) -> Done:
 def local(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study on this machine, one run after the other."""
     out = tmp_path_factory.mktemp("local")
-    done = gspo("train", smoke, *ASKED, "--out", out, "--name", "study", "-q")
-    assert done.code == 0, done.err
+    ok(gspo("train", smoke, *ASKED, "--out", out, "--name", "study", "-q"))
     return out / "study"
 
 
@@ -120,12 +119,10 @@ def test_an_interrupted_study_is_saved_and_goes_on(smoke: Path, local: Path, tmp
     assert f"gspo train --resume {study} --launcher ray" in err and "Traceback" not in err
     assert strict_lines(study / RUNS[0] / "events.jsonl")[-1]["status"] in ("interrupted", "completed")
     begun = (study / RUNS[2]).exists()
-    done = on_ray("train", "--resume", study / RUNS[0], "--json")  # one of its runs alone
-    assert done.code == 0, done.err
+    done = ok(on_ray("train", "--resume", study / RUNS[0], "--json"))  # one of its runs alone
     assert [json.loads(line)["run"] for line in done.out.splitlines()] == [str(study / RUNS[0])]
     assert (study / RUNS[0] / "metrics.jsonl").read_bytes() == (local / RUNS[0] / "metrics.jsonl").read_bytes()
     assert (study / RUNS[2]).exists() == begun
-    done = on_ray("train", "--resume", study)
-    assert done.code == 0, done.err
+    ok(on_ray("train", "--resume", study))
     for run in ("grpo-s0", "grpo-s1"):
         assert (study / run / "metrics.jsonl").read_bytes() == (local / run / "metrics.jsonl").read_bytes(), run

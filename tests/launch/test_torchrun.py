@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import GSPO, Gspo, strict_lines, wait_until
+from program import GSPO, Gspo, ok, strict_lines, wait_until
 
 from gspo_cli import distributed
 from gspo_cli.errors import GspoError
@@ -56,8 +56,7 @@ def test_the_papers_recipe_on_two_ranks_is_killed_and_goes_on_with_one(gspo: Gsp
     finally:
         launcher.kill()
     assert launcher.returncode == 5, said.decode()
-    done = gspo("train", "--resume", run, "--launcher", "torchrun", "--nproc", "3", "--json")
-    assert done.code == 0, done.err
+    done = ok(gspo("train", "--resume", run, "--launcher", "torchrun", "--nproc", "3", "--json"))
     assert [json.loads(line)["arm"] for line in done.out.splitlines()] == ["gspo"]  # the first rank alone speaks
     lines = strict_lines(run / "metrics.jsonl")
     assert [line["step"] for line in lines if line["kind"] == "step"] == [1, 2, 3, 4]
@@ -90,8 +89,7 @@ def test_an_aborted_rank_is_begun_once_more_from_the_checkpoint(gspo: Gspo, smok
     out = tmp_path / "out"
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     options = [option for assignment in sets for option in ("--set", assignment)]
-    done = gspo(*asked, *options, "--out", out, OUT=str(out), PYTHONPATH=path)
-    assert done.code == 0, done.err
+    done = ok(gspo(*asked, *options, "--out", out, OUT=str(out), PYTHONPATH=path))
     assert done.err.count("warning: rank 1 was killed by signal 6 (SIGABRT); restarting once") == 1
     (run,) = out.glob("*/gspo-s0")
     events = strict_lines(run / "events.jsonl")

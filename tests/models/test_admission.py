@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from family_walk import build, kinds, walk
-from program import Gspo
+from program import Gspo, ok
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
@@ -198,8 +198,7 @@ def test_limits_of_positions() -> None:
 
 
 def test_paths_are_recorded_and_rows_beyond_the_positions_refused(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
-    done = gspo_here("train", smoke, "--out", tmp_path, "--name", "s", "--steps", "1")
-    assert done.code == 0, done.err
+    done = ok(gspo_here("train", smoke, "--out", tmp_path, "--name", "s", "--steps", "1"))
     assert "model: this tool's attention, training on packed rows, sampling on a shared cache" in done.err
     record = json.loads(next(tmp_path.glob("s/*/run.json")).read_text())
     assert record["paths"]["packed"] and record["paths"]["nats"] < LIMIT and record["problems_left_out"] == 0
@@ -214,6 +213,5 @@ def test_paths_are_recorded_and_rows_beyond_the_positions_refused(gspo_here: Gsp
             "--out", tmp_path, "--steps", "1"]  # fmt: skip
     refused = gspo_here("train", smoke, *keys, "--name", "refused")
     assert refused.code == 2 and "too long" in refused.err and "4096 positions" in refused.err
-    dropped = gspo_here("train", smoke, *keys, "--name", "dropped", "--set", "task.too_long=drop")
-    assert dropped.code == 0, dropped.err
+    dropped = ok(gspo_here("train", smoke, *keys, "--name", "dropped", "--set", "task.too_long=drop"))
     assert "1 problems are left out" in dropped.err

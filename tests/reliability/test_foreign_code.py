@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Gspo
+from program import Gspo, ok
 
 from gspo_cli.config import TinyModel
 from gspo_cli.errors import GspoError
@@ -98,10 +98,8 @@ def test_what_was_read_is_run_and_recorded(model: Path, canary: Path, tmp_path: 
     longer = ("train", "--resume", run, "--steps", "2", "--allow-change", "train.steps")
     done = gspo_here(*longer)
     assert done.code == 2 and "its own Python code" in done.err
-    done = gspo_here(*longer, *trust)
-    assert done.code == 0, done.err
-    done = gspo_here("eval", "benchmarks", run, "--limit", "1", "--max-tokens", "2", *trust)
-    assert done.code == 0, done.err
+    ok(gspo_here(*longer, *trust))
+    done = ok(gspo_here("eval", "benchmarks", run, "--limit", "1", "--max-tokens", "2", *trust))
     for file in ("more.py", "modeling_own.py"):
         (model / file).write_text((model / file).read_text() + "# changed\n")
         canary.unlink(missing_ok=True)

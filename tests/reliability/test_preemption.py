@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import toy
 from crashes import difference
-from program import Forked, Gspo, Spawned, strict_lines, wait_until
+from program import Forked, Gspo, Spawned, ok, strict_lines, wait_until
 
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import Interruption
@@ -185,8 +185,7 @@ def uninterrupted(start: Path, gspo_forked: Gspo, smoke: Path, tmp_path_factory:
     out = tmp_path_factory.mktemp("program")
     for name in ("cold", "whole"):  # the first one makes the cold start
         began = time.monotonic()
-        done = gspo_forked("train", smoke, *ARGUMENTS, "--out", out, "--name", name)
-        assert done.code == 0, done.err
+        ok(gspo_forked("train", smoke, *ARGUMENTS, "--out", out, "--name", name))
     return Whole(out / "whole" / "gspo-s0", time.monotonic() - began)
 
 
@@ -206,8 +205,7 @@ def test_the_program_saves_and_names_the_command_to_go_on(
         shutil.rmtree(run.parent)
     assert done.code == 128 + number, done.err
     assert done.out == "" and "Traceback" not in done.err and f"gspo train --resume {run}" in done.err
-    done = gspo_forked("train", "--resume", run)
-    assert done.code == 0, done.err
+    ok(gspo_forked("train", "--resume", run))
     assert (run / "metrics.jsonl").read_bytes() == (uninterrupted.run / "metrics.jsonl").read_bytes()
 
 
@@ -228,7 +226,6 @@ def test_the_program_killed_at_random(
         longest /= 2  # the run was over
         shutil.rmtree(run.parent)
     before = toy.checkpoints(run)
-    done = gspo_forked("train", "--resume", run.parent)
-    assert done.code == 0, done.err
+    ok(gspo_forked("train", "--resume", run.parent))
     assert difference(run, uninterrupted.run, [k for k in before if k < STEPS_OF_PROGRAM]) is None
     assert strict_lines(run / "events.jsonl")[-1]["status"] == "completed"

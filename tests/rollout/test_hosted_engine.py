@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from faulty_engine import BACKEND, with_fault
-from program import alive, wait_until
+from program import alive, ok, wait_until
 from transformers import PreTrainedModel
 
 from gspo_cli.config import RolloutConfig
@@ -176,8 +176,7 @@ def test_the_engine_dies_with_its_parent_however_that_ends(fault: str | None) ->
 def test_a_lost_engine_in_training_leaves_an_event_and_whole_lines(gspo_here: Any, smoke: Path, tmp_path: Path) -> None:
     arguments = ["train", smoke, "--steps", "3", "--out", tmp_path, "--set", "eval.every=0", "--set", "eval.bench=[]",
                  "--set", "rollout.deadline_s=5", "--set", "rollout.samples=4", "--set"]  # fmt: skip
-    once = gspo_here(*arguments, "rollout.engine=faulty_engine:dies_at_call_3", "--name", "once")
-    assert once.code == 0, once.err
+    ok(gspo_here(*arguments, "rollout.engine=faulty_engine:dies_at_call_3", "--name", "once"))
     events = [json.loads(line) for line in (tmp_path / "once" / "gspo-s0" / "events.jsonl").read_text().splitlines()]
     assert [e["event"] for e in events if e["event"] == "engine_restarted"] == ["engine_restarted"]
     sound = gspo_here(*arguments, "rollout.engine=faulty_engine:sound", "--name", "sound")

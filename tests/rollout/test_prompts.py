@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from program import Gspo
+from program import Gspo, ok
 from transformers import PreTrainedTokenizerFast
 
 from gspo_cli.config import TaskConfig, TinyModel
@@ -164,11 +164,10 @@ def test_a_run_with_several_rewards_and_stops(gspo_here: Gspo, smoke: Path, mode
         f"task.rewards={rewards}", "task.system=Add.", "rollout.stop=['a','e']", "rollout.store=1", "eval.bench=[]",
         "checkpoint.every=0", "checkpoint.start=false",
     )  # fmt: skip
-    done = gspo_here(
+    ok(gspo_here(
         "train", smoke, "--model", model, "--steps", "1", "--out", tmp_path, "--name", "x",
         *(part for key in settings for part in ("--set", key)),
-    )  # fmt: skip
-    assert done.code == 0, done.err
+    ))  # fmt: skip
     run = tmp_path / "x" / "gspo-s0"
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000001"]
     line = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])

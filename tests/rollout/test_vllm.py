@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from program import Gspo, strict_lines
+from program import Gspo, ok, strict_lines
 from transformers import PreTrainedModel
 from vllm_models import PROMPTS, PYTHON, SEEDS, TOLERANCE, gaps, greedy, moved, saved
 
@@ -152,8 +152,7 @@ def test_the_commands_take_it(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> N
     engine = ["--set", "rollout.engine=vllm", "--set", f"rollout.vllm.python={PYTHON}"]
     shape = ["--set", "model.tiny.hidden=32", "--set", "model.tiny.head_dim=32"]
     recipe = [smoke, *shape, "--set", "eval.bench=[]", *engine]
-    done = gspo_here("train", *recipe, "--out", tmp_path, "--name", "study")
-    assert done.code == 0, done.err
+    ok(gspo_here("train", *recipe, "--out", tmp_path, "--name", "study"))
     run = tmp_path / "study" / "gspo-s0"
     lines = [line["metrics"] for line in strict_lines(run / "metrics.jsonl") if line["kind"] == "rollout"]
     assert len(lines) == 2

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from program import GSPO, Gspo, strict_lines, wait_until
+from program import GSPO, Gspo, ok, strict_lines, wait_until
 from vllm_models import PROMPTS, PYTHON, SEEDS, TOLERANCE, gaps, greedy, moved, saved
 
 from gspo_cli.config import ModelConfig, RolloutConfig, TinyModel, VllmConfig
@@ -190,8 +190,7 @@ def killed_after(step: int, arguments: list[str | Path], run: Path) -> None:
 
 def test_a_killed_run_goes_on_with_another_engine(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     whole, cut = (tmp_path / name / "x" / "gspo-s0" for name in ("whole", "cut"))
-    done = gspo_here(*command(smoke, tmp_path / "whole"))
-    assert done.code == 0, done.err
+    ok(gspo_here(*command(smoke, tmp_path / "whole")))
     killed_after(2, command(smoke, tmp_path / "cut"), cut)
     done = gspo_here("train", "--resume", cut)
     assert done.code == 0 and "resuming after rollout batch" in done.err, done.err

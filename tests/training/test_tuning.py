@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo
+from program import Gspo, ok
 
 from gspo_cli import recipe
 from gspo_cli.errors import GspoError
@@ -130,8 +130,7 @@ def test_what_chose_a_setting_cannot_test_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_from_the_grid_to_the_comparison(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     both = ("train", smoke, "--algo", "grpo,gspo", "--out", tmp_path, "--set", "eval.bench=[]")
-    done = gspo_here(*both, "--grid", "algo.lr=1e-5,1e-3", "--seeds", "100", "--name", "tuning", "--jobs", "2")
-    assert done.code == 0, done.err
+    ok(gspo_here(*both, "--grid", "algo.lr=1e-5,1e-3", "--seeds", "100", "--name", "tuning", "--jobs", "2"))
     found = json.loads((tmp_path / "tuning" / "tuning.json").read_text())["arms"]
     for arm in ("grpo", "gspo"):
         assert (found[arm]["trials"], found[arm]["seeds"], len(found[arm]["scores"])) == (2, [100], 2)
@@ -139,8 +138,7 @@ def test_from_the_grid_to_the_comparison(gspo_here: Gspo, smoke: Path, tmp_path:
         assert scores == sorted(scores, reverse=True)
         assert found[arm]["chosen"]["lr"] == found[arm]["scores"][0]["lr"]
         assert found[arm]["gen_tokens"] > 0 and found[arm]["seconds"] > 0
-    done = gspo_here(*both, "--tuned", tmp_path / "tuning", "--seeds", "0,1,2", "--name", "study", "--jobs", "2")
-    assert done.code == 0, done.err
+    ok(gspo_here(*both, "--tuned", tmp_path / "tuning", "--seeds", "0,1,2", "--name", "study", "--jobs", "2"))
     config = json.loads((tmp_path / "study" / "gspo-s1" / "config.json").read_text())
     assert config["algo"]["lr"] == found["gspo"]["chosen"]["lr"]
     assert config["report"]["tuning"]["grpo"]["seeds"] == [100]
@@ -163,8 +161,7 @@ def test_halving_goes_on_where_it_stopped_and_takes_more_trials(
     where = ("train", smoke, "--out", tmp_path, "--algo", "grpo,gspo")
     command = (*where, "--halving", "1,2", "--seeds", "100,101", *sets)
     clip = ("--grid", "arms.gspo.clip.high=4e-4,0.2")
-    whole = gspo_here(*command, "--name", "whole", "--grid", "algo.lr=1e-5,1e-3,1e-2", *clip)
-    assert whole.code == 0, whole.err
+    ok(gspo_here(*command, "--name", "whole", "--grid", "algo.lr=1e-5,1e-3,1e-2", *clip))
     wanted = json.loads((tmp_path / "whole" / "tuning.json").read_text())
     assert [len(wanted["arms"][arm]["scores"]) for arm in ("grpo", "gspo")] == [3, 6]
     for config in (tmp_path / "whole").glob("stage-?/gspo.*/config.json"):
@@ -176,8 +173,7 @@ def test_halving_goes_on_where_it_stopped_and_takes_more_trials(
         stopped.setattr("gspo_cli.cli.train.execute.report_run", interrupt)
         assert gspo_here(*command, "--name", "parts", "--grid", "algo.lr=1e-5,1e-3", *clip).code == 130
     assert gspo_here("train", "--resume", tmp_path / "parts").code == 0
-    more = gspo_here(*command, "--name", "parts", "--grid", "algo.lr=1e-5,1e-3,1e-2", *clip)
-    assert more.code == 0, more.err
+    ok(gspo_here(*command, "--name", "parts", "--grid", "algo.lr=1e-5,1e-3,1e-2", *clip))
     found = json.loads((tmp_path / "parts" / "tuning.json").read_text())
     for table in (wanted, found):
         for arm in table["arms"].values():
