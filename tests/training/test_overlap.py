@@ -23,6 +23,7 @@ from gspo_cli.training.rollout_queue import steps_to_sample
 from gspo_cli.training.session import Session
 
 STEPS = 4
+SMALL = {"prompts": 4, "samples": 2}
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def server(tiny_moe: PreTrainedModel) -> Iterator[Server]:
 def lagging(model: PreTrainedModel, server: Server, folder: Path, max_lag: int, **algo: Any) -> Session:
     """A run of four batches whose engine is the server."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-    rollout = {"max_lag": max_lag, "engine": "vllm-server", "vllm": {"url": server.url}, "store": 2, "prompts": 4}
+    rollout = {"max_lag": max_lag, "engine": "vllm-server", "vllm": {"url": server.url}, "store": 2} | SMALL
     algo = {"old_log_probs": "sampler"} | algo
     one = session(model, folder, rollout=rollout, train={"steps": STEPS, "minibatches": 2}, algo=algo)
     one.engine = open_engine(one.run.recipe.rollout, one.learner.model, character_tokenizer(), trains=True)
@@ -84,7 +85,7 @@ def test_the_next_batch_is_sampled_during_the_updates_and_each_once(
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
         """Those of the first batch at once, the others when an update runs."""
-        assert len(server.bodies) <= 16 or updating.wait(30)
+        assert len(server.bodies) <= 8 or updating.wait(30)
         return real_answer(body)
 
     def update(*args: Any, **kwargs: Any) -> Any:
@@ -95,9 +96,9 @@ def test_the_next_batch_is_sampled_during_the_updates_and_each_once(
     monkeypatch.setattr(server, "answer", answer)
     monkeypatch.setattr(loop, "update", update)
     train_batch(one, 1)
-    assert asked[0] > 16  # 4 prompts of 4 responses, and the next batch has been asked for
+    assert asked[0] > 8  # 4 prompts of 2 responses, and the next batch has been asked for
     seeds = [body["sampling_params"]["seed"] for body in server.bodies if len(body["token_ids"]) < 10]
-    assert len(seeds) == len(set(seeds)) == 32
+    assert len(seeds) == len(set(seeds)) == 16
 
 
 def test_a_signal_before_the_first_update_leaves_the_state_as_it_was(
