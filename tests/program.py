@@ -15,7 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
+import pytest
+
 from gspo_cli.cli.main import run
+from gspo_cli.errors import GspoError
 
 GSPO = Path(sysconfig.get_path("scripts")) / "gspo"
 """The installed console script."""
@@ -150,6 +153,14 @@ def check_refused(done: Done, *words: str) -> None:
     assert starts == ["error: ", "why:   ", "do:    "], done.err
     for word in words:
         assert word in done.err, done.err
+
+
+def refusal(call: Callable[..., object], *args: Any, **keys: Any) -> str:
+    """What a call is refused with: a GspoError that has all its three parts."""
+    with pytest.raises(GspoError) as caught:
+        call(*args, **keys)
+    assert caught.value.message.strip() and caught.value.why.strip() and caught.value.hint.strip()
+    return str(caught.value)
 
 
 def strict_lines(path: Path) -> list[dict[str, Any]]:

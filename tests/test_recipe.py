@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from program import refusal
 
 from gspo_cli import recipe
 from gspo_cli.algorithms import ALGORITHMS
@@ -137,8 +138,7 @@ def test_a_set_value_is_toml_or_else_text(text: str, value: Any) -> None:
 
 @pytest.mark.parametrize("assignment", ["", "train.lr", "=1", ".lr=1", "train.=1", "train..lr=1", "a" + ".b" * 900])
 def test_an_assignment_without_key_or_value_is_refused(assignment: str) -> None:
-    with pytest.raises(GspoError, match="lacks a key or value"):
-        recipe.parse_set(assignment)
+    assert "lacks a key or value" in refusal(recipe.parse_set, assignment)
 
 
 def test_a_date_like_text_stays_text_in_a_recipe(write: Any) -> None:
@@ -207,8 +207,7 @@ def test_a_wrong_value_names_its_source_and_key(write: Any, assignment: str, key
 )
 def test_a_clip_range_that_makes_no_sense_is_refused(write: Any, clip: str) -> None:
     loaded = recipe.load(write(MINIMAL), sets=[f"algo.clip={clip}"])
-    with pytest.raises(GspoError, match="clip"):
-        plan_runs(loaded, ["gspo"], [0])
+    assert "clip" in refusal(plan_runs, loaded, ["gspo"], [0])
 
 
 # Arms
@@ -261,9 +260,8 @@ def test_an_arm_is_a_label_with_what_it_changes_else_an_algorithm() -> None:
     ],
 )
 def test_a_wrong_arm_is_refused(text: str, arm: str, words: str) -> None:
-    with pytest.raises(GspoError) as caught:
-        algo_of(text, arm)
-    assert all(word in str(caught.value) for word in words.split("|"))
+    said = refusal(algo_of, text, arm)
+    assert all(word in said for word in words.split("|"))
 
 
 def test_a_start_model_for_each_seed() -> None:
@@ -281,8 +279,8 @@ def test_a_few_start_models_that_the_seeds_share_in_turn() -> None:
     runs = plan_runs(recipe.load("quickstart", {}, ["cold_start.starts=3"]), ["grpo", "gspo"], range(6))
     starts = {(run.arm, run.recipe.seed): run.recipe.cold_start.seed for run in runs if run.recipe.cold_start}
     assert starts == {(arm, seed): seed % 3 for arm in ("grpo", "gspo") for seed in range(6)}
-    with pytest.raises(GspoError, match="either per_seed or starts"):
-        recipe.load("quickstart", {}, ["cold_start.starts=3", "cold_start.per_seed=true"])
+    both = ["cold_start.starts=3", "cold_start.per_seed=true"]
+    assert "either per_seed or starts" in refusal(recipe.load, "quickstart", {}, both)
 
 
 def test_the_checkpoint_of_earlier_versions_is_read_and_no_other(write: Any) -> None:

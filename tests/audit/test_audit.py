@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from program import refusal
 
 from gspo_cli.audit.frameworks import FRAMEWORKS
 from gspo_cli.audit.judge import Verdict, judge, names_in
 from gspo_cli.audit.read import read, read_path
-from gspo_cli.errors import GspoError
 
 
 def facts(folder: Path, name: str, text: str, version: str | None = None) -> tuple[dict[str, Any], Verdict]:
@@ -134,8 +134,7 @@ run(command)
 """
     found, _ = facts(tmp_path, "b.py", command)
     assert (found["updates"], found["clip_high"]) == (4, 4e-4)
-    with pytest.raises(GspoError, match="cannot read"):  # as Python does
-        facts(tmp_path, "c.py", end.replace("**keys", "loss_type='bnpo'"))
+    assert "cannot read" in refusal(facts, tmp_path, "c.py", end.replace("**keys", "loss_type='bnpo'"))
 
 
 def test_parameters_and_loops_hide_what_has_their_name(tmp_path: Path) -> None:
@@ -183,8 +182,8 @@ def test_ms_swift_counts_optimizer_steps_with_megatron_only(tmp_path: Path) -> N
     assert facts(tmp_path, "a.sh", swift)[0]["updates"] == 2
     megatron = "megatron rlhf --rlhf_type grpo --steps_per_generation 8 --global_batch_size 4\n"
     assert facts(tmp_path, "b.sh", megatron)[0]["updates"] == 8
-    with pytest.raises(GspoError, match="no configuration that is known"):
-        facts(tmp_path, "c.sh", "swift rlhf --rlhf_type dpo --beta 0.1\n")
+    dpo = "swift rlhf --rlhf_type dpo --beta 0.1\n"
+    assert "no configuration that is known" in refusal(facts, tmp_path, "c.sh", dpo)
 
 
 def test_slime_in_python_strings(tmp_path: Path) -> None:
@@ -302,20 +301,16 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 def test_hostile_files_are_refused_in_three_parts(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(GspoError) as error:
-        list(read_path(str(tmp_path / name), None))
-    assert error.value.why and error.value.hint
+    refusal(lambda: list(read_path(str(tmp_path / name), None)))
 
 
 def test_circles_links_and_pipes(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("defaults: b.yaml\ngrpo: {x: 1}\n")
     (tmp_path / "b.yaml").write_text("defaults: a.yaml\n")
-    with pytest.raises(GspoError, match="cannot read") as error:
-        list(read_path(str(tmp_path / "a.yaml"), None))
-    assert "circle" in error.value.why
+    said = refusal(lambda: list(read_path(str(tmp_path / "a.yaml"), None)))
+    assert "cannot read" in said and "circle" in said
     os.mkfifo(tmp_path / "pipe.sh")
-    with pytest.raises(GspoError, match="pipe"):
-        list(read_path(str(tmp_path / "pipe.sh"), None))
+    assert "pipe" in refusal(lambda: list(read_path(str(tmp_path / "pipe.sh"), None)))
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir(), outside.mkdir()
     (outside / "x.sh").write_text(VERL.format(loss="gspo", extra=""))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from program import refusal
 
-from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import DataChoice, ProblemSet
 from gspo_cli.evals.benchmarks import BENCHMARKS
 from gspo_cli.evals.benchmarks.math import AIME24_DATA
@@ -77,18 +77,17 @@ def test_a_set_that_repeats_itself_counts_once(tmp_path: Path) -> None:
 
 def test_contradictions_are_errors(tmp_path: Path) -> None:
     row = SCHEMAS["aime_2024"][0]
-    with pytest.raises(GspoError, match="two answers to one problem"):
-        load("aime24", write(tmp_path / "a.jsonl", [row, row | {"id": 99, "answer": "26"}]))
-    with pytest.raises(GspoError, match="two problems with the id 60"):
-        load("aime24", write(tmp_path / "b.jsonl", [row, row | {"problem": "Another?"}]))
+    answers = write(tmp_path / "a.jsonl", [row, row | {"id": 99, "answer": "26"}])
+    assert "two answers to one problem" in refusal(load, "aime24", answers)
+    ids = write(tmp_path / "b.jsonl", [row, row | {"problem": "Another?"}])
+    assert "two problems with the id 60" in refusal(load, "aime24", ids)
 
 
 @pytest.mark.parametrize("answer", ["12.5", "-3", "1000", "x", "0o7", ""])
 def test_no_aime_answer(tmp_path: Path, answer: str) -> None:
     rows = [SCHEMAS["aime_2024"][0] | {"answer": answer}]
-    with pytest.raises(GspoError) as caught:
-        load("aime24", write(tmp_path / "a.jsonl", rows))
-    assert "60" in caught.value.message or "line 1" in caught.value.message
+    said = refusal(load, "aime24", write(tmp_path / "a.jsonl", rows))
+    assert "60" in said or "line 1" in said
 
 
 def test_answers_are_base_ten(tmp_path: Path) -> None:
@@ -114,20 +113,15 @@ def test_answers_are_base_ten(tmp_path: Path) -> None:
 def test_unreadable_data(tmp_path: Path, name: str, content: bytes, words: list[str]) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(GspoError) as caught:
-        load("aime24", path)
-    for word in words:
-        assert word in str(caught.value)
+    said = refusal(load, "aime24", path)
+    assert all(word in said for word in words)
 
 
 def test_without_data_the_error_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(GspoError) as caught:
-        load("aime25")
-    assert f"hf download {BENCHMARKS['aime25'].hub} " in caught.value.hint and "--revision " in caught.value.hint
-    with pytest.raises(GspoError, match="no data file"):
-        load("aime24", tmp_path / "absent.jsonl")
-    with pytest.raises(GspoError, match="no data in the folder"):
-        load("aime24", tmp_path)
+    said = refusal(load, "aime25")
+    assert f"hf download {BENCHMARKS['aime25'].hub} " in said and "--revision " in said
+    assert "no data file" in refusal(load, "aime24", tmp_path / "absent.jsonl")
+    assert "no data in the folder" in refusal(load, "aime24", tmp_path)
 
 
 def test_what_the_cache_holds_of_the_pinned_commit_needs_no_network(
@@ -149,8 +143,7 @@ def test_arithmetic_is_embedded() -> None:
     assert {problem.prompt.count("+") + 1 for problem in longer.problems} == {8, 9, 10, 11}
     assert len(longer.problems) == 200 and longer.source["rows"] == [8, 11]
     for wrong in ("x.jsonl", "11-8", "1-5", "2-4", "8-11-12"):
-        with pytest.raises(GspoError, match="takes no data"):
-            load("arithmetic", Path(wrong))
+        assert "takes no data" in refusal(load, "arithmetic", Path(wrong))
 
 
 @pytest.mark.parametrize(

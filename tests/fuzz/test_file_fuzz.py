@@ -13,16 +13,16 @@ import pickle
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fuzzing import fault_of
+from program import refusal
 from readers import CODE, PROBLEMS, TRL, VERL, model_readers, small_readers
 
 from gspo_cli import recipe
-from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import DataChoice
 from gspo_cli.evals.benchmarks import livecodebench
 from gspo_cli.evals.benchmarks.elo import MAX_USERS, read_ratings
@@ -39,13 +39,6 @@ from gspo_cli.runlog.folder import newest_run
 from gspo_cli.runlog.import_logs import import_run
 from gspo_cli.runlog.strict_json import parse_object, read_object
 from gspo_cli.tasks.data import load_rows
-
-
-def parts_of(read: Callable[[], object]) -> GspoError:
-    with pytest.raises(GspoError) as error:
-        read()
-    assert error.value.message and error.value.why and error.value.hint
-    return error.value
 
 
 @pytest.fixture
@@ -65,20 +58,20 @@ def run(tmp_path: Path) -> Path:
 def test_a_pipe_is_no_file_of_a_run(run: Path, name: str) -> None:
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
-    parts_of(lambda: read_study(run.parent))
+    refusal(read_study, run.parent)
     assert name != "events.jsonl" or read_events(run) == []
 
 
 def test_a_pipe_is_no_record_no_file_of_a_model_and_no_log(run: Path, tmp_path: Path) -> None:
     (run / "run.json").unlink()
     os.mkfifo(run / "run.json")
-    parts_of(lambda: read_object(run / "run.json"))
-    parts_of(lambda: newest_run(run.parents[1]))
+    refusal(read_object, run / "run.json")
+    refusal(newest_run, run.parents[1])
     (tmp_path / "config.json").write_text("{}")
     os.mkfifo(tmp_path / "model.safetensors")
-    assert "ordinary" in parts_of(lambda: check_model_folder(tmp_path)).message
+    assert "ordinary" in refusal(check_model_folder, tmp_path)
     os.mkfifo(tmp_path / "log.json")
-    parts_of(lambda: import_run(tmp_path / "log.json", tmp_path / "study", "gspo", "gspo", 0))
+    refusal(import_run, tmp_path / "log.json", tmp_path / "study", "gspo", "gspo", 0)
 
 
 @pytest.mark.parametrize(
@@ -102,20 +95,20 @@ def test_duplicate_keys_are_found_at_once() -> None:
 @pytest.mark.parametrize("step", [99999999999999999999, 2**40, -(10**30)])
 def test_an_imported_step_is_bounded(tmp_path: Path, step: int) -> None:
     (tmp_path / "trl.json").write_text(json.dumps({"log_history": [{"step": step, "reward": 0.5}]}))
-    parts_of(lambda: import_run(tmp_path / "trl.json", tmp_path / "study", "gspo", "gspo", 0))
+    refusal(import_run, tmp_path / "trl.json", tmp_path / "study", "gspo", "gspo", 0)
     assert not (tmp_path / "study").exists()
 
 
 def test_a_long_chain_of_recipes_is_refused(tmp_path: Path) -> None:
     for i in range(1500):
         (tmp_path / f"r{i}.toml").write_text(f'extends = "r{i + 1}"\n')
-    assert "too many" in parts_of(lambda: recipe.load(str(tmp_path / "r0.toml"))).message
+    assert "too many" in refusal(recipe.load, str(tmp_path / "r0.toml"))
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://", "host:8000", "http://u:secret@host:8000"])
 def test_a_server_is_named_by_an_address_without_a_password(url: str) -> None:
-    error = parts_of(lambda: recipe.load("quickstart", sets=[f"rollout.vllm.url={url}"]))
-    assert "rollout.vllm.url" in error.message and "secret" not in str(error)
+    said = refusal(recipe.load, "quickstart", sets=[f"rollout.vllm.url={url}"])
+    assert "rollout.vllm.url" in said and "secret" not in said
     assert recipe.load("quickstart", sets=["rollout.vllm.url=https://host/x"]).rollout.vllm.url == "https://host/x"
 
 
@@ -155,7 +148,7 @@ def test_the_key_follows_no_redirect(elsewhere: http.server.HTTPServer, monkeypa
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     client = ServerClient(f"http://127.0.0.1:{port}", 5.0)
     for ask in (client.get, client.post):
-        assert "302" in parts_of(lambda ask=ask: ask("/version")).why  # type: ignore[misc]
+        assert "302" in refusal(ask, "/version")
     assert [path for path, _ in Redirecting.keys] == ["/version"] * 2
 
 
@@ -202,10 +195,10 @@ def test_a_gold_answer_that_is_no_number_rewards_nobody(tmp_path: Path, gold: fl
     assert grade_math(r"\boxed{nan}", "nan").verdict == "grader_error"
     row = {"id": 1, "problem": "p", "answer": gold, "response": "r", "gold": gold}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    parts_of(lambda: read_rows(tmp_path / "a.jsonl", GRADERS["math"]))
-    parts_of(lambda: raw_problems([tmp_path / "a.jsonl"]))
+    refusal(read_rows, tmp_path / "a.jsonl", GRADERS["math"])
+    refusal(raw_problems, [tmp_path / "a.jsonl"])
     columns = {"prompt": "problem", "answer": "answer"}
-    parts_of(lambda: load_rows(str(tmp_path / "a.jsonl"), None, "train", columns))
+    refusal(load_rows, str(tmp_path / "a.jsonl"), None, "train", columns)
 
 
 def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
@@ -239,8 +232,7 @@ EOS = {"SpecialToken": {"id": "<eos>", "type_id": 0}}
 )  # fmt: skip
 def test_a_tokenizer_that_multiplies_a_text_is_refused(tmp_path: Path, bomb: dict[str, Any]) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {}}} | bomb))
-    with pytest.raises(GspoError, match="times as long"):
-        check_tokenizer(tmp_path)
+    assert "times as long" in refusal(check_tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +285,7 @@ FOUND = {
 def test_a_broken_log_of_another_trainer_leaves_no_half_run(tmp_path: Path, case: str) -> None:
     name, text = FOUND[case]
     (tmp_path / name).write_text(text)
-    with pytest.raises(GspoError, match="cannot import"):
-        import_run(tmp_path / name, tmp_path / "study", "gspo", "gspo", 0)
+    assert "cannot import" in refusal(import_run, tmp_path / name, tmp_path / "study", "gspo", "gspo", 0)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -308,16 +299,13 @@ def test_an_endless_time_of_another_trainer_is_left_out(tmp_path: Path) -> None:
 def test_a_rating_table_cannot_fill_the_memory(tmp_path: Path, table: dict[str, float]) -> None:
     (tmp_path / "r.json").write_text(json.dumps(table))
     start = time.monotonic()
-    with pytest.raises(GspoError, match="not a rating table"):
-        read_ratings(tmp_path / "r.json")
+    assert "not a rating table" in refusal(read_ratings, tmp_path / "r.json")
     assert time.monotonic() - start < 20 and MAX_USERS < 10**8
 
 
 @pytest.mark.parametrize("key", ["question_id", "question_content"])
 def test_a_problem_with_half_a_surrogate_pair_is_refused(tmp_path: Path, key: str) -> None:
     (tmp_path / "test.jsonl").write_text(json.dumps(CODE | {key: "\ud800"}))
-    with pytest.raises(GspoError, match="is no text"):
-        livecodebench.load(DataChoice((tmp_path / "test.jsonl",)))
+    assert "is no text" in refusal(livecodebench.load, DataChoice((tmp_path / "test.jsonl",)))
     (tmp_path / "p.jsonl").write_text(json.dumps(PROBLEMS[0] | {"problem": "\ud800"}))
-    with pytest.raises(GspoError, match="surrogate"):
-        raw_problems([tmp_path / "p.jsonl"])
+    assert "surrogate" in refusal(raw_problems, [tmp_path / "p.jsonl"])

@@ -13,7 +13,7 @@ import compare_studies
 import pandas as pd
 import pytest
 from compare_studies import end
-from program import Gspo
+from program import Gspo, refusal
 from report_runs import canonical, line, records, write_log, write_run, write_study
 
 from gspo_cli.errors import ExitCode, GspoError
@@ -205,8 +205,7 @@ def test_two_runs_of_one_arm_and_seed_are_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "grpo", 0, [])
     folder.rename(tmp_path / "copy")
     write_run(tmp_path, "grpo", 0, [])
-    with pytest.raises(GspoError, match="two runs of arm 'grpo' with seed 0"):
-        find_study(str(tmp_path), tmp_path)
+    assert "two runs of arm 'grpo' with seed 0" in refusal(find_study, str(tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize(("name", "text"), [("run.json", '{"arm": "x"}'), ("config.json", '{"algo": 1}')])
@@ -288,9 +287,7 @@ def test_a_damaged_log_of_a_run_that_has_ended_is_refused(ended: Path, gspo_here
 def test_so_are_other_times_events_and_seals(ended: Path, name: str, change: bytes | None, why: str) -> None:
     path = ended / "gspo-s1" / name
     path.write_bytes(path.read_bytes() + change if change else path.read_bytes().replace(b"1", b"2", 1))
-    with pytest.raises(GspoError) as caught:
-        load_curves(read_study(ended).runs, {})
-    assert why in caught.value.why
+    assert why in refusal(load_curves, read_study(ended).runs, {})
 
 
 @pytest.mark.parametrize("updates", [True, False])

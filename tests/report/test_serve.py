@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from compare_studies import flat, put, write_study
-from program import Spawned
+from program import Spawned, refusal
 
 from gspo_cli.errors import GspoError
 from gspo_cli.report.page import serve
@@ -84,8 +84,7 @@ def test_only_this_machine_reads_the_page_and_nothing_else(server: PageServer) -
     assert [get(server, path)[0] for path in paths] == [200, 404, 404, 404]
     assert get(server, host="evil.example:80")[0] == 403
     assert "default-src 'none'" in get(server)[2]["Content-Security-Policy"]
-    with pytest.raises(GspoError, match="cannot listen"):
-        PageServer(server.live.study, server.server_address[1])
+    assert "cannot listen" in refusal(PageServer, server.live.study, server.server_address[1])
 
 
 def test_hostile_names_are_text_and_a_study_without_a_log_waits(study: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from program import refusal
 from report_runs import line, records, write_run, write_study
 
 from gspo_cli import load_study
-from gspo_cli.errors import GspoError
 
 
 @pytest.fixture(scope="module")
@@ -97,5 +97,4 @@ def test_stored_responses(study: Path) -> None:
     assert data.rollouts("gspo").empty
 
     (study / "grpo-s0" / "rollouts" / "step_000002.parquet").write_bytes(b"PAR1 not so")
-    with pytest.raises(GspoError, match="step_000002"):
-        data.rollouts("grpo", seed=0)
+    assert "step_000002" in refusal(data.rollouts, "grpo", seed=0)
