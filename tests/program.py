@@ -11,7 +11,7 @@ import sysconfig
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -168,6 +168,22 @@ def strict_lines(path: Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     assert text.endswith("\n"), f"{path} ends in the middle of a line"
     return [json.loads(line, parse_constant=_refuse) for line in text.splitlines()]
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> Path:
+    """A file of JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def save_tiny(folder: Path, **shape: Any) -> Path:
+    """A small random model with its tokenizer, as a folder."""
+    from gspo_cli.config import TinyModel
+    from gspo_cli.models.tiny import build_tiny
+
+    for part in build_tiny(TinyModel(**({"kind": "qwen3", "hidden": 16, "layers": 1} | shape)), seed=1):
+        part.save_pretrained(folder)
+    return folder
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -166,9 +166,7 @@ def test_no_number_is_infinite_or_nan(write: Any, key: str, value: str) -> None:
         (MINIMAL + "[[task.rewards]]\nname = 'task'\nwait = 1\n", "task.rewards.0.wait", "[task.rewards.0]", "weight"),
     ],
 )
-def test_an_unknown_key_names_file_table_and_the_nearest(
-    write: Any, text: str, key: str, known: str, near: str
-) -> None:
+def test_an_unknown_key_names_file_table_and_nearest(write: Any, text: str, key: str, known: str, near: str) -> None:
     path = write(text)
     error = refused(path)
     assert error.message == f"{path}: unknown key {key!r}"

@@ -68,9 +68,7 @@ def test_four_gigabytes_of_nothing_are_refused_at_once(tmp_path: Path, name: str
 
 
 @READERS
-def test_a_cell_that_fills_the_memory(
-    tmp_path: Path, read: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_cell_is_refused(tmp_path: Path, read: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(pa.Table.from_pylist([ROW | {"question": "x" * (2 << 20)}]), tmp_path / "a.parquet")
     monkeypatch.setattr("gspo_cli.rows.MAX_ROW", 1 << 20)
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_: pytest.fail("it was unpacked"))

@@ -81,15 +81,6 @@ def test_what_the_environment_decides_is_unknown(tmp_path: Path) -> None:
     assert verdict.name_matches is None and not verdict.differs
 
 
-def test_an_option_of_an_unknown_branch_is_unknown(tmp_path: Path) -> None:
-    text = (
-        'EXTRA=()\nif [ "$(hostname)" = a ]; then EXTRA=(--use-tis --eps-clip 0.3); fi\n'
-        "python3 train.py --advantage-estimator grpo --rollout-batch-size 8 --num-steps-per-rollout 2 ${EXTRA[@]}\n"
-    )
-    found, _ = facts(tmp_path, "run.sh", text)
-    assert (found["clip_low"], found["correction"], found["updates"]) == ("unknown", "unknown", 2)
-
-
 TRL = """from trl import GRPOConfig
 steps = 8
 config = GRPOConfig(output_dir="x", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4,
@@ -170,18 +161,7 @@ def test_trl_settings_in_the_docstring_of_a_parser(tmp_path: Path) -> None:
     assert bare["loss"] == bare["updates"] == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("options", "divides"), [("", True), ("--scale_rewards none", False), ("--advantage_estimator rloo", False)]
-)
-def test_ms_swift_divides_by_the_deviation_as_scale_rewards_says(tmp_path: Path, options: str, divides: bool) -> None:
-    assert facts(tmp_path, "run.sh", f"swift rlhf --rlhf_type grpo {options}\n")[0]["std"] is divides
-
-
-def test_ms_swift_counts_optimizer_steps_with_megatron_only(tmp_path: Path) -> None:
-    swift = "swift rlhf --rlhf_type grpo --steps_per_generation 8 --gradient_accumulation_steps 4\n"
-    assert facts(tmp_path, "a.sh", swift)[0]["updates"] == 2
-    megatron = "megatron rlhf --rlhf_type grpo --steps_per_generation 8 --global_batch_size 4\n"
-    assert facts(tmp_path, "b.sh", megatron)[0]["updates"] == 8
+def test_a_method_that_is_not_known_is_refused(tmp_path: Path) -> None:
     dpo = "swift rlhf --rlhf_type dpo --beta 0.1\n"
     assert "no configuration that is known" in refusal(facts, tmp_path, "c.sh", dpo)
 
@@ -247,6 +227,16 @@ ROLL += "  device_mapping: list(range(0,16))\n  strategy_args: {{strategy_config
         ("i.sh", "python open_instruct/grpo_fast.py --beta 0 --num_mini_batches 2\n",
          {"algorithm": None, "clip_high": "unknown", "updates": 2, "mean": "token_mean"}),
         ("i.sh", "python open_instruct/grpo_fast.py --clip_higher 0.28 --beta 0\n", {"algorithm": "dapo"}),
+        ("w.sh", "swift rlhf --rlhf_type grpo\n", {"std": True}),
+        ("w.sh", "swift rlhf --rlhf_type grpo --scale_rewards none\n", {"std": False}),
+        ("w.sh", "swift rlhf --rlhf_type grpo --advantage_estimator rloo\n", {"std": False}),
+        # optimizer steps count with megatron only
+        ("w.sh", "swift rlhf --rlhf_type grpo --steps_per_generation 8 --gradient_accumulation_steps 4\n",
+         {"updates": 2}),
+        ("w.sh", "megatron rlhf --rlhf_type grpo --steps_per_generation 8 --global_batch_size 4\n", {"updates": 8}),
+        ("b.sh", 'EXTRA=()\nif [ "$(hostname)" = a ]; then EXTRA=(--use-tis --eps-clip 0.3); fi\n'  # one branch
+         "python3 train.py --advantage-estimator grpo --rollout-batch-size 8 --num-steps-per-rollout 2 ${EXTRA[@]}\n",
+         {"clip_low": "unknown", "correction": "unknown", "updates": 2}),
         ("j.yaml", "run: |\n  set -e\n  python -m verl.trainer.main_ppo data.train_batch_size=512\n",
          {"algorithm": "ppo", "updates": 2}),  # the default estimator is gae; 512 / 256
     ],

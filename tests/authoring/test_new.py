@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo, check_refused, ok, refusal, tree
+from program import Gspo, check_refused, ok, refusal, tree, write_rows
 
 from gspo_cli.authoring import find_errors, new_data_recipe, new_recipe
 from gspo_cli.plugins import add_search_folder, load_plugin
@@ -68,9 +68,7 @@ def test_a_name_that_cannot_be_a_module_is_refused(tmp_path: Path, name: str) ->
 # Modules beside a recipe
 
 
-def test_a_module_beside_the_recipe_comes_before_one_in_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_beside_the_recipe_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, value in (("beside", 1), ("here", 2)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "both_places.py").write_text(f"value = {value}")
@@ -146,7 +144,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_recipe_is_valid_and_its_prompts_hold_the_question(
     here: Path, data: list[dict[str, Any]], expected: tuple[str, str | None, str | None]
 ) -> None:
-    (here / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
+    write_rows(here / "rows.jsonl", data)
     name = f"work/own-{len(expected[1] or '')}-{expected[2]}"
     made = new_data_recipe(Path(name), "rows.jsonl")
     recipe = load(made.files[0])
@@ -162,7 +160,7 @@ def test_the_recipe_is_valid_and_its_prompts_hold_the_question(
 
 
 def test_the_command_shows_what_it_found_and_asks_nothing(gspo_here: Gspo, here: Path) -> None:
-    (here / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS_AND_GUESSES[3][0]))
+    write_rows(here / "rows.jsonl", ROWS_AND_GUESSES[3][0])
     done = ok(gspo_here("recipes", "new", "my-own", "--data", "rows.jsonl"))
     assert "guessed: the prompt is Frage, the answer Stadt, the reward exact" in done.out and "row 3:" in done.out
     assert sorted(path.name for path in (here / "my-own").iterdir()) == ["recipe.toml"]

@@ -69,9 +69,7 @@ def test_a_copy_means_what_the_shipped_recipe_means(tmp_path: Path, name: str) -
     assert recipe.load(str(copied)).model_dump() == recipe.load(name).model_dump()
 
 
-def test_a_copy_keeps_the_comments_and_only_names_its_base_in_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_keeps_comments_and_names_its_base_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "claims/sampler-likelihoods-bf16"
     lines = copy_recipe(name, tmp_path).read_text().splitlines()
     shipped = recipe.find(name).read_text().splitlines()

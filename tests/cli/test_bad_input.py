@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo, check_refused, tree
+from program import Gspo, check_refused, save_tiny, tree
 from safetensors.torch import load_file, save_file
 
 from gspo_cli.cli.main import slip_in
-from gspo_cli.config import TinyModel
 from gspo_cli.errors import GspoError
-from gspo_cli.models.tiny import build_tiny
 from gspo_cli.runlog.folder import writable
 
 ROW = '{"question": "1+1?", "answer": "2"}\n'
@@ -25,10 +23,7 @@ ROW = '{"question": "1+1?", "answer": "2"}\n'
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model folder; leave it unchanged."""
-    folder = tmp_path_factory.mktemp("models") / "small"
-    for part in build_tiny(TinyModel(kind="qwen3", hidden=16, layers=1), seed=0):
-        part.save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("models") / "small")
 
 
 @pytest.fixture
@@ -115,15 +110,11 @@ def test_wrong_arguments(gspo_here: Gspo, smoke: Path, tmp_path: Path, arguments
         ("rows.jsonl", f'{ROW}{{"question": "\\ud800", "answer": "2"}}\n', ["line 2", "is no text", "surrogate"]),
         ("rows.jsonl", "", ["rows.jsonl holds no rows"]),
         ("rows.jsonl", f'{ROW}{{"question": "1+1?", "answer": null}}\n', ["line 2 has no 'answer'", "null"]),
-        ("rows.jsonl", f'{ROW}{{"question": "1+1?"}}\n', ["line 2 has no 'answer'", "the row has question"]),
-        ("rows.jsonl", f'{ROW}{{"question": ["1+1?"], "answer": "2"}}\n', ["line 2: 'question' is not text"]),
         ("rows.jsonl", f'{ROW}{{"question": "\xe9?", "answer": "2"}}\n'.encode("latin-1"),
          ["line 2 is not UTF-8", "0xe9", "iconv"]),
         ("rows.json", '[{"question": "\xe9?", "answer": "2"}]'.encode("latin-1"), ["rows.json is not UTF-8", "0xe9"]),
         ("rows.jsonl", ROW.encode("utf-16"), ["line 1 is not UTF-8", "iconv -f UTF-16"]),
         ("rows.csv", "question,answer\n1+1?,2\n".encode("utf-16"), ["rows.csv is not UTF-8", "iconv -f UTF-16 -t"]),
-        ("rows.csv", "question,answer\n1+1?,2\n".encode("utf-32"), ["is not UTF-8", "iconv -f UTF-32 -t"]),
-        ("rows.parquet", "PAR1", ["rows.parquet", "not a complete parquet file"]),
         ("rows.jsonl", '{"question": "1+1?", "answer": "2"}\n', ["1 problems, but a rollout batch takes 4"]),
     ],
 )  # fmt: skip
@@ -240,9 +231,7 @@ def used(out: Path) -> Path:
     return run
 
 
-def test_a_used_run_folder_is_refused_and_the_message_names_the_ways_out(
-    gspo_here: Gspo, smoke: Path, tmp_path: Path
-) -> None:
+def test_a_used_run_folder_is_refused_and_the_ways_out_named(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     run = used(tmp_path)
     before = tree(tmp_path)
     train = ("train", smoke, "--out", tmp_path, "--set", "eval.bench=[]", "--steps", "1", "--name")
@@ -386,6 +375,10 @@ def test_settings(gspo_here: Gspo, smoke: Path, here: Path, settings: list[str],
     assert tree(here) == before
 
 
+OF_TRAINING = (
+    *("rollout.stop=['1']", "rollout.temperature=0.1", "rollout.samples=7", "rollout={max_lag=3}"),
+    *("model.tiny.hidden=32", "model.path=nope"),
+)
 COMMANDS = [
     ("train broken.toml", "broken.toml"),
     ("train --resume absent", "absent"),
@@ -408,6 +401,17 @@ COMMANDS = [
     ("report explain rewrd/mean", "did you mean 'reward/mean'?"),
     ("recipes copy quickstart broken.toml", "exists"),
     ("eval benchmarks folder", "folder"),
+    # what has no effect
+    ("train --algo gspo --set algo.lr=1e-5 --set arms.gspo.lr=1e-3 --dry-run", "no arm takes it"),
+    ("train --algo gspo --sweep algo.lr=1e-5,1e-4 --set arms.gspo.lr=1e-3 --dry-run", "no arm takes it"),
+    ("rollout quickstart --model m --set model.tiny.hidden=32", "both decide the model"),
+    ("rollout quickstart --show-prompt --seed 5", "--show-prompt with --seed"),
+    ("report fidelity --set noise.tail=student_t", "--noise and --set noise.tail"),
+    ("report fidelity --pool a --pool b --seeds 7", "--pool with --seeds"),
+    ("report fidelity quickstart --pool a", "--pool with RECIPE"),
+    ("eval benchmarks --answers a.jsonl --limit 2", "--answers with --limit"),
+    ("eval benchmarks --answers a.jsonl --set x=1", "--answers with --set"),
+    *((f"eval benchmarks m --bench arithmetic --set {one}", "has no part in an evaluation") for one in OF_TRAINING),
 ]
 
 

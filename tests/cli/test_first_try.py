@@ -47,9 +47,7 @@ def test_a_dry_run_refuses_the_name_that_the_run_would_refuse(study: Path, smoke
     assert gspo_here(*words, "--overwrite").code == 0
 
 
-def test_a_study_that_may_only_be_read_is_compared(
-    study: Path, gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_study_is_compared(study: Path, gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 

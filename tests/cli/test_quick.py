@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Forked, Gspo, ok
+from program import Forked, Gspo
 
 from gspo_cli.config import TinyModel
 from gspo_cli.models.tiny import build_tiny
 from gspo_cli.rollout.plain_tokenizer import read_model
 
 PROGRAM = """
-import json, sys
-from typer.testing import CliRunner
+import functools, json, sys
+import typer.main, typer.testing
 from gspo_cli.cli.main import app
 
+typer.testing._get_command = functools.cache(typer.main.get_command)
 for words in map(json.loads, sys.argv[1:]):
-    done = CliRunner().invoke(app, words)
+    done = typer.testing.CliRunner().invoke(app, words)
     heavy = sorted({"torch", "transformers", "vllm"} & set(sys.modules))
     print(json.dumps({"code": done.exit_code, "out": done.output, "heavy": heavy}))
 """
@@ -73,17 +74,14 @@ def test_torch_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert (found["code"], found["heavy"]) == (code, []) and said in found["out"], (words, found)
 
 
-def test_a_change_that_a_resume_refuses_is_refused_before_torch(tmp_path: Path, smoke: Path, gspo_here: Gspo) -> None:
-    ok(gspo_here("train", smoke, "--algo", "grpo", "--steps", "1", "--out", tmp_path, "--name", "one"))
-    words = ["train", "--resume", str(tmp_path / "one"), "--set"]
+def test_a_change_that_a_resume_refuses_is_refused_before_torch(tmp_path: Path, trained: Path) -> None:
+    words = ["train", "--resume", str(trained), "--set"]
     refused, meaningless = said_by([[*words, "train.lr=1"], [*words, "train.lrr=1"]], tmp_path)
     assert (refused["code"], refused["heavy"]) == (meaningless["code"], meaningless["heavy"]) == (2, [])
     assert "part of the experiment" in refused["out"] and "train.lrr" in meaningless["out"]
 
 
-def test_a_model_is_known_from_its_second_plan_on(
-    tmp_path: Path, gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_plan_knows_the_model(tmp_path: Path, gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GSPO_CACHE", str(tmp_path / "cache"))
     model, tokenizer = build_tiny(TinyModel(tokenizer="bytes"), 0)
     tokenizer.chat_template = "{% for m in messages %}[{{ m.content }}]{% endfor %}>"

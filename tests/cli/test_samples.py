@@ -16,7 +16,7 @@ SETS = ["--set", "eval.bench=[]", "--set", "rollout.store=0", "--set", "rollout.
 
 
 @pytest.fixture(scope="module")
-def trained(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+def sampled(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     """A run of two rollout batches that asked for its samples."""
     out = tmp_path_factory.mktemp("samples")
     done = ok(gspo_forked("train", smoke, "--out", out, "--name", "one", "--show-samples", *SETS))
@@ -29,8 +29,8 @@ def rows(done: Done) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.out.splitlines()]
 
 
-def test_every_run_keeps_its_first_and_its_newest_batch(trained: tuple[Path, Done], gspo_here: Gspo) -> None:
-    run, done = trained
+def test_every_run_keeps_its_first_and_its_newest_batch(sampled: tuple[Path, Done], gspo_here: Gspo) -> None:
+    run, done = sampled
     assert sorted(path.name for path in (run / "rollouts").iterdir()) == ["step_000001.parquet", "step_000002.parquet"]
     assert "responses of rollout batch 1 to: " in done.err and "  reward " in done.err
     newest = rows(gspo_here("runs", "samples", run, "--limit", "99", "--json"))
@@ -38,8 +38,8 @@ def test_every_run_keeps_its_first_and_its_newest_batch(trained: tuple[Path, Don
     assert {"prompt", "text", "reward", "parts", "finish", "reason", "tokens"} <= newest[0].keys()
 
 
-def test_samples_are_filtered(trained: tuple[Path, Done], gspo_here: Gspo) -> None:
-    run, _ = trained
+def test_samples_are_filtered(sampled: tuple[Path, Done], gspo_here: Gspo) -> None:
+    run, _ = sampled
     everything = rows(gspo_here("runs", "samples", run, "--step", "all", "--limit", "999", "--json"))
     for options, wanted in (
         (["--reward", "0.5.."], lambda row: row["reward"] >= 0.5),
@@ -65,8 +65,8 @@ def test_samples_are_filtered(trained: tuple[Path, Done], gspo_here: Gspo) -> No
         check_refused(gspo_here("runs", "samples", run, *options), word)
 
 
-def test_a_prompt_is_printed_as_the_model_saw_it(trained: tuple[Path, Done], gspo_here: Gspo, tmp_path: Path) -> None:
-    run = shutil.copytree(trained[0], tmp_path / "one" / "gspo-s0")
+def test_a_prompt_is_printed_as_the_model_saw_it(sampled: tuple[Path, Done], gspo_here: Gspo, tmp_path: Path) -> None:
+    run = shutil.copytree(sampled[0], tmp_path / "one" / "gspo-s0")
     stored = run / "rollouts" / "step_000002.parquet"
     ids = json.loads((next(run.glob("checkpoints/*/model/tokenizer.json"))).read_text())["model"]["vocab"]
     seen = [ids[sign] for sign in "7+1="]

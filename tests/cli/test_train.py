@@ -79,11 +79,9 @@ def test_without_a_terminal_each_step_is_one_line_of_pairs(study: Study) -> None
         assert float(shown["length"]) == pytest.approx(line["metrics"]["length/mean"], abs=5e-2)
 
 
-def test_nothing_is_coloured_against_the_readers_wish(gspo: Gspo) -> None:
-    plain = gspo("train", "--help", NO_COLOR="1", FORCE_COLOR="1", GITHUB_ACTIONS="true")
-    forced = gspo("train", "--help", FORCE_COLOR="1")
-    assert "\x1b" not in plain.out + plain.err
-    assert "\x1b" in forced.out + forced.err
+def test_help_is_coloured_as_the_reader_wishes(gspo: Gspo) -> None:
+    assert "\x1b" not in gspo("train", "--help", NO_COLOR="1", FORCE_COLOR="1", GITHUB_ACTIONS="true").out
+    assert "\x1b" in gspo("train", "--help", FORCE_COLOR="1").out
 
 
 @pytest.mark.slow
@@ -190,9 +188,7 @@ def test_every_other_algorithm_trains(gspo_here: Gspo, smoke: Path, tmp_path: Pa
         assert steps[-1]["metrics"]["compute/updates"] > 0, name
 
 
-def test_rollout_stores_the_batch_that_training_starts_with(
-    gspo_here: Gspo, study: Study, smoke: Path, tmp_path: Path
-) -> None:
+def test_rollout_stores_trainings_first_batch(gspo_here: Gspo, study: Study, smoke: Path, tmp_path: Path) -> None:
     done = gspo_here("rollout", smoke, "--out", tmp_path / "batch", "--json")
     said = json.loads(done.out)
     stored = pq.read_table(said["path"])
@@ -203,20 +199,6 @@ def test_rollout_stores_the_batch_that_training_starts_with(
     record = json.loads((study.folder / "gspo-s0" / "run.json").read_text())
     assert metadata["gspo.temperature"] == "1.0"
     assert metadata["gspo.model_sha256"] == record["model_sha256"]
-
-
-def test_eval_writes_answers_and_a_summary_that_agree(gspo_here: Gspo, study: Study) -> None:
-    run = study.folder / "gspo-s0"
-    log = (run / "metrics.jsonl").read_bytes()
-    done = gspo_here("eval", "benchmarks", run, "--samples", "2", "--json")
-    said = json.loads(done.out)
-    folder = run / "eval" / "arithmetic" / "step-000002"
-    assert said.pop("folder") == str(folder)
-    assert said == json.loads((folder / "summary.json").read_text())
-    rows = pq.read_table(folder / "answers.parquet").to_pylist()
-    assert (said["samples"], said["num_problems"], len(rows)) == (2, 200, 400)
-    assert said["average"] == pytest.approx(sum(row["verdict"] == "correct" for row in rows) / 400, abs=1e-12)
-    assert (run / "metrics.jsonl").read_bytes() == log
 
 
 LORA = ["--set", "model.lora.rank=4", "--set", "model.lora.experts=true", "--set", "algo.kl.coef=0.01"]

@@ -78,10 +78,6 @@ def test_the_table_of_the_algorithms_is_theirs() -> None:
     assert {*re.findall(r"^\| `(\w+)` \|", page.split("## What they share")[0], flags=re.M)} == {*ALGORITHMS}
 
 
-def _is_part(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.rglob("*.py"))
-
-
 def test_every_claim_has_its_commands_and_the_published_verdict() -> None:
     text = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"^\| `(\S+)` \| .+ \| .+ \| (.+) \|$", text, flags=re.M))

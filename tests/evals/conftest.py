@@ -8,20 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Done, Gspo
-
-from gspo_cli.config import TinyModel
+from program import Done, Gspo, save_tiny
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A byte-level model folder; leave it unchanged."""
-    from gspo_cli.models.tiny import build_tiny
-
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    for part in build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=1):
-        part.save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny", tokenizer="bytes")
 
 
 @pytest.fixture

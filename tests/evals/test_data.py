@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from program import refusal
+from program import refusal, write_rows
 
 from gspo_cli.evals.benchmark import DataChoice, ProblemSet
 from gspo_cli.evals.benchmarks import BENCHMARKS
@@ -38,7 +38,7 @@ def write(path: Path, rows: Rows) -> Path:
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows))
     else:
-        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+        write_rows(path, rows)
     return path
 
 
@@ -124,9 +124,7 @@ def test_without_data_the_error_says_how_to_get_it(tmp_path: Path) -> None:
     assert "no data in the folder" in refusal(load, "aime24", tmp_path)
 
 
-def test_what_the_cache_holds_of_the_pinned_commit_needs_no_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_cache_holds_of_the_pin_needs_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     snapshot = tmp_path / "datasets--HuggingFaceH4--aime_2024" / "snapshots" / AIME24_DATA.revision
     (snapshot / "data").mkdir(parents=True)

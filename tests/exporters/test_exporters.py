@@ -83,32 +83,24 @@ def test_tensorboard_shows_every_value_at_its_step(study: Path) -> None:
     assert {name: after[name] for name in before} == before, "the run itself is not touched"
 
 
-def cut(run: Path, num_lines: int) -> None:
-    """What a resume does: the log goes back to a checkpoint; the clock's keeps all."""
-    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_bytes(b"".join(lines[:num_lines]))
-
-
-def resumed(run: Path, num_lines: int) -> RunLog:
-    """The log of a run that goes on after its first lines."""
+def cut(run: Path, num_lines: int) -> list[bytes]:
+    """What a resume does: the log goes back to a checkpoint; the clock's keeps all. The lines that stay."""
     lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:num_lines]
-    log = RunLog(run, "0" * 32, attempt=2)
-    log.resume(num_lines, sum(map(len, lines)), short_hash(lines[-1].decode().rstrip("\n")), b"")
-    return log
+    (run / "metrics.jsonl").write_bytes(b"".join(lines))
+    return lines
 
 
 @pytest.mark.parametrize("again", [0.25, 0.5], ids=["the same", "another way"])
-def test_a_resume_that_writes_lines_again_repeats_no_point_and_keeps_none_that_it_dropped(
-    tmp_path: Path, again: float
-) -> None:
+def test_a_resume_repeats_no_point_and_keeps_none_that_it_dropped(tmp_path: Path, again: float) -> None:
     run, log = run_folder(tmp_path / "demo")
     write_batch(log, 1, 0.125)
     write_batch(log, 2, 0.25)
     followed = Mirror(run, "tensorboard")
     followed.catch_up()
-    cut(run, 4)
+    lines = cut(run, 4)
     followed.catch_up()  # shorter than what was read: wait
-    log = resumed(run, 4)
+    log = RunLog(run, "0" * 32, attempt=2)
+    log.resume(len(lines), sum(map(len, lines)), short_hash(lines[-1].decode().rstrip("\n")), b"")
     write_batch(log, 2, again)
     followed.catch_up()
     write_batch(log, 3, 0.375)
@@ -147,9 +139,7 @@ def test_following_sees_what_comes_and_new_runs(tmp_path: Path) -> None:
      (lambda run: (run.parent / "tensorboard").write_text("mine"), ExitCode.STORAGE, "tensorboard"),
      (lambda run: (run / "metrics.jsonl").unlink(), ExitCode.USER_ERROR, "no run in it has a log")],
 )  # fmt: skip
-def test_what_cannot_be_exported_is_said(
-    study: Path, spoil: Callable[[Path], object], code: ExitCode, says: str
-) -> None:
+def test_what_cannot_be_exported(study: Path, spoil: Callable[[Path], object], code: ExitCode, says: str) -> None:
     spoil(study / "gspo-s0")
     before = tree(study)
     with pytest.raises(GspoError, match=says) as caught:

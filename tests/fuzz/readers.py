@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from program import save_tiny
 
 from gspo_cli import recipe
-from gspo_cli.config import ModelConfig, TinyModel
+from gspo_cli.config import ModelConfig
 from gspo_cli.evals.benchmark import DataChoice
 from gspo_cli.evals.benchmarks import livecodebench
 from gspo_cli.evals.benchmarks.elo import read_contests, read_ratings, read_submissions
@@ -23,7 +24,6 @@ from gspo_cli.evals.targets import find_targets
 from gspo_cli.instruments.batch.data import METADATA, read_batch
 from gspo_cli.models.load import load_policy
 from gspo_cli.models.lora import adapter_base
-from gspo_cli.models.tiny import build_tiny
 from gspo_cli.plan.architecture import architecture_of
 from gspo_cli.report.compare.eval_log import read_evaluation
 from gspo_cli.rewards.graders import GRADERS, read_rows
@@ -144,9 +144,7 @@ def small_readers() -> dict[str, Reader]:
 
 def model_readers(folder: Path) -> dict[str, Reader]:
     """Those of a model's folder, which is made here, and of training data; `folder` = where copies may lie."""
-    source = folder / "model"
-    for part in build_tiny(TinyModel(kind="qwen3", hidden=8, layers=1), seed=1):
-        part.save_pretrained(source)
+    source = save_tiny(folder / "model", hidden=8)
 
     def load(f: Path) -> object:
         for path in source.iterdir():

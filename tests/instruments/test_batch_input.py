@@ -13,12 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from batch_files import Stored, with_sample
-from program import Gspo, tree
+from program import Gspo, save_tiny, tree
 
 from gspo_cli.algorithms import ALGORITHMS
-from gspo_cli.config import TinyModel
 from gspo_cli.models.load import weights_hash
-from gspo_cli.models.tiny import build_tiny
 from gspo_cli.types import Group, RolloutBatch
 
 Change = Callable[[RolloutBatch], RolloutBatch]
@@ -135,11 +133,8 @@ def test_another_model_names_both(gspo_here: Gspo, stored: Stored) -> None:
 
 @pytest.mark.parametrize("option", ["--model", "--against"])
 def test_another_tokenizer_names_both(gspo_here: Gspo, stored: Stored, tmp_path: Path, option: str) -> None:
-    model, tokenizer = build_tiny(TinyModel(hidden=16, layers=1, kind="qwen3", tokenizer="bytes"), seed=0)
-    model.save_pretrained(tmp_path / "bytes")
-    tokenizer.save_pretrained(tmp_path / "bytes")
     first = () if option == "--model" else ("--model", stored.start)
-    error = refused(gspo_here, stored.file, *first, option, tmp_path / "bytes")
+    error = refused(gspo_here, stored.file, *first, option, save_tiny(tmp_path / "bytes", tokenizer="bytes"))
     assert f"tokenizer {stored.metadata['tokenizer_sha256'][:12]}" in error
 
 

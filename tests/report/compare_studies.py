@@ -129,9 +129,9 @@ def change(path: Path, changes: Table) -> None:
     put(path, table)
 
 
-def configure(study: Path, changes: Table, runs: str = "*-s*") -> None:
-    """Sets dotted keys of the configurations of a study's runs."""
-    for path in study.glob(f"{runs}/config.json"):
+def configure(study: Path, changes: Table, runs: str = "*-s*", file: str = "config.json") -> None:
+    """Sets dotted keys of the configurations of a study's runs, or of another file that each has."""
+    for path in study.glob(f"{runs}/{file}"):
         change(path, changes)
 
 

@@ -32,7 +32,7 @@ def run(app: Any, *arguments: object) -> Result:
 
 
 def test_an_archive_gives_the_same_comparison(tmp_path: Path) -> None:
-    study = cube(tmp_path / "a" / "demo")
+    study = cube(tmp_path / "a" / "demo", seeds=3)
     (study / "gspo-s0" / "checkpoints").mkdir()
     (study / "gspo-s0" / "checkpoints" / "weights").write_bytes(bytes(1_000_000))
     metric = ("--metric", "arithmetic/avg@4", "--json")
@@ -54,7 +54,7 @@ def test_an_archive_gives_the_same_comparison(tmp_path: Path) -> None:
 
 
 def test_without_single_updates_the_comparison_is_the_same(tmp_path: Path) -> None:
-    study = cube(tmp_path / "a" / "demo")
+    study = cube(tmp_path / "a" / "demo", seeds=3)
     log = study / "gspo-s0" / "metrics.jsonl"
     lines = [json.loads(text) for text in log.read_text().splitlines()]
     write_log(log, [*lines, lines[-1] | {"kind": "update", "mini_batch": 0, "metrics": {}}])
@@ -84,9 +84,10 @@ def test_the_last_line_is_the_one_that_the_run_ended_with(tmp_path: Path) -> Non
         assert "was changed after it was written" in said and "its last line" in said
 
 
-def tar(
-    members: list[tuple[str, bytes]], headers: dict[str, str] | None = None, kind: bytes = tarfile.REGTYPE
-) -> bytes:
+Member = tuple[str, bytes]
+
+
+def tar(members: list[Member], headers: dict[str, str] | None = None, kind: bytes = tarfile.REGTYPE) -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         for name, content in members:
@@ -96,7 +97,7 @@ def tar(
     return file.getvalue()
 
 
-def packed(*members: tuple[str, bytes], headers: dict[str, str] | None = None) -> bytes:
+def packed(*members: Member, headers: dict[str, str] | None = None) -> bytes:
     return lzma.compress(tar([*members], headers))
 
 
@@ -174,7 +175,7 @@ STUDY = ("demo/study.json", b"{}")
     + [f"demo/../{file}" for file in RUN_FILES],
 )  # fmt: skip
 @pytest.mark.parametrize("before", [[], [STUDY]])
-def test_a_file_that_is_no_study_is_refused_whole(tmp_path: Path, name: str, before: list[tuple[str, bytes]]) -> None:
+def test_a_file_that_is_no_study_is_refused_whole(tmp_path: Path, name: str, before: list[Member]) -> None:
     refused(tmp_path, packed(*before, (name, b"{}")))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compare_studies import STEPS, change, end, put, write_answers, write_run
+from compare_studies import STEPS, change, configure, end, put, write_answers, write_run
 from program import Gspo
 
 Shape = Callable[[str, int], dict[str, Any]]
@@ -139,9 +139,8 @@ def test_what_a_study_lacks_is_named_with_the_command(dense: Path, gspo_here: Gs
 def test_churn_is_judged_on_the_papers_model_alone(tmp_path: Path, gspo_here: Gspo) -> None:
     def verdict(churn: float | None, paper: bool, name: str) -> dict[str, Any]:
         study = study_of(tmp_path / name, lambda *_: {"churn": churn}, ["grpo", "gspo"], seeds=6)
-        for run in study.iterdir():
-            if paper:
-                change(run / "config.json", {"model.path": "Qwen/Qwen3-30B-A3B-Base", "model.tiny": None})
+        if paper:
+            configure(study, {"model.path": "Qwen/Qwen3-30B-A3B-Base", "model.tiny": None})
         return dict(rows(gspo_here, study)["churn_10"])
 
     other = verdict(0.1, False, "tiny")
@@ -240,8 +239,7 @@ def test_codeforces_elo(tmp_path: Path, gspo_here: Gspo) -> None:
 def test_no_claim_concerns_one_arm_or_another_task(tmp_path: Path, gspo_here: Gspo) -> None:
     one = study_of(tmp_path / "one", lambda *_: {}, arms=("grpo",), seeds=1, moe=False)
     other = study_of(tmp_path / "other", lambda *_: {}, arms=("grpo", "gspo"), seeds=1)
-    for file in other.glob("*/config.json"):
-        change(file, {"task.name": "my_task:Mine"})
+    configure(other, {"task.name": "my_task:Mine"})
     for study in (one, other):
         assert gspo_here("report", "claims", study).out.startswith("No claim concerns this study")
         assert json.loads((study / "claims.json").read_text())["rows"] == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 import pytest
+from compare_studies import change
 from program import refusal
 from report_runs import Record, line, write_run
 
@@ -52,10 +53,7 @@ def study(
 ) -> Path:
     for arm, clip in clips.items():
         run = write_run(folder / "s", arm, 0, lines(0.01, clipped, more or {}))
-        config = json.loads((run / "config.json").read_text())
-        if clip is not None:
-            config["algo"]["clip"] = dict(zip(("low", "high"), clip, strict=True))
-        (run / "config.json").write_text(json.dumps(config))
+        change(run / "config.json", {"algo.clip": clip and dict(zip(("low", "high"), clip, strict=True))})
     return folder / "s"
 
 
@@ -78,9 +76,7 @@ def test_only_what_has_an_advantage_counts_and_every_algorithm_has_its_own_row(t
     folder = study(
         tmp_path, {"gspo": (3e-4, 4e-4), "grpo": (0.2, 0.27), "luspo": (2e-3, 2.5e-3), "gmpo": None}, 0.18, more
     )
-    config = json.loads((folder / "gmpo-s0" / "config.json").read_text())
-    config["algo"] |= {"log_clip_low": 0.4, "log_clip_high": 0.3}
-    (folder / "gmpo-s0" / "config.json").write_text(json.dumps(config))
+    change(folder / "gmpo-s0" / "config.json", {"algo.log_clip_low": 0.4, "algo.log_clip_high": 0.3})
     found = {one.arm: one for one in clip_ranges(read_study(folder))}
     assert [one.measured for one in found.values()] == pytest.approx([0.45] * 4)
     gmpo = found["gmpo"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from compare_studies import change, flat, put, write_study
+from compare_studies import configure, flat, put, write_study
 from program import Gspo, ok, refusal
 
 from gspo_cli.report.compare.effect_map import map_cells, map_table
@@ -23,8 +23,7 @@ BETTER, WORSE, NOTHING = (0.03, 0.02, 0.04, 0.01, 0.05, 0.02), (-0.03, -0.02, -0
 
 def study(root: Path, name: str, differences: tuple[float, ...], **keys: Any) -> Path:
     folder = write_study(root / name, flat(differences), seeds=len(differences))
-    for config in folder.glob("*/config.json"):
-        change(config, {key.replace("__", "."): value for key, value in keys.items()})
+    configure(folder, {key.replace("__", "."): value for key, value in keys.items()})
     return folder
 
 

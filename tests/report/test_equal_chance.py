@@ -104,9 +104,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_arms_are_called_tuned_only_under_the_conditions_of_their_trials(
-    name: str, tmp_path: Path, gspo_here: Gspo
-) -> None:
+def test_arms_count_as_tuned_only_under_their_trials_conditions(name: str, tmp_path: Path, gspo_here: Gspo) -> None:
     trial, run, said = ELSEWHERE[name]
     own = [trials(1e-4, study="tuning", conditions=conditions(arm, **trial)) for arm in ("grpo", "gspo")]
     study = tuned(write_study(tmp_path / "demo"), *own, grpo=1e-4, gspo=1e-4)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from compare_studies import D1, change, flat, put, write_study
+from compare_studies import D1, change, configure, flat, put, write_study
 from program import Gspo
 
 from gspo_cli.report.figures.plots import PlotResult
@@ -71,8 +71,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six pairs of runs; their responses, a reason and the processor's name are hostile."""
     folder = write_study(tmp_path_factory.mktemp("page") / "demo", flat(D1))
     put(folder / "grpo-s5" / "invalidated.json", {"reason": "".join(HOSTILE[:3])})
-    for run in folder.glob("*-s*"):
-        change(run / "run.json", {"cpu": HOSTILE[2]})
+    configure(folder, {"cpu": HOSTILE[2]}, file="run.json")
     order = [HOSTILE[0], HOSTILE[1], HOSTILE[8], HOSTILE[7], HOSTILE[9], HOSTILE[2], *HOSTILE[3:7]]
     store(folder, order)
     return folder

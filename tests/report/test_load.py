@@ -80,9 +80,7 @@ def test_fast_and_strict_parser_read_the_same(tmp_path: Path, monkeypatch: pytes
     assert len(fast.frame) == 50 * (1 + 2 * 4 + 1)
 
 
-def test_all_layers_of_a_metric_are_read_wherever_they_first_appear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_layers_of_a_metric_are_read_wherever_they_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "moe/slot_churn_step"
     lines = [
         line(1, "step", None, {name: 0.3, f"{name}/layer_02": 0.25, f"{name}/layer_x": 9.0}, {f"{name}/layer_02": 8}),
@@ -291,7 +289,7 @@ def test_so_are_other_times_events_and_seals(ended: Path, name: str, change: byt
 
 
 @pytest.mark.parametrize("updates", [True, False])
-def test_an_archive_without_updates_is_read_and_an_altered_line_of_one_with_them_is_not(
+def test_an_archive_without_updates_is_read_and_an_altered_one_is_not(
     ended: Path, tmp_path: Path, updates: bool
 ) -> None:
     write_archive(ended, tmp_path / "demo.tar.xz", updates)

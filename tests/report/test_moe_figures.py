@@ -31,7 +31,7 @@ def images(figure: Figure) -> list[np.ma.MaskedArray]:
 def test_a_cell_is_the_mean_over_seeds_of_a_layer_in_a_batch(tmp_path: Path) -> None:
     study = write_study(tmp_path / "demo", arms=("gspo", "grpo"), steps=4)
     make(study, "volatility_layers")
-    table = read_csv(study, "volatility_layers")
+    table, shown = read_csv(study, "volatility_layers"), images(redraw(study, "volatility_layers"))
     assert sorted(table["layer"].unique()) == [0, 2, 3]
     for index, arm in enumerate(("grpo", "gspo")):
         mine = table[table["arm"] == arm]
@@ -41,17 +41,14 @@ def test_a_cell_is_the_mean_over_seeds_of_a_layer_in_a_batch(tmp_path: Path) -> 
             cells_of_layer = mine[mine["layer"] == layer]
             assert cells_of_layer["first"].tolist() == cells_of_layer["last"].tolist() == [1, 2, 3, 4]
             np.testing.assert_allclose(cells_of_layer["y"], expected, rtol=1e-12)
-            np.testing.assert_allclose(
-                images(redraw(study, "volatility_layers"))[index][position], expected, rtol=1e-12
-            )
+            np.testing.assert_allclose(shown[index][position], expected, rtol=1e-12)
         assert set(mine["n"]) == {3}
 
 
 def test_a_seed_without_a_value_empties_the_cell_and_no_other(tmp_path: Path) -> None:
     write_run(tmp_path, "gspo", 0, [step_line(1, (0.1, 0.2, 0.3)), step_line(2, (0.1, None, math.inf))])
-    write_run(
-        tmp_path, "gspo", 1, [step_line(1, (0.3, 0.2, 0.1)), step_line(2, (0.3, 0.2, 0.1)), step_line(3, (0, 0, 0))]
-    )
+    other = [step_line(1, (0.3, 0.2, 0.1)), step_line(2, (0.3, 0.2, 0.1)), step_line(3, (0, 0, 0))]
+    write_run(tmp_path, "gspo", 1, other)
     report = make(tmp_path, "volatility_layers")
     with (tmp_path / "figures" / "volatility_layers.csv").open() as file:
         found = [(row["layer"], row["first"], row["y"]) for row in csv.DictReader(file)]

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,10 @@ from compare_studies import (
     STEPS,
     change,
     compared,
-    config,
     configure,
     cube,
     end,
     flat,
-    provenance,
     put,
     write_answers,
     write_plan,
@@ -47,14 +46,12 @@ def compare(gspo_here: Gspo, study: Path, *options: str) -> Done:
     return gspo_here("report", "compare", str(study), *options)
 
 
-def run_json(**changes: object) -> Break:
+def changed(file: str, **changes: object) -> Break:
     keys = {key.replace("__", "."): value for key, value in changes.items()}
-    return lambda study: change(study / "gspo-s3" / "run.json", keys)
+    return lambda study: change(study / "gspo-s3" / file, keys)
 
 
-def configuration(**changes: object) -> Break:
-    keys = {key.replace("__", "."): value for key, value in changes.items()}
-    return lambda study: change(study / "gspo-s3" / "config.json", keys)
+run_json, configuration = partial(changed, "run.json"), partial(changed, "config.json")
 
 
 def cut_log(study: Path) -> None:
@@ -147,33 +144,27 @@ def test_three_checks_can_be_waived_and_are_shown(study: Path, gspo_here: Gspo) 
 
 
 def test_hardware_may_differ_between_pairs_but_the_start_may_not(study: Path, gspo_here: Gspo) -> None:
-    for arm in ("grpo", "gspo"):
-        change(study / f"{arm}-s3" / "run.json", {"cpu": "other"})
+    configure(study, {"cpu": "other"}, "*-s3", "run.json")
     assert compare(gspo_here, study).code == 0
-    for arm in ("grpo", "gspo"):
-        change(study / f"{arm}-s3" / "run.json", {"model_sha256": "other"})
+    configure(study, {"model_sha256": "other"}, "*-s3", "run.json")
     assert compare(gspo_here, study).code == 3
 
 
 def test_what_arms_are_made_of_may_differ(study: Path, gspo_here: Gspo) -> None:
-    for seed in range(4):
-        change(study / f"gspo-s{seed}" / "config.json", {"algo.lr": 5e-5, "algo.clip.high": 1.0, "name": "other"})
-        change(study / f"gspo-s{seed}" / "run.json", {"engine.routes": True})  # follows from algo.replay
+    configure(study, {"algo.lr": 5e-5, "algo.clip.high": 1.0, "name": "other"}, "gspo-*")
+    configure(study, {"engine.routes": True}, "gspo-*", "run.json")  # follows from algo.replay
     assert compare(gspo_here, study).code == 0
     change(study / "gspo-s3" / "config.json", {"algo.lr": 1e-9})  # but not within an arm: its sentence names one value
     done = compare(gspo_here, study)
     assert done.code == 3 and "algo.lr, within one arm" in " ".join(done.out.split())
     change(study / "gspo-s3" / "config.json", {"algo.lr": 5e-5})
-    for arm in ("grpo", "gspo"):
-        for seed in range(4):
-            change(study / f"{arm}-s{seed}" / "config.json", {"report.tuned": ["train.lr"]})
-            change(study / f"{arm}-s{seed}" / "config.json", {"train.lr": 1e-4 if arm == "grpo" else 2e-4})
+    for arm, lr in (("grpo", 1e-4), ("gspo", 2e-4)):
+        configure(study, {"report.tuned": ["train.lr"], "train.lr": lr}, f"{arm}-*")
     assert compare(gspo_here, study).code == 0
 
 
 def test_equal_tokens_need_no_equal_updates(study: Path, gspo_here: Gspo) -> None:
-    for seed in range(4):
-        change(study / f"gspo-s{seed}" / "config.json", {"algo.minibatches": 1})
+    configure(study, {"algo.minibatches": 1}, "gspo-*")
     assert compare(gspo_here, study).code == 3
     done = compare(gspo_here, study, "--metric", "reward/mean:area@tokens")
     assert done.code == 0 and "20,000 and 20,000" in done.out
@@ -192,7 +183,7 @@ def test_a_copied_run_folder_is_refused(study: Path, gspo_here: Gspo) -> None:
 
 def test_answers(tmp_path: Path, gspo_here: Gspo) -> None:
     metric = ("--metric", "arithmetic/avg@4", "--json")
-    study = cube(tmp_path / "demo")
+    study = cube(tmp_path / "demo", seeds=4)
     for name, code in (("avg@4", 0), ("pass@2", 0), ("pass@5", 3), ("avg@8", 3)):
         assert compare(gspo_here, study, "--metric", f"arithmetic/{name}").code == code
     assert compare(gspo_here, study, "--metric", "minicode/avg@4").code == 3
@@ -262,25 +253,18 @@ def write_frozen(study: Path) -> Path:
     """Frozen weights, an arm with dynamic sampling and one without."""
     for arm, dynamic in (("grpo", False), ("grpo_ds", True)):
         for seed in range(6):
-            rng, folder, prompts = np.random.default_rng([seed, dynamic]), study / f"{arm}-s{seed}", 0
-            folder.mkdir(parents=True)
-            table = config(arm, seed)
-            table["algo"] |= {"dynamic_sampling": dynamic}
-            table["report"] |= {"metric": "reward/mean:area@tokens", "treatment": "grpo_ds"}
-            put(folder / "config.json", table)
-            put(folder / "run.json", provenance(study.name, arm, seed))
-            lines = []
+            rng, prompts, lines = np.random.default_rng([seed, dynamic]), 0, []
             for step in range(1, STEPS + 1):
                 everything, kept, more = frozen_batch(rng, dynamic)
                 prompts += more
-                mean = float(np.mean(everything))
-                metrics = {"reward/mean": mean, "compute/gen_tokens": 8 * prompts * SAMPLES, "length/mean": 8.0 + seed,
-                           "compute/queries": prompts}  # fmt: skip
+                metrics = {"reward/mean": float(np.mean(everything)), "compute/gen_tokens": 8 * prompts * SAMPLES,
+                           "length/mean": 8.0 + seed, "compute/queries": prompts}  # fmt: skip
                 if dynamic:
                     metrics["reward/mean_kept"] = float(np.mean(kept))
                 lines.append(line(step, "rollout", None, metrics, {"reward/mean": len(everything)}))
-            write_log(folder / "metrics.jsonl", lines)
-            end(folder, "completed")
+            write_log(write_run(study, arm, seed, [None] * STEPS) / "metrics.jsonl", lines)
+        configure(study, {"algo.dynamic_sampling": dynamic}, f"{arm}-*")
+    configure(study, {"report.metric": "reward/mean:area@tokens", "report.treatment": "grpo_ds"})
     write_plan(study, ("grpo", "grpo_ds"), range(6))
     return study
 
@@ -305,9 +289,8 @@ def test_each_setting_that_changes_a_metric(name: str, tmp_path: Path, gspo_here
     algo, metric, key = CASES[name]
     study = write_study(tmp_path / "demo", arms=("grpo", "grpo_ds"))
     configure(study, {"report.treatment": "grpo_ds", "algo.dynamic_sampling": False})
-    configure(
-        study, {f"algo.{name}": value for name, value in ({"dynamic_sampling": True} | algo).items()}, "grpo_ds-*"
-    )
+    changes = {"dynamic_sampling": True} | algo
+    configure(study, {f"algo.{name}": value for name, value in changes.items()}, "grpo_ds-*")
     found = compared(gspo_here, study, "--metric", metric, code=3)
     whats = [reason["what"] for reason in found["reasons"] if reason["check"] == "meaning"]
     assert len(whats) == 1 and metric.split(":")[0] in whats[0] and key in whats[0]

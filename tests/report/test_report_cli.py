@@ -58,9 +58,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.M
     assert result.exit_code == 6 and "figures is a symbolic link" in result.stderr
 
 
-def test_plots_json_is_one_object_and_a_run_alone_is_drawn_beside_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plots_json_is_one_object_and_a_run_is_drawn_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "FIGURES", {name: FIGURES[name] for name in ("reward", "volatility", "replay")})
     study = write_study(tmp_path / "demo", arms=("gspo",), seeds=2, steps=2)
     result = run("plots", "demo/gspo-s1", "--out", str(tmp_path), "--json")

@@ -29,7 +29,7 @@ def test_splits_are_disjoint_and_fixed() -> None:
     assert not {p.id for p in train} & {p.id for p in held_out}
     assert len({p.id for p in train}) == NUM_TRAIN
     assert not any(is_held_out(p.id) for p in train) and all(is_held_out(p.id) for p in held_out)
-    assert train == [*draw_problems.__wrapped__(held_out=False)]  # drawn again
+    assert held_out == [*draw_problems.__wrapped__(held_out=True)]  # drawn again
     assert all(str(total(p.prompt)) == p.answer for p in train + held_out)
 
 

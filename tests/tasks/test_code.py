@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Gspo, ok, refusal, strict_lines
+from program import Gspo, ok, refusal, save_tiny, strict_lines, write_rows
 from sandboxes import own_sandbox
 
-from gspo_cli.config import TaskConfig, TinyModel
-from gspo_cli.models.tiny import build_tiny
+from gspo_cli.config import TaskConfig
 from gspo_cli.sandbox.contract import Job
 from gspo_cli.tasks import make_task
 from gspo_cli.tasks.code import Code
@@ -41,9 +40,7 @@ def _needs_a_sandbox() -> None:
 
 
 def write(folder: Path, *rows: dict[str, str]) -> str:
-    path = folder / "programs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+    return str(write_rows(folder / "programs.jsonl", rows))
 
 
 def fenced(program: str) -> str:
@@ -108,15 +105,13 @@ def test_bad_data(tmp_path: Path, rows: list[dict[str, str]], words: str) -> Non
 
 
 def test_it_trains(gspo_here: Gspo, tmp_path: Path) -> None:
-    for part in build_tiny(TinyModel(kind="qwen3", tokenizer="bytes", hidden=16, layers=1), seed=0):
-        part.save_pretrained(tmp_path / "model")
-    done = ok(gspo_here(
-        "train", "code-qwen3-4b", "--model", tmp_path / "model", "--out", tmp_path / "results", "--steps", "2",
-        *(f"--set={key}" for key in (
-            f"task.path={write(tmp_path, DOUBLE, NEGATE, DOUBLE, EMPTY)}", "model.dtype=float32", "rollout.prompts=2",
-            "rollout.samples=2", "rollout.max_new_tokens=8", "train.minibatches=2", "model.threads=1",
-        )),
-    ))  # fmt: skip
+    settings = (
+        f"task.path={write(tmp_path, DOUBLE, NEGATE, DOUBLE, EMPTY)}", "model.dtype=float32", "rollout.prompts=2",
+        "rollout.samples=2", "rollout.max_new_tokens=8", "train.minibatches=2", "model.threads=1", "train.steps=2",
+    )  # fmt: skip
+    model = save_tiny(tmp_path / "model", tokenizer="bytes")
+    train = ("train", "code-qwen3-4b", "--model", model, "--out", tmp_path / "results")
+    done = ok(gspo_here(*train, *(f"--set={key}" for key in settings)))
     assert "left out, because no tests: 1" in done.err
     lines = [line for log in tmp_path.glob("results/*/*/metrics.jsonl") for line in strict_lines(log)]
     assert [line["metrics"]["reward/mean"] for line in lines if line["kind"] == "rollout"] == [0.0, 0.0]

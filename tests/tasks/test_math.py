@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from program import refusal
+from program import refusal, write_rows
 
 from gspo_cli.config import TaskConfig
 from gspo_cli.rewards.math import grade
@@ -16,9 +15,7 @@ from gspo_cli.tasks.math import reference
 
 
 def write(folder: Path, rows: list[dict[str, str]]) -> str:
-    path = folder / "math.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+    return str(write_rows(folder / "rows.jsonl", rows))
 
 
 def test_rows_of_a_file(tmp_path: Path) -> None:
@@ -56,9 +53,7 @@ def test_real_data(shared_data: Path) -> None:
 
 def test_own_file_with_own_columns(tmp_path: Path) -> None:
     rows = [{"q": "1+1?", "a": "two\n#### 2"}, {"q": "2+2?", "a": "4"}]
-    path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    task = make_task(TaskConfig(name="gsm8k", path=str(path), columns={"prompt": "q", "answer": "a"}))
+    task = make_task(TaskConfig(name="gsm8k", path=write(tmp_path, rows), columns={"prompt": "q", "answer": "a"}))
     problems = task.problems("train")
     assert [p.answer for p in problems] == ["2", "4"]
     assert problems[0].prompt.startswith("1+1?")
@@ -66,15 +61,13 @@ def test_own_file_with_own_columns(tmp_path: Path) -> None:
 
 
 def test_answers_that_are_no_numbers_are_said_or_refused(tmp_path: Path) -> None:
-    data = tmp_path / "data.jsonl"
-
     def task(*answers: str) -> Any:
-        data.write_text("".join(json.dumps({"question": "How many?", "answer": a}) + "\n" for a in answers))
-        return make_task(TaskConfig(name="gsm8k", path=str(data)))
+        path = write(tmp_path, [{"question": "How many?", "answer": answer} for answer in answers])
+        return make_task(TaskConfig(name="gsm8k", path=path))
 
     some = task("#### 1", "yes", "2")
     assert len(some.problems("train")) == 3 and some.notes == [
         "no response can be scored where the answer is no number: rows [2]"
     ]
-    assert "data.jsonl is a number" in refusal(task("yes", "no").problems, "train")
+    assert "rows.jsonl is a number" in refusal(task("yes", "no").problems, "train")
     assert "line 2: 'answer' is empty" in refusal(task("1", " ").problems, "train")

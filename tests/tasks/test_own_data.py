@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -38,15 +36,6 @@ def config(path: str, **keys: Any) -> TaskConfig:
 
 def problems(path: str, split: str = "train", **keys: Any) -> list[Problem]:
     return make_task(config(path, **keys)).problems(split)
-
-
-@pytest.fixture
-def own() -> Iterator[Any]:
-    """A module of the user's own, to be filled with functions."""
-    module: Any = ModuleType("my_rewards")
-    sys.modules["my_rewards"] = module
-    yield module
-    del sys.modules["my_rewards"]
 
 
 def test_nothing_is_added_and_a_template_takes_any_column(tmp_path: Path) -> None:
@@ -92,9 +81,7 @@ def test_messages_keep_their_roles_and_one_message_is_a_text(tmp_path: Path) -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_no_prompt_is_named(
-    tmp_path: Path, rows: list[dict[str, Any]], keys: dict[str, Any], said: str
-) -> None:
+def test_bad_prompts_are_named(tmp_path: Path, rows: list[dict[str, Any]], keys: dict[str, Any], said: str) -> None:
     assert said in refusal(problems, write(tmp_path, rows), **keys)
 
 
@@ -181,7 +168,7 @@ def test_columns_reach_rewards_by_name_in_each_form(tmp_path: Path, own: Any) ->
     responses = [(first, Response("ab")), (second, Response(""))]
 
     def values(name: str) -> list[float | None]:
-        return [s.value for s in score(make_task(TaskConfig(name="data", reward=f"my_rewards:{name}")), responses)]
+        return [s.value for s in score(make_task(TaskConfig(name="data", reward=f"own_rewards:{name}")), responses)]
 
     assert values("one") == [0.0, 2.0]
     assert seen.pop() == ("", 2, "leicht", 2, "Was ist 1 + 1?") and seen.pop()[0] == "ab"
@@ -190,7 +177,7 @@ def test_columns_reach_rewards_by_name_in_each_form(tmp_path: Path, own: Any) ->
     assert seen == [(["ab", ""], ["Was ist 0 + 0?", "Was ist 1 + 1?"], ["leicht", "leicht"])]
     chat = Problem("c", "Hi", "", {"x": 1}, ({"role": "system", "content": "S"}, {"role": "user", "content": "Hi"}))
     own.chat = lambda completions, x: [len(completions[0][0]["content"]) + x[0]]
-    [found] = score(make_task(TaskConfig(name="data", reward="my_rewards:chat")), [(chat, "four")])
+    [found] = score(make_task(TaskConfig(name="data", reward="own_rewards:chat")), [(chat, "four")])
     assert found.value == 5.0
 
 

@@ -7,8 +7,6 @@ import asyncio
 import math
 import sys
 import time
-from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,15 +22,6 @@ from gspo_cli.types import Problem, Response, Score
 
 PROBLEM = Problem("p", "1+2+3=", "6")
 RIGHT, WRONG = (PROBLEM, Response("6", 4)), (PROBLEM, Response("7", 12))
-
-
-@pytest.fixture
-def own() -> Iterator[Any]:
-    """A module of the user's own, to be filled with functions."""
-    module: Any = ModuleType("own_rewards")
-    sys.modules["own_rewards"] = module
-    yield module
-    del sys.modules["own_rewards"]
 
 
 class Mine:

@@ -61,7 +61,6 @@ def test_the_answer_is_the_last_number_or_the_first_name(task: type[Sentences], 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_has_the_held_out_problems(name: str) -> None:
     assert name in EvalConfig(bench=(name,)).bench
-    assert list(find_benchmark(name).load(DataChoice()).problems) == make_task(TaskConfig(name=name)).problems(
-        "held_out"
-    )
+    held_out = make_task(TaskConfig(name=name)).problems("held_out")
+    assert list(find_benchmark(name).load(DataChoice()).problems) == held_out
     assert "takes no data" in refusal(lambda: find_benchmark(name).load(DataChoice(revision="x")))

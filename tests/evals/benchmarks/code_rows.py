@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from program import write_rows
+
 Row = dict[str, Any]
 
 
@@ -40,8 +42,7 @@ print(1 if len(output) == 1 and int(output[0]) % 2 == 0 and int(output[0]) > int
 
 
 def write(path: Path, *rows: Row) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return write_rows(path, rows)
 
 
 def replies(programs: Mapping[str, list[str]]) -> Callable[[str, int], str]:

@@ -149,9 +149,7 @@ def test_both_ratings(evaluate: Callable[..., Done], tmp_path: Path, answering: 
     assert f"Elo {contest['rating']} over 1 contest;" in shown and "this is not a contest Elo" in shown
 
 
-def test_without_standings_there_is_no_elo(
-    evaluate: Callable[..., Done], tmp_path: Path, answering: Callable[..., None]
-) -> None:
+def test_no_elo_without_contests(evaluate: Callable[..., Done], tmp_path: Path, answering: Callable[..., None]) -> None:
     path = write(tmp_path / "a.jsonl", cf_row("A", rating=None))
     answering(replies({"7A": [NEXT_EVEN]}))
     done = evaluate("--data", f"codeforces={path}", "--samples", "1", "--json")

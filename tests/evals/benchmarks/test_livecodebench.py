@@ -81,9 +81,7 @@ def test_a_release_is_the_first_files_of_a_folder(tmp_path: Path) -> None:
     assert len(livecodebench.load(DataChoice((tmp_path,))).problems) == 3
 
 
-def test_the_figures_of_both_graders(
-    evaluate: Callable[..., Done], tmp_path: Path, answering: Callable[..., None]
-) -> None:
+def test_figures_of_both_graders(evaluate: Callable[..., Done], tmp_path: Path, answering: Callable[..., None]) -> None:
     """p1: both samples right; p2: one by a real stdin only (script), one wrong; arc185_c is flagged."""
     path = write(tmp_path / "a.jsonl", lcb_row(1), lcb_row(2), lcb_row(3, question_id="arc185_c"))
     programs = {
