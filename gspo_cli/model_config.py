@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gspo_cli.tables import PositiveFloat, PositiveInt, Seed, Table
 
@@ -61,11 +62,18 @@ class ModelConfig(Table):
     """Precision of float32 products on a GPU: exact, or in TF32 (`high`), which rounds their factors to 10 bits of
     mantissa. No effect on a CPU, or on vLLM."""
     device: str = "auto"
-    """`auto`: cuda if available, else cpu."""
+    """`cpu`, `cuda`, `cuda:1`, or `auto`: cuda if available, else cpu."""
     lora: Lora | None = None
     """Train with LoRA if present, else train all weights."""
     threads: PositiveInt | None = None
     """CPU threads of torch; results can depend on it. Default: all cores."""
+
+    @field_validator("device")
+    @classmethod
+    def _is_supported(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device, re.ASCII):
+            raise ValueError("a device is auto, cpu, cuda, or one of several, such as cuda:1")
+        return device
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

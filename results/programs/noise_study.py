@@ -41,7 +41,8 @@ def cell_runs(logs: Path, planned: int = STEPS, last: int = LAST) -> pd.DataFram
         study = load_study(logs, Path(scratch))
         steps = study.steps
         starts = {(r.arm, r.seed): read_object(r.folder / "run.json")["model_sha256"][:8] for r in study.runs}
-        commits = {read_object(r.folder / "run.json")["code"]["commit"] for r in study.runs}
+        codes = [read_object(r.folder / "run.json")["code"] for r in study.runs]
+        commits = {code.get("commit") or code["sha256"] for code in codes}  # of the package, where it was installed
     rows = []
     for (arm, seed), of_run in steps.groupby(["arm", "seed"]):
         batches = of_run[of_run["step"] > 0].set_index("step")
