@@ -84,6 +84,11 @@ def random_case(seed: int, spread: float = 0.4, groups: int = 2, group_size: int
     return Case(old_BT + spread * (drift_B1 + noise_BT) / 2, old_BT, advantages_B, mask_BT, groups_B)
 
 
+def tensor(values: Any) -> Tensor:
+    """Of float64."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def one_token(log_ratio: float, advantage: float, dtype: torch.dtype = torch.float64) -> Case:
     """One response of one token; the old log-probability is 0, so that the log-ratio is given to the bit."""
     x = torch.tensor([[log_ratio]], dtype=dtype)

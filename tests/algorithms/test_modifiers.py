@@ -17,6 +17,7 @@ from oracle_batch import Batch, Grid
 from oracle_modifiers import CORRECTION_BOUNDS, kl_penalty
 from oracle_modifiers import correction_weight as oracle_weight
 from oracle_modifiers import value_loss as oracle_value_loss
+from tensors import tensor
 from torch import Tensor
 
 from gspo_cli.algorithms.correction import Kind, correction_weight
@@ -25,10 +26,6 @@ from gspo_cli.algorithms.kl import Estimator, kl_terms
 from gspo_cli.types import Mean
 
 KINDS: tuple[Kind, ...] = ("tis", "icepop", "seq_mask", "seq_mask_tis", "seq_tis")
-
-
-def tensor(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def close(actual: Tensor, expected: Any, message: str) -> None:

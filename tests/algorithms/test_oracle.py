@@ -18,6 +18,7 @@ import torch
 from cases import random_weights, seeded_batches
 from oracle import ORACLES
 from oracle_batch import Answer, Batch
+from tensors import tensor
 from torch import Tensor
 
 from gspo_cli.algorithms import ALGORITHMS, LossInputs, LossOutput
@@ -63,10 +64,6 @@ def other_params(rng: Random, params: Any) -> Any:
         else:
             raise AssertionError(f"{name} takes none of the values drawn for it: name one here")
     return params
-
-
-def tensor(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def loss_of(name: str, batch: Batch, params: Any) -> tuple[LossOutput, Tensor]:

@@ -17,6 +17,7 @@ from test_exact_resume import cut_after
 from torch import Tensor
 from torch.amp import GradScaler
 
+from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.runlog import fs
 from gspo_cli.training import loop, setup
@@ -29,6 +30,13 @@ from gspo_cli.types import Score
 Update = Callable[..., Any]
 
 
+def error_of(recipe: Recipe, study: Path, match: str | None = None) -> GspoError:
+    """What training ends with."""
+    with pytest.raises(GspoError, match=match) as caught:
+        toy.train(recipe, study)
+    return caught.value
+
+
 def state(learner: Learner) -> list[Tensor]:
     """Weights and everything the optimizers hold."""
     optimizers = [learner.optimizer] + ([learner.critic.optimizer] if learner.critic else [])
@@ -36,9 +44,13 @@ def state(learner: Learner) -> list[Tensor]:
     return [p.detach().clone() for p in learner.model.parameters()] + moments
 
 
-def in_gradient(learner: Learner, _: pytest.MonkeyPatch, bad: float) -> None:
-    parameter = next(learner.model.parameters())
+def spoil_gradient(parameter: Tensor, bad: float) -> None:
+    """Of the next backward pass."""
     handle = parameter.register_hook(lambda grad: (handle.remove(), torch.full_like(grad, bad))[1])
+
+
+def in_gradient(learner: Learner, _: pytest.MonkeyPatch, bad: float) -> None:
+    spoil_gradient(next(learner.model.parameters()), bad)
 
 
 def in_log_probs(_: Learner, patch: pytest.MonkeyPatch, bad: float) -> None:
@@ -93,9 +105,7 @@ def test_a_non_finite_number_never_updates_and_never_vanishes(
     start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch, where: Callable[..., None], bad: float
 ) -> None:
     unchanged = spoiled(monkeypatch, where, bad, {2})
-    with pytest.raises(GspoError) as caught:
-        toy.train(toy.recipe(start), ram / "study")
-    assert caught.value.code is ExitCode.GUARD
+    assert error_of(toy.recipe(start), ram / "study").code is ExitCode.GUARD
     assert unchanged == [False, False, True, False]
     run = ram / "study" / "gspo-s0"
     (event,) = toy.events(run, "nonfinite")
@@ -114,9 +124,7 @@ def test_the_limit_holds_across_a_resume(start: Path, ram: Path, monkeypatch: py
     assert len(toy.events(run, "nonfinite")) == 2
     cut_after(run, 2)
     spoiled(monkeypatch, in_gradient, float("nan"), {1})
-    with pytest.raises(GspoError, match="not finite") as caught:
-        toy.train(recipe, ram / "study")
-    assert "3 of at most 3" in caught.value.why
+    assert "3 of at most 3" in error_of(recipe, ram / "study", "not finite").why
 
 
 def test_a_float16_run_that_overflows_finds_its_scale(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,26 +143,22 @@ def test_a_float16_run_that_overflows_finds_its_scale(start: Path, ram: Path, mo
     assert max(float(count) for name, count in state.items() if name.endswith("|step")) == made
 
     monkeypatch.setattr(setup, "loss_scaler", lambda _: GradScaler(enabled=False))
-    with pytest.raises(GspoError, match="not finite"):
-        toy.train(recipe, ram / "unscaled")
+    error_of(recipe, ram / "unscaled", "not finite")
 
 
 def test_an_overflow_that_no_scale_helps_is_refused(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_scale, "LEAST", 2.0**16)
     spoiled(monkeypatch, in_gradient, float("inf"), {0})
-    with pytest.raises(GspoError, match="not finite"):
-        toy.train(toy.recipe(start, model={"compute": "float16"}), ram / "study")
+    error_of(toy.recipe(start, model={"compute": "float16"}), ram / "study", "not finite")
 
 
 def test_a_critic_that_is_not_finite_counts_too(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_critic(learner: Learner, _: pytest.MonkeyPatch, bad: float) -> None:
         assert learner.critic is not None
-        parameter = learner.critic.model.head.weight
-        handle = parameter.register_hook(lambda grad: (handle.remove(), torch.full_like(grad, bad))[1])
+        spoil_gradient(learner.critic.model.head.weight, bad)
 
     spoiled(monkeypatch, in_critic, float("inf"), {1})
-    with pytest.raises(GspoError, match="not finite"):
-        toy.train(toy.recipe(start, algo={"name": "ppo"}), ram / "study")
+    error_of(toy.recipe(start, algo={"name": "ppo"}), ram / "study", "not finite")
 
 
 def test_a_state_that_is_not_finite_is_never_saved(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,18 +170,15 @@ def test_a_state_that_is_not_finite_is_never_saved(start: Path, ram: Path, monke
         return done
 
     monkeypatch.setattr(loop, "update", spoil)
-    with pytest.raises(GspoError, match="is not finite after rollout batch 1") as caught:
-        toy.train(toy.recipe(start, train={"steps": 1, "minibatches": 1}), ram / "study")
-    assert caught.value.code is ExitCode.GUARD
+    recipe = toy.recipe(start, train={"steps": 1, "minibatches": 1})
+    assert error_of(recipe, ram / "study", "is not finite after rollout batch 1").code is ExitCode.GUARD
     assert toy.checkpoints(ram / "study" / "gspo-s0") == [0]
 
 
 def test_equal_rewards_change_nothing_and_end_the_run(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy.Letters, "reward", lambda *_: Score(1.0, ""))
     recipe = toy.recipe(start, train={"steps": 20}, guards={"no_signal_batches": 3}, checkpoint={"every": 1, "keep": 9})
-    with pytest.raises(GspoError, match="3 rollout batches in a row gave no update") as caught:
-        toy.train(recipe, ram / "study")
-    assert caught.value.code is ExitCode.GUARD
+    assert error_of(recipe, ram / "study", "3 rollout batches in a row gave no update").code is ExitCode.GUARD
     run = ram / "study" / "gspo-s0"
     weights = [(run / "checkpoints" / f"step-{k:06d}/model/model.safetensors").read_bytes() for k in (0, 2)]
     assert weights[0] == weights[1]
@@ -197,8 +198,7 @@ def test_all_truncated_and_masked_is_no_update(start: Path, ram: Path) -> None:
 
 def test_an_infinite_reward_ends_the_run_by_name(start: Path, ram: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy.Letters, "reward", lambda *_: Score(float("inf"), "odd"))
-    with pytest.raises(GspoError, match="the reward of task Letters gave inf"):
-        toy.train(toy.recipe(start), ram / "infinite")
+    error_of(toy.recipe(start), ram / "infinite", "the reward of task Letters gave inf")
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), "raises"])
@@ -219,10 +219,9 @@ def test_a_reward_that_fails_is_left_out_and_counted(
     run = toy.train(toy.recipe(start, guards={"unscored_frac": 0.2}), ram / "some")
     first = strict_lines(run / "metrics.jsonl")[0]
     assert first["counts"]["reward/mean"] == 7 and not first["nonfinite"]
-    with pytest.raises(GspoError, match="1 of 8 responses of rollout batch 1 could not be scored") as caught:
-        toy.train(toy.recipe(start), ram / "more")
-    assert caught.value.code is ExitCode.ENGINE
-    assert value != "raises" or "the grader broke" in caught.value.why
+    error = error_of(toy.recipe(start), ram / "more", "1 of 8 responses of rollout batch 1 could not be scored")
+    assert error.code is ExitCode.ENGINE
+    assert value != "raises" or "the grader broke" in error.why
 
 
 @pytest.mark.parametrize(
@@ -240,9 +239,7 @@ def test_a_full_disk_lets_training_go_on_and_is_told_at_the_end(
         real(*args)
 
     monkeypatch.setattr(checkpoints, "save_file", full)
-    with pytest.raises(GspoError) as caught:
-        toy.train(toy.recipe(start), ram / "study")
-    assert caught.value.code is ExitCode.STORAGE
+    assert error_of(toy.recipe(start), ram / "study").code is ExitCode.STORAGE
     run = ram / "study" / "gspo-s0"
     assert [e["step"] for e in toy.events(run, "checkpoint_failed")] == [1, 2]
     assert strict_lines(run / "metrics.jsonl")[-1]["step"] == 2
@@ -256,9 +253,8 @@ def test_three_missed_saves_end_the_run(start: Path, ram: Path, monkeypatch: pyt
     monkeypatch.setattr(
         checkpoint_folder, "require_room", lambda _: (_ for _ in ()).throw(OSError(errno.EDQUOT, "quota"))
     )
-    with pytest.raises(GspoError, match="3 checkpoints of") as caught:
-        toy.train(toy.recipe(start, train={"steps": 9}), ram / "study")
-    assert caught.value.code is ExitCode.STORAGE
+    recipe = toy.recipe(start, train={"steps": 9})
+    assert error_of(recipe, ram / "study", "3 checkpoints of").code is ExitCode.STORAGE
     assert strict_lines(ram / "study" / "gspo-s0" / "metrics.jsonl")[-1]["step"] == 2
 
 
@@ -274,9 +270,7 @@ def test_a_log_line_that_cannot_be_written_ends_the_run_at_once(
         return real(path, lines)
 
     monkeypatch.setattr("gspo_cli.runlog.log.append_lines", full)
-    with pytest.raises(GspoError) as caught:
-        toy.train(toy.recipe(start), ram / "study")
-    assert caught.value.code is ExitCode.STORAGE
+    assert error_of(toy.recipe(start), ram / "study").code is ExitCode.STORAGE
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from gspo_cli.config import NoiseConfig, Recipe
 from gspo_cli.training.step.noise import RecordedNoise
 from gspo_cli.training.step.update import record_old_policy, update
-from gspo_cli.types import MiniBatch, Sample
+from gspo_cli.types import Sample
 
 
 def response(length: int, index: int = 0) -> Sample:
@@ -45,13 +45,10 @@ def test_it_depends_on_nothing_but_its_keys() -> None:
     assert not any(torch.equal(noise.of(response(5)), other) for other in others)
 
 
-def prepared(noise: RecordedNoise | None) -> list[MiniBatch]:
-    return cut(rollout_batch(), replace(WHOLE, minibatches=2, noise=noise))
-
-
 def test_ratios_are_off_by_it_before_any_update(tiny_moe: PreTrainedModel) -> None:
     who = learner(tiny_moe, "grpo")
-    mini_batches = prepared(RecordedNoise(0, 1, NoiseConfig(token=0.3)))
+    noise = RecordedNoise(0, 1, NoiseConfig(token=0.3))
+    mini_batches = cut(rollout_batch(), replace(WHOLE, minibatches=2, noise=noise))
     record_old_policy(who, mini_batches)
     for index, mini in enumerate(mini_batches):
         values = update(who, mini, lr=0.0, first=index == 0).result().values
@@ -61,13 +58,6 @@ def test_ratios_are_off_by_it_before_any_update(tiny_moe: PreTrainedModel) -> No
             assert not micro.noise_BT[~micro.mask_BT].any()
             # what mismatch/* compares stays clean
             assert torch.equal(micro.old_log_probs_BT, micro.trainer_log_probs_BT + micro.noise_BT)
-
-
-def test_without_noise_the_first_ratios_are_exactly_one(tiny_moe: PreTrainedModel) -> None:
-    mini_batches = prepared(None)
-    record_old_policy(learner(tiny_moe, "grpo"), mini_batches)
-    values = update(learner(tiny_moe, "grpo"), mini_batches[0], lr=0.0, first=True).result().values
-    assert values["ratio/token_log_absmax"] == 0
 
 
 @pytest.mark.parametrize(
