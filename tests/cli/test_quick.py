@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Forked, Gspo
+from program import Forked, Gspo, write_rows
 
 from gspo_cli.config import TinyModel
 from gspo_cli.models.tiny import build_tiny
@@ -88,7 +88,10 @@ def test_a_second_plan_knows_the_model(tmp_path: Path, gspo_here: Gspo, monkeypa
     model.config.max_position_embeddings = 77
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
-    words = ["rollout", "quickstart", "--model", str(tmp_path / "model"), "--show-prompt", "--json"]
+    rows = write_rows(tmp_path / "rows.jsonl", [{"question": f"{n}+1=", "answer": "1"} for n in range(200)])
+    settings = (f"task.path={rows}", "task.template={question}", "rollout.max_new_tokens=9")
+    words = ["rollout", "gsm8k", "--model", str(tmp_path / "model"), "--show-prompt", "--json"]
+    words += [f"--set={one}" for one in settings]
     before, (after,) = gspo_here(*words), said_by([words], tmp_path)
     assert after["heavy"] == [] and before.out == after["out"]
     assert read_model(str(tmp_path / "model"), None).limit == 77

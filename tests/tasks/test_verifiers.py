@@ -52,7 +52,7 @@ def recipe_of(task: dict[str, Any]) -> Recipe:
 
 def refused(environment: str | None, **keys: Any) -> str:
     made = config(environment, **keys)
-    return refusal(lambda: read_problems(make_task(made), made))
+    return refusal(lambda: read_problems(make_task(made), made)).replace("\nwhy:   ", ": ")
 
 
 def test_what_is_wrong_in_the_recipe_is_said_before_the_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
