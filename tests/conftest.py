@@ -103,8 +103,7 @@ def torch_as_it_was() -> Iterator[None]:
     if (torch := sys.modules.get("torch")) is None:
         return
     torch.set_num_threads(1)
-    if torch.are_deterministic_algorithms_enabled():  # to set it takes seconds the first time
-        torch.use_deterministic_algorithms(False)
+    torch.use_deterministic_algorithms(False)  # also imports what each fork would import on its own
     torch.utils.deterministic.fill_uninitialized_memory = True
     torch.set_flush_denormal(False)
     torch.set_float32_matmul_precision("highest")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, NamedTuple, NoReturn
 
 import pytest
@@ -184,6 +186,20 @@ def save_tiny(folder: Path, **shape: Any) -> Path:
     for part in build_tiny(TinyModel(**({"kind": "qwen3", "hidden": 16, "layers": 1} | shape)), seed=1):
         part.save_pretrained(folder)
     return folder
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """What `--json` printed: an object a line, and nothing else."""
+    found = [json.loads(line) for line in text.splitlines()]
+    assert all(isinstance(one, dict) for one in found)
+    return found
+
+
+def results_program(name: str) -> ModuleType:
+    """A script of results/programs as a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[1] / "results" / "programs")
+        return importlib.import_module(name)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -7,10 +7,9 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from program import GSPO, Gspo
+from program import GSPO, Gspo, objects
 from test_architecture import COMMANDS
 
 from gspo_cli.cli.main import run_with_json_errors
@@ -69,13 +68,6 @@ ELSEWHERE = {
     "report serve": "tests/report/test_serve.py",
 }
 """Commands whose input takes more to make; they are run with --json in tests of their own."""
-
-
-def objects(text: str) -> list[dict[str, Any]]:
-    """Each line of stdout as the object that it must be."""
-    found = [json.loads(line) for line in text.splitlines()]
-    assert all(isinstance(one, dict) for one in found)
-    return found
 
 
 def test_every_command_is_run_with_it() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from program import Done, Gspo, check_refused, ok
+from program import Done, Gspo, check_refused, objects, ok
 
 REWARDS = "task.rewards=[{name='task'}, {name='length', weight=0.5, tokens=[2, 8]}]"
 SETS = ["--set", "eval.bench=[]", "--set", "rollout.store=0", "--set", "rollout.samples=8", "--set", REWARDS]
@@ -25,8 +25,7 @@ def sampled(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFac
 
 def rows(done: Done) -> list[dict[str, object]]:
     """What `--json` printed."""
-    assert done.code == 0, done.err
-    return [json.loads(line) for line in done.out.splitlines()]
+    return objects(ok(done).out)
 
 
 def test_every_run_keeps_its_first_and_its_newest_batch(sampled: tuple[Path, Done], gspo_here: Gspo) -> None:

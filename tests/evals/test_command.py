@@ -6,11 +6,10 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from program import Done, Gspo, check_refused, ok, tree, write_rows
+from program import Done, Gspo, check_refused, objects, ok, tree, write_rows
 
 from gspo_cli.seeds import derive_seed
 
@@ -23,15 +22,11 @@ def aime(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "aime.jsonl", AIME)
 
 
-def objects(done: Done) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in done.out.splitlines()]
-
-
 @pytest.mark.parametrize(("name", "size"), [("aime24", 30), ("math500", 20)])
 def test_end_to_end_on_real_problems(evaluate: Callable[..., Done], shared_data: Path, name: str, size: int) -> None:
     data = ("--data", f"{name}={shared_data / name}.jsonl", "--limit", "20" if size == 20 else "99")
     done = ok(evaluate("--bench", name, *data, "--samples", "1", "--json"))
-    (said,) = objects(done)
+    (said,) = objects(done.out)
     folder = Path(said.pop("folder"))
     assert said == json.loads((folder / "summary.json").read_text())
     assert (said["num_problems"], said["num_answers"], said["metric"]) == (size, size, f"{name}/avg@1")
@@ -49,7 +44,7 @@ def test_right_answers_score(evaluate: Callable[..., Done], aime: Path, answerin
     }  # fmt: skip
     answering(lambda problem, sample: said[problem, sample])
     done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "2", "--json")
-    (summary,) = objects(done)
+    (summary,) = objects(done.out)
     assert summary["average"] == 0.5
     assert summary["verdicts"] == {"correct": 3, "wrong": 2, "no_answer": 1, "grader_error": 0}
     assert any("fingerprint" in warning for warning in summary["warnings"])
@@ -57,7 +52,7 @@ def test_right_answers_score(evaluate: Callable[..., Done], aime: Path, answerin
 
 def test_the_summary_records_what_the_answers_depend_on(evaluate: Callable[..., Done], aime: Path) -> None:
     done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "3", "--top-k", "7", "--seed", "4", "--json")  # fmt: skip # noqa: E501
-    (summary,) = objects(done)
+    (summary,) = objects(done.out)
     assert summary["sampling"] == {
         "temperature": 0.6, "top_p": 0.95, "top_k": 7, "min_p": 0.0, "max_new_tokens": 6, "n": 1,
         "seed": "one an answer, see answers.parquet",
@@ -80,7 +75,7 @@ def test_the_same_seed_gives_the_same_answers_however_many_are_drawn(
     for portion, samples in ((256, "4"), (2, "4"), (3, "2")):
         monkeypatch.setattr("gspo_cli.evals.runner.PORTION", portion)
         done = evaluate("--bench", "aime24", "--data", f"aime24={aime}", "--samples", samples, "--overwrite", "--json")
-        rows = pq.read_table(Path(objects(done)[0]["folder"]) / "answers.parquet").to_pylist()
+        rows = pq.read_table(Path(objects(done.out)[0]["folder"]) / "answers.parquet").to_pylist()
         tables.append({(row["problem_id"], row["sample"]): row["text"] for row in rows})
     assert tables[0] == tables[1]
     assert tables[2].items() <= tables[0].items() and len(tables[2]) == 6
@@ -105,7 +100,7 @@ def test_a_chat_template_is_used_and_its_open_thinking_part_counts(
         "eval", "benchmarks", chat, "--out", tmp_path / "out", *FAST, "--bench", "aime24", "--data", f"aime24={aime}",
         "--samples", "2", "--limit", "1", "--json",
     )  # fmt: skip
-    (summary,) = objects(done)
+    (summary,) = objects(done.out)
     assert len(summary["chat_template_sha256"]) == 64
     assert summary["verdicts"]["correct"] == 1 and summary["reasons"].get("unclosed") == 1
 
@@ -126,7 +121,7 @@ def test_stored_answers_are_graded_without_a_model(gspo_here: Gspo, aime: Path, 
         write_rows(path, rows)
     command = ("eval", "benchmarks", "--answers", path, "--bench", "aime24", "--data", f"aime24={aime}")
     done = gspo_here(*command, "--out", tmp_path / "out", "--json")
-    (summary,) = objects(done)
+    (summary,) = objects(done.out)
     assert summary["average"] == 0.75 and summary["engine"] is None
     assert any("1 of 3 problems have no answer" in w for w in summary["warnings"])
     stored = pq.read_table(tmp_path / "out" / "eval-mine" / "aime24" / "answers.parquet").to_pylist()
@@ -136,7 +131,7 @@ def test_stored_answers_are_graded_without_a_model(gspo_here: Gspo, aime: Path, 
 
 
 def test_list_shows_the_published_settings(gspo_here: Gspo) -> None:
-    found = {entry["name"]: entry for entry in objects(gspo_here("eval", "list", "--json"))}
+    found = {entry["name"]: entry for entry in objects(gspo_here("eval", "list", "--json").out)}
     assert {"aime24", "aime25", "math500", "gsm8k", "arithmetic"} <= found.keys()
     assert (found["aime24"]["samples"], found["aime24"]["temperature"], found["aime24"]["top_p"]) == (32, 0.6, 0.95)
 

@@ -5,14 +5,11 @@ M = studies, S = seeds, J = problems
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from program import results_program
 from scipy import special, stats
 
 from gspo_cli.report.compare.scores import Array, Scores, difference_stats
@@ -78,7 +75,7 @@ def test_the_formulas_above_are_what_compare_computes(num_seeds: int) -> None:
 
 
 def test_planned_looks_together_keep_the_level() -> None:
-    statements = benchmark("statements")
+    statements = results_program("statements")
     for shape in statements.SHAPES:
         cell = statements.looks_cell(shape, (8, 12), 1000)
         # 7 %, with three standard errors of 1,000 studies; at the full level at each look it is 7 to 9 %
@@ -96,7 +93,7 @@ def test_planned_looks_together_keep_the_level() -> None:
 @pytest.mark.parametrize("collapse", [(0.0, 0.0), (0.0, 0.15), (0.3, 0.1)])
 @pytest.mark.parametrize("num_seeds", [5, 6, 8])
 def test_no_sentence_is_often_false_about_its_own_estimand(num_seeds: int, collapse: tuple[float, float]) -> None:
-    statements = benchmark("statements")
+    statements = results_program("statements")
     for shape in statements.SHAPES:
         cell = statements.cell(shape, num_seeds, collapse, 1000)
         # 7 % and 90 %, with three standard errors of 1,000 studies
@@ -139,20 +136,9 @@ def as_compare_adjusts(p_A: Array, num_seeds: int) -> list[Evidence]:
 
 
 def test_a_stationary_reward_seldom_collapses_and_a_fall_does() -> None:
-    collapse = benchmark("collapse_rule")
+    collapse = results_program("collapse_rule")
     for steps, former in ((10, 40), (20, 30)):  # the former rule: 54 and 46 %
         rates = collapse.row(np.full(steps, 0.1), 8, 4, 150)
         assert rates["at the end"] <= 1 and rates["former rule, at the end"] > former, rates
     falls = np.where(np.arange(20) < 12, 0.5, 0.1)
     assert collapse.row(falls, 32, 16, 50)["at the end"] == 100
-
-
-def benchmark(name: str) -> Any:
-    """A script of results/programs as a module."""
-    path = Path(__file__).parents[2] / "results" / "programs" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module

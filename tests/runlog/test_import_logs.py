@@ -93,13 +93,12 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
 def test_what_is_no_log(tmp_path: Path, gspo_here: Gspo, text: str) -> None:
     for name in ("x.json", "x.jsonl"):
         (tmp_path / name).write_text(text)
-        check_refused(
-            gspo_here("runs", "import", str(tmp_path / name), "--algo", "grpo", "--name", "t", "--out", str(tmp_path))
-        )
+        check_refused(gspo_here("runs", "import", str(tmp_path / name), *INTO, tmp_path))
         assert not (tmp_path / "t").exists()
 
 
 STEPS = 4
+INTO = ("--algo", "grpo", "--name", "t", "--out")
 
 
 def events(folder: Path, names: dict[str, float], steps: int = STEPS) -> Path:
@@ -143,7 +142,7 @@ def stored(path: Path, records: list[Any]) -> None:
 
 
 def imported(gspo_here: Gspo, tmp_path: Path, log: Path, *more: str) -> list[dict[str, Any]]:
-    ok(gspo_here("runs", "import", str(log), "--algo", "grpo", "--name", "t", "--out", str(tmp_path), *more))
+    ok(gspo_here("runs", "import", str(log), *INTO, tmp_path, *more))
     return strict_lines(tmp_path / "t" / "grpo-s0" / "metrics.jsonl")
 
 
@@ -197,7 +196,7 @@ def test_a_file_cut_off_or_changed_is_refused(tmp_path: Path, gspo_here: Gspo, k
     for bad in (whole[:-3], bytes(flipped), b"", b"not a log" * 9, bytes(40)):
         file.write_bytes(bad)
         assert "cannot import" in refused(folder), bad[:9]
-    check_refused(gspo_here("runs", "import", str(folder), "--algo", "grpo", "--name", "t", "--out", str(tmp_path)))
+    check_refused(gspo_here("runs", "import", str(folder), *INTO, tmp_path))
     assert not (tmp_path / "t").exists()
     file.write_bytes(whole)
     assert read_trainer_log(folder)[0] == "trl"
@@ -236,7 +235,7 @@ def test_the_configuration_in_tensorboard_s_files(tmp_path: Path, gspo_here: Gsp
 
     with SummaryWriter(str(folder), filename_suffix=".args") as writer:  # as the trainers of transformers do
         writer.add_text("args", json.dumps({"epsilon": 0.2, "seed": 3}))
-    done = gspo_here("runs", "import", str(folder), "--algo", "grpo", "--name", "t", "--out", str(tmp_path), "--json")
+    done = gspo_here("runs", "import", str(folder), *INTO, tmp_path, "--json")
     assert json.loads(done.out)["seed"] == 3 and json.loads(done.out)["configuration"] is True
     config = json.loads((tmp_path / "t" / "grpo-s3" / "config.json").read_text())
     assert config["trainer"] == {"epsilon": 0.2, "seed": 3}

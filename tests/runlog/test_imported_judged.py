@@ -4,13 +4,12 @@ the numbers are those of the study that was made of the same runs."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from program import Gspo, check_refused, ok
+from program import Gspo, check_refused, ok, results_program
 from scipy import stats
 
 from gspo_cli.errors import GspoError
@@ -34,11 +33,7 @@ def judged(gspo: Gspo, folder: Path, *more: str) -> dict[str, Any]:
 
 def published(gspo: Gspo, folder: Path, name: str, arm: str) -> None:
     """One run of the published study as TRL logs it, with its configuration in TRL's own terms."""
-    sys.path.insert(0, str(ROOT / "results" / "programs"))
-    try:
-        from peer_curves import peer_settings
-    finally:
-        sys.path.pop(0)
+    peer_settings = results_program("peer_curves").peer_settings
     run = json.loads((CURVES / "runs" / f"{name}.json").read_text())
     every = run["settings"]["minibatches"]  # a reward at the first update of each batch
     history = [{"step": 1 + every * i, "reward": reward} for i, reward in enumerate(run["series"]["reward/mean"])]
