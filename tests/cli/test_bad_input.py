@@ -216,10 +216,6 @@ def test_a_model_or_tokenizer_that_would_fail_later_is_refused(
     assert not (tmp_path / "batch").exists()
 
 
-def test_an_evaluation_without_any_run(gspo_here: Gspo, tmp_path: Path) -> None:
-    check_refused(gspo_here("eval", "benchmarks", "--out", tmp_path), "no runs under", "gspo train")
-
-
 # Folders
 
 
@@ -403,6 +399,8 @@ COMMANDS = [
     ("report explain rewrd/mean", "did you mean 'reward/mean'?"),
     ("recipes copy quickstart broken.toml", "exists"),
     ("eval benchmarks folder", "folder"),
+    ("eval benchmarks --out new", "no runs under"),
+    ("train --resume folder --dry-run", "--dry-run with --resume"),
     # what has no effect
     ("train --algo gspo --set algo.lr=1e-5 --set arms.gspo.lr=1e-3 --dry-run", "no arm takes it"),
     ("train --algo gspo --sweep algo.lr=1e-5,1e-4 --set arms.gspo.lr=1e-3 --dry-run", "no arm takes it"),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from program import Gspo, check_refused, ok, strict_lines
+from program import Gspo, check_refused, objects, ok, strict_lines
 
 FEW = ("--limit", "20", "--samples", "2")
 
@@ -20,24 +20,17 @@ def evaluated(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathF
     return out / "n" / "gspo-s0"
 
 
-def test_the_last_checkpoint_repeats_what_training_logged(gspo_here: Gspo, evaluated: Path) -> None:
+def test_every_checkpoint_repeats_what_training_logged_and_is_drawn(gspo_here: Gspo, evaluated: Path) -> None:
     log = (evaluated / "metrics.jsonl").read_bytes()
-    done = gspo_here("eval", "benchmarks", evaluated, *FEW, "--json", "--overwrite")
-    said = json.loads(done.out)
-    logged = [line for line in strict_lines(evaluated / "metrics.jsonl") if line["kind"] == "eval"][-1]
-    assert logged["metrics"] == {"arithmetic/avg@2": said["average"]}
-    assert logged["counts"] == {"arithmetic/avg@2": 40}
-    assert (evaluated / "metrics.jsonl").read_bytes() == log
-    assert Path(said["folder"]) == evaluated / "eval" / "arithmetic" / "step-000002"
-
-
-def test_every_checkpoint_and_the_figure(gspo_here: Gspo, evaluated: Path) -> None:
     done = ok(gspo_here("eval", "benchmarks", evaluated, "--all-checkpoints", *FEW, "--overwrite", "--json"))
-    said = [json.loads(line) for line in done.out.splitlines()]
-    assert [Path(s["folder"]).name for s in said] == ["step-000000", "step-000001", "step-000002"]
+    said = objects(done.out)
+    folders = [evaluated / "eval" / "arithmetic" / f"step-{step:06d}" for step in (0, 1, 2)]
+    assert [s["folder"] for s in said] == [str(folder) for folder in folders]
     assert len({s["model_sha256"] for s in said}) == 3
-    logged = [line["metrics"] for line in strict_lines(evaluated / "metrics.jsonl") if line["kind"] == "eval"]
-    assert [m["arithmetic/avg@2"] for m in logged] == [s["average"] for s in said]
+    logged = [line for line in strict_lines(evaluated / "metrics.jsonl") if line["kind"] == "eval"]
+    assert [line["metrics"] for line in logged] == [{"arithmetic/avg@2": s["average"]} for s in said]
+    assert [line["counts"] for line in logged] == [{"arithmetic/avg@2": 40}] * 3
+    assert (evaluated / "metrics.jsonl").read_bytes() == log
     assert (evaluated / "figures" / "score-arithmetic-avg2.csv").is_file()
     assert "used again" in ok(gspo_here("eval", "benchmarks", evaluated, "--all-checkpoints", *FEW)).err
 

@@ -59,10 +59,6 @@ def test_json_is_one_object_with_the_same_numbers(gspo_here: Gspo) -> None:
         assert 0 < phase["limit_s"] <= phase["low_s"] < phase["high_s"]
 
 
-def test_it_is_refused_for_a_run_that_goes_on(gspo_here: Gspo, tmp_path: Path) -> None:
-    check_refused(gspo_here("train", "--resume", tmp_path, "--dry-run"), "--dry-run with --resume")
-
-
 def test_a_remedy_helps() -> None:
     name, loaded = "real/qwen3-1.7b", recipes.load("real/qwen3-1.7b")
     model = architecture_of(loaded.model)[0]
