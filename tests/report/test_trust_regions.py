@@ -1,5 +1,6 @@
 """The tables of the study of trust regions, on made-up runs."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,3 +53,14 @@ def test_the_change_between_cells_is_by_seed(study: object) -> None:
     """5 +- 0.5 minus 2 +- 1, with the same signs by seed, is 3 -+ 0.5."""
     cells = {"8-0.2": runs(study, {"gspo": 5.0}, 0.5), "8-0": runs(study, {"gspo": 2.0}, 1.0)}
     assert "| gspo | +3.0 [2.4, 3.6] |" in study.change_table(cells)  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("study")
+def test_tables_and_runs_are_redrawn_from_the_published_logs(tmp_path: Path) -> None:
+    published = PROGRAMS.parent / "published" / "trust_regions"
+    command = [sys.executable, PROGRAMS / "trust_regions.py", published / "logs", "--out", tmp_path]
+    subprocess.run(command, check=True, timeout=600, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "tables.md").read_text() == (published / "tables.md").read_text()
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "runs.csv"), pd.read_csv(published / "runs.csv"))
+    assert (tmp_path / "study.svg").stat().st_size > 10_000
