@@ -58,6 +58,7 @@ MEANS = {
     "response_sum": "a sum over each response",
     "prompt_mean": "a mean per prompt",
 }
+RATIOS = {"token": "ratios per token", "sequence": "one ratio per response", "none": "no ratio"}
 BY_RATIO = ("gspo", "gmpo", "cispo", "sapo")
 """Algorithms that differ from GRPO by what they do to the ratio alone."""
 
@@ -86,24 +87,16 @@ def judge(f: Findings, settings: Settings, framework: Framework) -> Verdict:
     """The verdict on a configuration."""
     algorithm = label(f)
     named = tuple((name, where) for where, text in settings.names for name in names_in(text))
-    claimed = list(
-        dict.fromkeys([name for name, where in named if where == "file name"] or [name for name, _ in named])
-    )
+    by_file = [name for name, where in named if where == "file name"]
+    claimed = list(dict.fromkeys(by_file or [name for name, _ in named]))
     one = ratio_is_one(f)
     matches = None
     if claimed and algorithm.known:
         matches = bool({algorithm.value, *ALSO.get(algorithm.value, ())} & set(claimed))
     differs = matches is False or bool(one and algorithm.value in BY_RATIO and algorithm.value in claimed)
     target = claimed[0] if matches is False else algorithm.value if algorithm.known else None
-    return Verdict(
-        sentence(f, algorithm, claimed, one),
-        algorithm,
-        named,
-        matches,
-        differs,
-        one,
-        tuple(changes(f, target, framework)),
-    )
+    said, to_change = sentence(f, algorithm, claimed, one), tuple(changes(f, target, framework))
+    return Verdict(said, algorithm, named, matches, differs, one, to_change)
 
 
 def names_in(text: str) -> list[str]:
@@ -169,16 +162,9 @@ def sentence(f: Findings, algorithm: Value, claimed: list[str], one: bool | None
         never = ", where all ratios are 1 and no clip ever acts," if clip else ", where all ratios are 1,"
         return f"{start}; with 1 update a batch{bound}{never} it computes {show(same)} with {mean}{std}"
     updates = f.updates.value if f.updates.known else "an unknown number of"
-    ratio = {"token": "ratios per token", "sequence": "one ratio per response", "none": "no ratio"}.get(
-        f.unit.value, ""
-    )
-    parts = [
-        ratio,
-        f"clip {clip}" if clip else "",
-        mean + std,
-        f"{updates} update{'' if updates == 1 else 's'} a batch",
-    ]
-    return f"{start}; it computes {show(algorithm.value)}: {', '.join(filter(None, parts))}"
+    count = f"{updates} update{'' if updates == 1 else 's'} a batch"
+    parts = filter(None, (RATIOS.get(f.unit.value), f"clip {clip}" if clip else "", mean + std, count))
+    return f"{start}; it computes {show(algorithm.value)}: {', '.join(parts)}"
 
 
 WANTED: dict[str, dict[str, Any]] = {
@@ -205,21 +191,13 @@ def changes(f: Findings, target: str | None, framework: Framework) -> list[str]:
     if bounds and f.clip_low.known and f.clip_high.known:
         far = low is None or high is None or not 0.1 < low / bounds[0] < 10 or (target == "dapo" and not high > low)
         found += [("clip_low", bounds[0]), ("clip_high", bounds[1])] if far else []
-    if (
-        target in (*BY_RATIO, "dapo")
-        and f.updates.known
-        and f.updates.value == 1
-        and f.old_log_probs.value != "sampler"
-    ):
+    if target in (*BY_RATIO, "dapo") and f.updates.value == 1 and f.old_log_probs.value != "sampler":
         found.append(("updates", 4))
     lines, write = [], framework.table["write"]
     for name, value in found:
-        template = write.get(f"{name}:{value}") or write.get(name)
-        lines.append(
-            template.replace("{}", str(value))
-            if template
-            else f"({name} = {value}: {framework.name} has no key for it)"
-        )
+        no_key = f"({name} = {value}: {framework.name} has no key for it)"
+        template = write.get(f"{name}:{value}") or write.get(name, no_key)
+        lines.append(template.replace("{}", str(value)))
     return list(dict.fromkeys(lines))
 
 

@@ -88,10 +88,8 @@ class Reader:
                 self.block([item for item in node.body if isinstance(item, ast.FunctionDef)], depth + 1)
             elif isinstance(node, ast.If):
                 test = self.value(node.test)
-                self.branches(
-                    [body for body, runs in ((node.body, test), (node.orelse, not test)) if test is UNKNOWN or runs],
-                    depth,
-                )
+                options = (node.body, test), (node.orelse, not test)
+                self.branches([body for body, runs in options if test is UNKNOWN or runs], depth)
             elif isinstance(node, ast.Match):
                 subject = self.value(node.subject)
                 cases = [(case, ast.unparse(case.pattern)) for case in node.cases]
@@ -224,11 +222,9 @@ class Reader:
                 return self.binary(type(node.op), self.value(node.left, depth + 1), self.value(node.right, depth + 1))
             case ast.UnaryOp():
                 inner = self.value(node.operand, depth + 1)
-                if inner is UNKNOWN or not isinstance(inner, int | float | str | None):
-                    return UNKNOWN
-                return (
-                    not inner if isinstance(node.op, ast.Not) else -inner if isinstance(inner, int | float) else UNKNOWN
-                )
+                if isinstance(node.op, ast.Not) and isinstance(inner, int | float | str | None):
+                    return not inner
+                return -inner if isinstance(inner, int | float) else UNKNOWN
             case ast.IfExp():
                 test = self.value(node.test, depth + 1)
                 options = [self.value(branch, depth + 1) for branch in (node.body, node.orelse)]
@@ -255,11 +251,8 @@ class Reader:
         """Arithmetic; an unknown part of a text is a mark in it."""
         if kind is ast.Add and isinstance(left, str) != isinstance(right, str) and UNKNOWN in (left, right):
             left, right = (unresolved("a part") if side is UNKNOWN else side for side in (left, right))
-        if (
-            UNKNOWN in (left, right)
-            or kind not in BINARY
-            or (kind is ast.Mult and (isinstance(left, str) or isinstance(right, str)))
-        ):
+        repeats = kind is ast.Mult and (isinstance(left, str) or isinstance(right, str))
+        if repeats or kind not in BINARY or UNKNOWN in (left, right):
             return UNKNOWN
         value = self.safe(BINARY[kind], left, right)
         return UNKNOWN if isinstance(value, str | list) and len(value) > MAX_TEXT else value

@@ -118,11 +118,8 @@ def pinned(framework: str, sign: str, text: str, path: Path | None) -> str | Non
     for folder in list(path.absolute().parents)[:5] if path else []:
         for project in ("setup.py", "pyproject.toml", "requirements.txt"):
             target = folder / project
-            if (
-                target.is_file()
-                and target.stat().st_size < 100_000
-                and (found := pin.search(target.read_text("utf-8", "replace")))
-            ):
+            is_small = target.is_file() and target.stat().st_size < 100_000
+            if is_small and (found := pin.search(target.read_text("utf-8", "replace"))):
                 return found[1]
         if (folder / ".git").exists():
             break
@@ -150,12 +147,9 @@ def _yaml(text: str, name: str, path: Path) -> Iterator[Settings]:
         yield settings_of(framework, given, absent)
         return
     for value in given.values():  # a cluster's job file, whose command is a shell script
-        if (
-            isinstance(value.value, str)
-            and len(value.value) > 60
-            and any(word in value.value for word in ("\n", " --"))
-        ):
-            yield from _commands(value.value, name, path, int(value.source.rpartition(":")[2]) + 1)
+        text = value.value
+        if isinstance(text, str) and len(text) > 60 and ("\n" in text or " --" in text):
+            yield from _commands(text, name, path, int(value.source.rpartition(":")[2]) + 1)
 
 
 def _by_keys(given: dict[str, Value]) -> Framework | None:
@@ -218,15 +212,11 @@ def _training(
         framework = FRAMEWORKS["miles"]
     settings = settings_of(framework, given)
     base, folder = options.get("config_name") or options.get("config"), options.get("config_path")
+    stem = base.value.removesuffix(".yaml") if base and isinstance(base.value, str) else None
+    own = framework.name == "verl" and stem is not None and re.fullmatch(framework.pattern("bases"), stem)
     if base and not base.known:
         settings.absent = f"it builds on a file whose name is not known: {base.source}"
-    elif (
-        base
-        and isinstance(base.value, str)
-        and not (
-            framework.name == "verl" and re.fullmatch(framework.pattern("bases"), base.value.removesuffix(".yaml"))
-        )
-    ):
+    elif base and stem is not None and not own:
         given["_config_name"] = base
         places = around(path)
         if folder and isinstance(folder.value, str) and not folder.value.startswith("/"):

@@ -58,19 +58,12 @@ def recipe(f: Findings, verdict: Verdict, settings: Settings) -> str:
         return f"{key} = {json.dumps(number)}\n" if usable else ""
 
     algo = f'name = "{name}"\n'
-    low, high = f.clip_low.value, f.clip_high.value
+    low, high, clips = f.clip_low.value, f.clip_high.value, f.clip_low.known and f.clip_high.known
     if name == "cispo" and f.clip_high.known and high is not None:
         algo += f"cap = {1 + high:g}\n"
-    elif name == "gmpo" and f.clip_low.known and f.clip_high.known:
+    elif name == "gmpo" and clips:
         algo += f"log_clip_low = {low:g}\nlog_clip_high = {high:g}\n"
-    elif (
-        algorithm not in ELSEWHERE
-        and f.clip_low.known
-        and f.clip_high.known
-        and low is not None
-        and 0 < low < 1
-        and high
-    ):
+    elif algorithm not in ELSEWHERE and clips and low is not None and 0 < low < 1 and high:
         algo += f"clip = {{ low = {low:g}, high = {high:g} }}\n"
     if f.dual_clip.known and f.dual_clip.value and name not in ("cispo", "sapo", "gmpo", *ELSEWHERE.values()):
         algo += f"dual_clip = {float(f.dual_clip.value):g}\n"
@@ -99,14 +92,8 @@ def recipe(f: Findings, verdict: Verdict, settings: Settings) -> str:
     model = f.model.value if f.model.known and re.fullmatch(r"[\w.-]+/[\w.-]+", str(f.model.value)) else None
     if model is None:
         comments.append("the model is not known: set model.path")
-    rollout = "".join(
-        (
-            line("prompts", f.prompts),
-            line("samples", f.samples) if f.samples.value != 1 else "",
-            line("temperature", f.temperature),
-            line("max_new_tokens", f.length),
-        )
-    )
+    rollout = line("prompts", f.prompts) + (line("samples", f.samples) if f.samples.value != 1 else "")
+    rollout += line("temperature", f.temperature) + line("max_new_tokens", f.length)
     title = settings.names[0][1] if settings.names else "audited"
     name_ = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "audited"
     tables = (

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import NamedTuple
 
 from gspo_cli.audit.findings import MARK, unresolved
-from gspo_cli.audit.shell_values import MAX_DEPTH, Text, arithmetic, merged, split, text_of, truth
+from gspo_cli.audit.shell_values import MAX_DEPTH, Environment, Text, arithmetic, merged, split, text_of, truth
 from gspo_cli.audit.shell_words import ASSIGNMENT, expansion_end, tokens
 
 MAX_TEXT, MAX_WORDS = 200_000, 50_000
@@ -42,7 +43,7 @@ class Reader:
     """Walks over a script; `commands` are its simple commands, `environment` its variables (arrays are lists)."""
 
     script: str
-    environment: dict[str, list[Text]] = field(default_factory=dict)
+    environment: Environment = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
     """What the words of the present command take from outside."""
@@ -133,7 +134,7 @@ class Reader:
 
     def conditional(self, depth: int) -> None:
         """`if`: the branch whose condition holds; both, merged, where that is not known."""
-        open_, results = True, []
+        open_, results = True, list[Environment]()
         end = "elif"
         while end == "elif":
             line = self.tokens[min(self.at, len(self.tokens) - 1)][2]
@@ -148,30 +149,25 @@ class Reader:
                 condition = self.statement(raw, depth + 1)
             self.at += 1
             del self.commands[start:]
-            end, holds = self.branch(("elif", "else", "fi"), condition is not False and open_, depth)
-            if open_ and condition is not False:
-                results.append(holds)
+            end = self.branch(("elif", "else", "fi"), condition is not False and open_, depth, results)
             open_ = open_ and condition is not True
             self.environment = save
         if end == "else":
-            _, holds = self.branch(("fi",), open_, depth)
-            if open_:
-                results.append(holds)
+            self.branch(("fi",), open_, depth, results)
         elif open_:
-            results.append(dict(self.environment))
-        self.environment = results[0]
-        for other in results[1:]:
-            self.environment = merged(self.environment, other, line)
+            results.append(self.environment)
+        self.environment = reduce(partial(merged, line=line), results)
 
-    def branch(self, ends: tuple[str, ...], runs: bool, depth: int) -> tuple[str, dict[str, list[Text]]]:
-        """Read a branch; if it cannot run, forget what it did. Returns its end and its variables."""
+    def branch(self, ends: tuple[str, ...], runs: bool, depth: int, results: list[Environment]) -> str:
+        """Read a branch, whose end is returned. Its variables join the results; if it cannot run, it is forgotten."""
         before, commands = dict(self.environment), len(self.commands)
         end = self.block(ends, depth + 1)
-        after = self.environment
-        self.environment = before
-        if not runs:
+        if runs:
+            results.append(self.environment)
+        else:
             del self.commands[commands:]
-        return end or "fi", after if runs else before
+        self.environment = before
+        return end
 
     def case(self, depth: int) -> None:
         """`case`: the branch of the first pattern that matches; all of them, merged, where that is not known."""
@@ -179,7 +175,7 @@ class Reader:
         _, raw, line = self.tokens[min(self.at, len(self.tokens) - 1)]
         subject = text_of(self.expand(raw, line)[0])
         self.skip_to("in")
-        results, open_ = [], True
+        open_, results = True, list[Environment]()
         while self.at < len(self.tokens) and self.tokens[self.at][1] != "esac":
             kind, raw, line = self.tokens[self.at]
             if kind == "op":
@@ -192,13 +188,10 @@ class Reader:
             names = {text_of(self.expand(p, line)[0]) for p in patterns if p not in ("|", "(")}
             simple = not any(sign in name for name in names - {"*"} for sign in "*?[" + MARK)
             hit = None if MARK in subject or not simple else subject in names or "*" in names
-            _, holds = self.branch((";;", "esac"), open_ and hit is not False, depth)
-            if open_ and hit is not False:
-                results.append(holds)
+            self.branch((";;", "esac"), open_ and hit is not False, depth, results)
             open_ = open_ and hit is not True
         self.at += 1
-        for number, other in enumerate(results + ([dict(self.environment)] if open_ else [])):
-            self.environment = merged(self.environment, other, line) if number else other
+        self.environment = reduce(partial(merged, line=line), [*results, *([self.environment] if open_ else [])])
 
     def simple(self) -> list[tuple[str, int]]:
         """The raw words of a simple command."""

@@ -11,6 +11,8 @@ from gspo_cli.audit.python import BINARY
 
 Text = list[tuple[str, int]]
 """Pieces of a text with the line on which each stands."""
+Environment = dict[str, list[Text]]
+"""The variables; arrays are lists."""
 MAX_DEPTH = 40
 
 
@@ -31,7 +33,7 @@ def text_of(value: Text) -> str:
     return "".join(text for text, _ in value)
 
 
-def merged(one: dict[str, list[Text]], other: dict[str, list[Text]], line: int) -> dict[str, list[Text]]:
+def merged(one: Environment, other: Environment, line: int) -> Environment:
     """The variables after one of two branches: where they differ, words in one branch only have unknown values."""
     result = dict(one)
     for name in {*one, *other}:
@@ -39,9 +41,8 @@ def merged(one: dict[str, list[Text]], other: dict[str, list[Text]], line: int) 
         if left == right:
             continue
         words = [[text_of(word) for item in side or [] for word in split(item)] for side in (left, right)]
-        if max(map(len, words)) <= 1 and not any(
-            "=" in word or word.startswith("-") for side in words for word in side
-        ):
+        options = [word for side in words for word in side if "=" in word or word.startswith("-")]
+        if max(map(len, words)) <= 1 and not options:
             result[name] = [[(unresolved(f"${name}"), line)]]
             continue
         common = [word for word in words[0] if word in words[1]]
@@ -61,7 +62,7 @@ OPERATIONS = BINARY | {ast.Div: operator.floordiv}
 """Of whole numbers."""
 
 
-def arithmetic(text: str, environment: dict[str, list[Text]]) -> str:
+def arithmetic(text: str, environment: Environment) -> str:
     """The value of `$((...))` over whole numbers."""
 
     def value(node: ast.AST, depth: int = 0) -> int:

@@ -29,14 +29,11 @@ def tokens(script: str, line: int = 1) -> list[tuple[str, str, int]]:
         elif sign == "#":
             at = size if (end := script.find("\n", at)) < 0 else end
         elif operator_ := re.compile(r"&&|\|\||;;|[;&|()]|\d?[<>]&?\d?").match(script, at):
-            text = operator_[0]
-            if script.startswith("<<", at) and (
-                document := re.compile(r"<<-?\s*(['\"\\]?)(\w+)['\"]?").match(script, at)
-            ):
-                here, at = document[2], document.end()
+            if document := re.compile(r"<<-?\s*['\"\\]?(\w+)['\"]?").match(script, at):
+                here, at = document[1], document.end()
                 continue
             at = operator_.end()
-            found.append(("op", text, line))
+            found.append(("op", operator_[0], line))
         else:
             end = word_end(script, at)
             found.append(("word", script[at:end], line))

@@ -120,9 +120,8 @@ def inherit(
             own_base = built_in(Path(base).stem)
             target = None if own_base and not base.endswith((".yaml", ".yml")) else find(here.parent, base, folders)
             if target is not None:
-                shown = (
-                    os.path.join(os.path.dirname(name), os.path.relpath(target, here.parent)) if name != "-" else base
-                )
+                beside = os.path.join(os.path.dirname(name), os.path.relpath(target, here.parent))
+                shown = base if name == "-" else beside
                 merged = over(merged, load(target, os.path.normpath(shown), read_text(target), (*above, here)))
             elif not own_base:
                 unread.append(base)

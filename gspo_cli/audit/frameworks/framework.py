@@ -35,9 +35,7 @@ class Framework:
     def table(self) -> dict[str, Any]:
         """Its table, on that of the trainer which it is like."""
         own = tables()[self.name]
-        return (
-            {**tables().get(own.get("like", ""), {}), "command": NEVER, "keys": NEVER, **own} if "like" in own else own
-        )
+        return {**tables()[own["like"]], "command": NEVER, "keys": NEVER, **own} if "like" in own else own
 
     def pattern(self, name: str) -> str:
         """`command`, `keys` or `bases`: a regular expression."""
@@ -64,10 +62,8 @@ class Framework:
 
     def loss(self, kind: Value) -> tuple[Value, Value]:
         """A loss's kind and the second word of its row."""
-        rows = {name: row.split() for name, row in self.table["losses"].items()}
-        return pick(kind, {name: row[0] for name, row in rows.items()}), pick(
-            kind, {n: row[1] for n, row in rows.items()}
-        )
+        kinds, units = ({name: row.split()[at] for name, row in self.table["losses"].items()} for at in (0, 1))
+        return pick(kind, kinds), pick(kind, units)
 
     def mean(self, name: Value) -> Value:
         """What a name of a mean means."""
