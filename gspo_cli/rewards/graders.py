@@ -44,11 +44,8 @@ class RowGrader:
 
 def _text_grader(check: Callable[[str, str], Verdict], about: str) -> RowGrader:
     def grade(rows: Sequence[AnswerRow], workers: int, _sandbox: SandboxChoice) -> Iterator[Verdict]:
-        pool = ThreadPoolExecutor(workers)
-        try:
+        with ThreadPoolExecutor(workers) as pool:
             yield from pool.map(lambda row: check(row["response"], str(row["gold"])), rows)
-        finally:
-            pool.shutdown(cancel_futures=True)
 
     return RowGrader(about, ANSWER_FIELDS, grade)
 

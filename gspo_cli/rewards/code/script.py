@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gspo_cli.rewards.code.code_tests import CodeTests
-from gspo_cli.rewards.code.harness_process import OUTPUT_CAP, excerpt, needed_bytes
-from gspo_cli.rewards.code.official import LIMIT_S, Rules, converse, graded
+from gspo_cli.rewards.code.official import LIMIT_S, OUTPUT_CAP, Rules, converse, excerpt, graded, needed_bytes
 from gspo_cli.rewards.code.outputs import SignallingNaN, same_output
 from gspo_cli.rewards.verdict import ACCEPTED, GRADER_ERROR, RUNTIME_ERROR, TIME_LIMIT, WRONG_ANSWER, ProgramVerdict
 from gspo_cli.sandbox.contract import START_S, Job, Sandbox

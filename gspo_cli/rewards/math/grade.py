@@ -149,10 +149,8 @@ def _decide_by_reading(text: str, gold: str) -> tuple[bool, str] | None:
     if "=" not in gold and same_text(gold, right_side(text)):
         return True, "text"
     gold_base, text_base = in_base(gold), in_base(text)
-    gold_number, text_number = (
-        number(gold) or number(without_noun(gold)) or in_words(gold),
-        number(text) or in_words(text),
-    )
+    gold_number = number(gold) or number(without_noun(gold)) or in_words(gold)
+    text_number = number(text) or in_words(text)
     both_equations = SIGN.search(gold) and SIGN.search(text)  # y = 5 is not x = 5
     if gold_base and text_base:
         return gold_base == text_base, "base"

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from gspo_cli.rewards.code import official as official_module
 from gspo_cli.rewards.code.code_tests import CodeTests
 from gspo_cli.rewards.code.harness.channel import LENGTHS
-from gspo_cli.rewards.code.harness_process import FORGED
-from gspo_cli.rewards.code.official import Rules, grade_official
+from gspo_cli.rewards.code.official import FORGED, Rules, grade_official
 from gspo_cli.rewards.code.outputs import NoTruth, read_value, same_value
 from gspo_cli.rewards.code.script import CheckedTests, grade_checked, grade_script
 from gspo_cli.rewards.verdict import ProgramVerdict
