@@ -202,11 +202,8 @@ def _parse(where: str, content: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise _not_utf8(where, error) from error
     except (ValueError, RecursionError) as error:
-        what = (
-            f"{where} is not JSON"
-            if isinstance(error, json.JSONDecodeError | RecursionError)
-            else f"cannot read {where}"
-        )
+        is_broken = isinstance(error, json.JSONDecodeError | RecursionError)
+        what = f"{where} is not JSON" if is_broken else f"cannot read {where}"
         raise GspoError(what, str(error), "repair it, or write the data anew") from error
 
 

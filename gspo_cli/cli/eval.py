@@ -17,7 +17,6 @@ from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
     from gspo_cli.evals.command import SampleRequest
-    from gspo_cli.evals.stored import GradeRequest
 
 app = console.Commands(help="Evaluate models on benchmarks.", no_args_is_help=True)
 
@@ -139,18 +138,12 @@ def benchmarks(
 
     console.note_torch()
     from gspo_cli.evals.command import SampleRequest  # torch, only once the options are known to be valid
-    from gspo_cli.evals.stored import GradeRequest
+    from gspo_cli.evals.stored import grade_stored
 
     if answers is not None:
-        request = GradeRequest(
-            answers=answers,
-            benchmark=chosen[0],
-            problems=problems(chosen[0]),
-            folder=out / f"eval-{answers.stem}" / chosen[0].name,
-            overwrite=overwrite,
-            grader_choice=grading,
-        )
-        return _grade(request, json_)
+        folder, only = out / f"eval-{answers.stem}" / chosen[0].name, problems(chosen[0])
+        summary = grade_stored(answers, chosen[0], only, folder, overwrite, grading) | {"folder": str(folder)}
+        return _finish([summary], [_report(summary, json_, only.warnings)], json_)
     if str(model) != targets[-1].name:
         why = "; no name was given, so it is the newest run" if model is None else ""
         console.note(f"model: {', '.join(str(target.name) for target in targets)}{why}")
@@ -167,14 +160,6 @@ def benchmarks(
         all_checkpoints,
         json_,
     )
-
-
-def _grade(request: GradeRequest, as_json: bool) -> None:
-    """Grade stored answers, without a model."""
-    from gspo_cli.evals.stored import grade_stored
-
-    summary = grade_stored(request) | {"folder": str(request.folder)}
-    _finish([summary], [_report(summary, as_json, request.problems.warnings)], as_json)
 
 
 def _sample(request: SampleRequest, all_checkpoints: bool, as_json: bool) -> None:

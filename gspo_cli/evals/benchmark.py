@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +76,6 @@ class ProblemSet:
     warnings: tuple[str, ...] = ()
     figures: Callable[[Outcomes], dict[str, Any]] | None = None
     """Further figures for the summary."""
-
-    def limited(self, limit: int | None) -> ProblemSet:
-        """The first `limit` problems; all of them for None."""
-        return self if limit is None else replace(self, problems=self.problems[:limit])
 
 
 @dataclass(frozen=True, slots=True)

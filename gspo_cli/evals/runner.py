@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from gspo_cli.distributed import Ranks, interleave
 from gspo_cli.errors import ExitCode, GspoError
@@ -73,7 +73,7 @@ def make_plan(
     Errors: GspoError for invalid settings, or prompts that leave no room for a response.
     """
     settings = resolve_settings(benchmark, overrides, seed)
-    problems = problems.limited(settings.limit)
+    problems = replace(problems, problems=problems.problems[: settings.limit])
     prompting = benchmark.recipe.task if benchmark.recipe else subject.prompting
     prompts = {p.id: encode(subject.tokenizer, p, prompting) for p in problems.problems}
     settings = fit_context(settings, overrides, list(prompts.values()), subject.context)
@@ -118,7 +118,7 @@ def evaluate(
             return store.summary()
         store.event("start", mode=mode, stored=len(store.parts), portions=len(plan.portions))
         started = time.monotonic()
-        with GradingQueue(grader, plan.problems, plan.response_prefix) as grading:
+        with closing(GradingQueue(grader, plan.problems, plan.response_prefix)) as grading:
             new_tokens = _draw_missing(plan, store, grading, progress)
             generated = time.monotonic() - started
             drawn = [answer for index in range(len(plan.portions)) for answer in store.parts[index]]
@@ -162,7 +162,7 @@ def measure(plan: EvalPlan, ranks: Ranks, progress: Progress) -> dict[str, Any]:
     total = sum(map(len, plan.portions))
     progress(0, total, 0)
     grader = plan.benchmark.grader(plan.problems, plan.grader_choice)
-    with GradingQueue(grader, plan.problems, plan.response_prefix) as grading:
+    with closing(GradingQueue(grader, plan.problems, plan.response_prefix)) as grading:
         for index, drawn in enumerate(generate(plan, plan.portions)):
             grading.submit(index, [a for i, a in enumerate(drawn, len(answers)) if i % ranks.size == ranks.rank])
             answers += drawn
@@ -217,10 +217,8 @@ class GradingQueue:
         self.pool = ThreadPoolExecutor(1, "grading")
         self.pending: dict[int, Future[list[Grade]]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def close(self) -> None:
+        """Wait for what is being graded, and close the grader."""
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.grader.close()
 

@@ -164,11 +164,9 @@ def generation_identity(
 def first_difference(stored: Any, wanted: Any, name: str = "") -> str | None:
     """`sampling.temperature: 0.6 stored, 1.0 wanted` for the first field that differs; None if all are equal."""
     if isinstance(stored, dict) and isinstance(wanted, dict):
-        for key in [*wanted, *(k for k in stored if k not in wanted)]:
-            difference = first_difference(stored.get(key), wanted.get(key), f"{name}.{key}".lstrip("."))
-            if difference:
-                return difference
-        return None
+        keys = dict.fromkeys([*wanted, *stored])
+        inner = (first_difference(stored.get(key), wanted.get(key), f"{name}.{key}".lstrip(".")) for key in keys)
+        return next(filter(None, inner), None)
     return None if stored == wanted else f"{name}: {_short(stored)} stored, {_short(wanted)} wanted"
 
 

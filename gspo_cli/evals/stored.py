@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,44 +20,32 @@ from gspo_cli.runlog.folder import make_writable
 NEEDED = ("problem_id", "sample", "text")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GradeRequest:
-    """Which answers to grade, and how."""
-
-    answers: Path
-    """A parquet or jsonl file with `problem_id`, `sample` and `text`."""
-    benchmark: Benchmark
-    problems: ProblemSet
-    folder: Path
-    """Where the grades and the summary go."""
-    overwrite: bool
-    grader_choice: GraderChoice
-
-
-def grade_stored(request: GradeRequest) -> dict[str, Any]:
-    """The summary of stored answers, without a model.
+def grade_stored(
+    path: Path, benchmark: Benchmark, problems: ProblemSet, folder: Path, overwrite: bool, choice: GraderChoice
+) -> dict[str, Any]:
+    """The summary of stored answers, without a model: those of a parquet or jsonl file with `problem_id`, `sample` and
+    `text`. The grades and the summary go into `folder`.
 
     Errors: GspoError for a file that is not such a table, or answers to problems that the benchmark does not have.
     """
-    path, folder, problems = request.answers, request.folder, request.problems
     answers = _read_table(path)
     ids = {p.id for p in problems.problems}
     unknown = next((a.problem_id for a in answers if a.problem_id not in ids), None)
     if unknown is not None:
         raise GspoError(
             f"{path}: an answer to {unknown!r}",
-            f"{request.benchmark.name} has no problem of that id (its first is {problems.problems[0].id!r})",
+            f"{benchmark.name} has no problem of that id (its first is {problems.problems[0].id!r})",
             "name the benchmark that was answered, with the same data",
         )
     num_samples = max(Counter(a.problem_id for a in answers).values())
-    settings = Settings(num_samples, request.benchmark.sampling, seed=0, limit=None)
-    store = Store(folder, {"benchmark": request.benchmark.name, "answers": str(path)}, [], warn=lambda _: None)
-    if store.finished and not request.overwrite:
+    settings = Settings(num_samples, benchmark.sampling, seed=0, limit=None)
+    store = Store(folder, {"benchmark": benchmark.name, "answers": str(path)}, [], warn=lambda _: None)
+    if store.finished and not overwrite:
         raise GspoError(f"{folder} holds graded answers", "they would be replaced", "--overwrite, or another --out")
-    with GradingQueue(request.benchmark.grader(problems, request.grader_choice), problems) as grading:
+    with closing(GradingQueue(benchmark.grader(problems, choice), problems)) as grading:
         grading.submit(0, answers)
         grades, about = grading.result(), grading.grader.about
-    summary = summarise(request.benchmark, problems, settings, None, about, answers, grades)
+    summary = summarise(benchmark, problems, settings, None, about, answers, grades)
     summary["answers"] = str(path)
     if unanswered := len(ids) - summary["num_problems"]:
         summary["warnings"].append(f"{unanswered} of {len(ids)} problems have no answer in {path.name}")

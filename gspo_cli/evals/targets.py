@@ -113,8 +113,13 @@ def find_targets(
     folder = named_folder(name, out)
     if folder is None:
         return [_bare_model(str(name), out, all_checkpoints, layers)]
-    runs = [folder] if (folder / "run.json").is_file() else sorted(file.parent for file in folder.glob("*/run.json"))
-    return [target for run in runs for target in _targets_of(run, all_checkpoints, layers)]
+    return [target for run in _runs_of(folder) for target in _targets_of(run, all_checkpoints, layers)]
+
+
+def _runs_of(folder: Path) -> list[Path]:
+    """The run itself, or the runs of a study."""
+    own = (folder / "run.json").is_file()
+    return [folder] if own else sorted(file.parent for file in folder.glob("*/run.json"))
 
 
 UNUSED = {
@@ -146,9 +151,8 @@ def _targets_of(run: Path, all_checkpoints: bool, layers: list[Layer]) -> list[T
         if not isinstance((record if kind is int else config).get(name, kind()), kind):
             raise GspoError(f"{run} is no run", f"its {name!r} is of another kind", "name a run or a model folder")
     model = {k: v for k, v in config.get("model", {}).items() if k in ARITHMETIC}
-    base = Layer(
-        str(run / "config.json"), {"model": model, "rollout": config.get("rollout", {}) | {"deadline_s": DEADLINE_S}}
-    )
+    rollout = config.get("rollout", {}) | {"deadline_s": DEADLINE_S}
+    base = Layer(str(run / "config.json"), {"model": model, "rollout": rollout})
     folders, prompting = model_folders(run), _prompting(config.get("task", {}))
     return [
         Target(
@@ -180,9 +184,7 @@ def named_folder(name: str | None, out: Path) -> Path | None:
 def trained_recipe(name: str | None, out: Path) -> Recipe | None:
     """The recipe of the named run, or of a study's first; None for a bare model."""
     folder = named_folder(name, out)
-    runs = [] if folder is None else [folder, *sorted(file.parent for file in folder.glob("*/run.json"))]
-    run = next((run for run in runs if (run / "run.json").is_file()), None)
-    return None if run is None else run_recipe(run, ())
+    return None if folder is None else run_recipe(_runs_of(folder)[0], ())
 
 
 def run_recipe(run: Path, sets: Iterable[str]) -> Recipe:
@@ -198,9 +200,8 @@ def run_recipe(run: Path, sets: Iterable[str]) -> Recipe:
     for folder in (folder for plan in study.get("plans", ()) for folder in plan.get("modules", ())):
         add_search_folder(Path(folder))
     own = {"model": model | {"path": str(model_folders(run)[-1])}, "cold_start": None}
-    return validate(
-        [Layer(str(run / "config.json"), config | own), Layer("gspo rollout", UNDIVIDED), *map(parse_set, sets)]
-    )
+    layers = [Layer(str(run / "config.json"), config | own), Layer("gspo rollout", UNDIVIDED)]
+    return validate([*layers, *map(parse_set, sets)])
 
 
 def model_folders(run: Path) -> list[Path]:

@@ -58,11 +58,10 @@ def guess_columns(source: str, rows: list[Row]) -> Guess:
             f"none has text or messages in every row: {kinds}",
             "fill in the rows; or `gspo recipes new NAME` without --data, and docs/prompts.md",
         )
-    prompt = _named(PROMPT_NAMES, [*chats, *texts]) or (
-        chats[0]
-        if chats
-        else max(texts, key=lambda n: (len(set(columns[n])) > 1, fmean(len(str(one)) for one in columns[n])))
+    longest = max(
+        texts, key=lambda n: (len(set(columns[n])) > 1, fmean(len(str(one)) for one in columns[n])), default=""
     )
+    prompt = _named(PROMPT_NAMES, [*chats, *texts]) or (chats[0] if chats else longest)
     if "tests" in columns or "public_test_cases" in columns:
         return Guess(prompt, None, "code", prompt in chats)
     others = [name for name, values in columns.items() if name != prompt and _are_values(values)]

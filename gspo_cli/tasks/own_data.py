@@ -163,11 +163,8 @@ def as_text(value: Any) -> str:
 def read_messages(where: str, column: str, value: list[Any]) -> tuple[dict[str, str], ...]:
     """The messages of a prompt. Errors: GspoError unless each has a role and a text, and the last is not an answer."""
     for number, message in enumerate(value, start=1):
-        if (
-            not isinstance(message, dict)
-            or message.get("role") not in ROLES
-            or not isinstance(message.get("content"), str)
-        ):
+        given = message if isinstance(message, dict) else {}
+        if given.get("role") not in ROLES or not isinstance(given.get("content"), str):
             raise GspoError(
                 f"{where}: message {number} of {column!r} is {message!r:.80}",
                 f"a message is an object with role ({', '.join(ROLES)}) and content, a text",

@@ -163,21 +163,18 @@ async def _gathered(calls: list[partial[Any]], source: str) -> list[Score]:
     return await asyncio.gather(*map(one, calls))
 
 
-def failed(error: BaseException, who: str = "the task") -> Score:
+def failed(error: BaseException, who: str) -> Score:
     """The score of a response for which the user's code failed."""
     return Score(None, f"{who} failed: {explain(error)[:400]}")
-
-
-def by_function(name: str, batched: bool = False) -> ScoreAll:
-    """A user's reward. Errors: GspoError if it cannot be loaded or called."""
-    return partial(call_function, load_plugin(name, needs=("__call__",)), name, batched)
 
 
 def score_part(reward: WeightedReward, of_task: ScoreAll) -> ScoreAll:
     """One of `[[task.rewards]]`; `of_task` = the task's own. Errors: GspoError if it cannot be loaded."""
     if reward.name == "task":
         return of_task
-    return by_function(reward.name, reward.batched) if is_plugin(reward.name) else built_in(reward)
+    if not is_plugin(reward.name):
+        return built_in(reward)
+    return partial(call_function, load_plugin(reward.name, needs=("__call__",)), reward.name, reward.batched)
 
 
 def weighted(parts: list[tuple[WeightedReward, ScoreAll]], responses: Responses) -> list[Score]:

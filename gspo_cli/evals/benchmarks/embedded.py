@@ -49,9 +49,8 @@ def load_arithmetic(choice: DataChoice) -> ProblemSet:
             "its problems are embedded in the program",
             "e.g. --data arithmetic=8-11 for rows of 8 to 11 digits, or leave it out",
         )
-    return ProblemSet(
-        tuple(Arithmetic(terms).problems("held_out")), EMBEDDED | ({"rows": list(terms)} if terms else {})
-    )
+    source = EMBEDDED | ({"rows": list(terms)} if terms else {})
+    return ProblemSet(tuple(Arithmetic(terms).problems("held_out")), source)
 
 
 def benchmark(task: OneAnswer, description: str, load: Callable[[DataChoice], ProblemSet] | None = None) -> Benchmark:

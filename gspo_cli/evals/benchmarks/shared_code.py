@@ -89,9 +89,7 @@ class CodeGrader(Grader):
 
     def grade(self, answers: Sequence[tuple[Problem, str]]) -> list[Grade]:
         programs = [extract_program(text) for _, text in answers]
-        work = [
-            Work(program, self.tests[problem.id]) for (problem, _), (program, _) in zip(answers, programs, strict=True)
-        ]
+        work = [Work(text, self.tests[problem.id]) for (problem, _), (text, _) in zip(answers, programs, strict=True)]
         graded = grade_all(self.sandbox, self.graders, work, self.workers)
         self.about["time_limits_not_confirmed"] += graded.unconfirmed
         return [self._grade(verdicts, *program) for verdicts, program in zip(graded.verdicts, programs, strict=True)]
