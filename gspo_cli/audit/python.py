@@ -224,7 +224,8 @@ class Reader:
                 inner = self.value(node.operand, depth + 1)
                 if isinstance(node.op, ast.Not) and isinstance(inner, int | float | str | None):
                     return not inner
-                return -inner if isinstance(inner, int | float) else UNKNOWN
+                sign = {ast.USub: -1, ast.UAdd: 1}.get(type(node.op))
+                return sign * inner if sign and isinstance(inner, int | float) else UNKNOWN
             case ast.IfExp():
                 test = self.value(node.test, depth + 1)
                 options = [self.value(branch, depth + 1) for branch in (node.body, node.orelse)]

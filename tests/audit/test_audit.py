@@ -99,6 +99,8 @@ config = GRPOConfig(output_dir="x", importance_sampling_level="sequence", epsilo
         (TRL.replace("steps_per", "generation_batch_size=64, steps_per"), None, {"updates": "unknown"}),
         (TRL + "config.num_iterations = 3\n", None, {"updates": 12}),
         (TRL.replace('"grpo"', '"cispo"'), None, {"algorithm": "cispo", "clip_low": None}),
+        (TRL.replace("=3e-4", "=+3e-4").replace("=4e-4", "=-(-4e-4)"), None, {"clip_low": 3e-4, "clip_high": 4e-4}),
+        (TRL.replace("epsilon=3e-4", "epsilon=~3"), None, {"clip_low": "unknown"}),
         (TRL.replace("beta=0.0", 'scale_rewards="none"'), None, {"std": False}),
         (TRL.replace("beta=0.0", 'scale_rewards="batch"'), None, {"std": True}),
     ],
