@@ -47,7 +47,7 @@ LINES = {
     "report map": "report map results/s --axis train.lr",
     "report claims": "report claims results/s",
     "report html": "report html results/s",
-    "report batch": f"report batch {RUN}/rollouts --model START --out figures",
+    "report batch": f"report batch {RUN}/rollouts/step_000001.parquet --model START --out figures",
     "report explain": "report explain",
     "runs export": "runs export results/s",
     "runs ls": "runs ls",
