@@ -1,7 +1,5 @@
 """Writing recipes: copy a shipped one, start a new one, check one without loading anything, and their JSON schema."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

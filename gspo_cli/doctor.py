@@ -1,7 +1,5 @@
 """What `gspo doctor` checks: the packages of an environment, memory, disk, the hub and the sandbox."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

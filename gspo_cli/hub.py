@@ -1,7 +1,5 @@
 """The Hugging Face hub: find out quickly whether it can be reached, so that nothing retries for a minute."""
 
-from __future__ import annotations
-
 import sys
 from functools import cache
 

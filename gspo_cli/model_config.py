@@ -1,7 +1,5 @@
 """The tables `[model]` and `[cold_start]` of a recipe: the model that a study starts from."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Literal, Self
 

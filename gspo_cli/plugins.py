@@ -1,7 +1,5 @@
 """User code by `module:attribute`, found beside the recipe that names it, in the working directory, or installed."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The table `[rollout]` of a recipe: the engine, and what it samples."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 

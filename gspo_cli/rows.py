@@ -1,7 +1,5 @@
 """Rows of local data files (json, jsonl, parquet, csv), within limits of size, each with the place where it stands."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

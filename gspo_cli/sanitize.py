@@ -1,7 +1,5 @@
 """Escape control characters in untrusted text: what models and users write must not act on a terminal or a page."""
 
-from __future__ import annotations
-
 import unicodedata
 
 MAX_CHARACTERS = 4000

@@ -1,7 +1,5 @@
 """What all tables of a recipe share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The table `[task]` of a recipe: problems, prompts and rewards."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any, Literal, Self
 

@@ -1,7 +1,5 @@
 """A server that answers as vLLM's does, weight transfer included, and misbehaves on demand."""
 
-from __future__ import annotations
-
 import copy
 import json
 import threading

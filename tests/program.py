@@ -1,7 +1,5 @@
 """The program, installed or forked, and the log lines it writes, as the tests use them."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

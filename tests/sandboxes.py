@@ -1,7 +1,5 @@
 """Sandboxes for tests: the machine's own, and one that runs as another user where we are root."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

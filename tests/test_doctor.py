@@ -1,7 +1,5 @@
 """`gspo doctor`: faults of an environment are named with the command that fixes them, and what a machine lacks."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A hub that cannot be reached is found out once, before the libraries begin to retry."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -1,7 +1,5 @@
 """The wheel and the sdist, their metadata, and the files around them that must agree."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

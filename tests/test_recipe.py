@@ -1,7 +1,5 @@
 """Recipes are found, merged, changed and checked; whatever is wrong with one is said in three lines."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import replace
 from pathlib import Path

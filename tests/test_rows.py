@@ -1,7 +1,5 @@
 """Data files that are not what their names say: endless, packed to fill the memory, ambiguous, or without text."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

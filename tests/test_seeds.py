@@ -1,7 +1,5 @@
 """Seeds: the values that every stored run depends on, their range, and that no two uses share one."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

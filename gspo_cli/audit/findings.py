@@ -1,7 +1,5 @@
 """What a configuration of another trainer says: values with the line they stand on, and what follows from them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

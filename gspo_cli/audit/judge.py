@@ -1,7 +1,5 @@
 """From findings to a verdict: the algorithm by its own definition, and whether the name says so. Pure functions."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Finds, in a file of another trainer, the settings of each training that it describes. Nothing in it is executed."""
 
-from __future__ import annotations
-
 import re
 import stat
 import sys

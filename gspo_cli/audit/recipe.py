@@ -1,7 +1,5 @@
 """The recipe of this tool that is equal to a configuration of another trainer."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Values of a shell script's variables: their pieces, what is known after two branches, arithmetic and tests."""
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -1,7 +1,5 @@
 """The words and operators of a shell script, and the ends of what stands within them; nothing is expanded here."""
 
-from __future__ import annotations
-
 import re
 
 NAME = re.compile(r"[A-Za-z_]\w*")

@@ -1,7 +1,5 @@
 """Reads YAML and TOML as flat tables `a.b.c -> value` that remember their lines, with the files they inherit from."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

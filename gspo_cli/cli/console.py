@@ -1,7 +1,5 @@
 """Terminal output: results on stdout, everything else on stderr, colour only on a terminal without NO_COLOR."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import json

@@ -1,7 +1,5 @@
 """`gspo report explain`: the glossary of metrics and algorithms."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

@@ -1,7 +1,5 @@
 """`gspo report fidelity`: its options."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Options that several commands share, and the completion of their values."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Collection, Iterable

@@ -1,7 +1,5 @@
 """`gspo recipes`: inspect the shipped recipes; write and check your own."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict

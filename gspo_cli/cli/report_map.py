@@ -1,7 +1,5 @@
 """`gspo report map`: its options."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import partial

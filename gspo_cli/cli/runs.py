@@ -1,7 +1,5 @@
 """`gspo runs`: list, show, compare, verify, prune, import and export runs."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated, Any

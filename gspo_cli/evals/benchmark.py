@@ -1,7 +1,5 @@
 """What a benchmark is: problems, a grader, and the settings at which its figure is usually reported."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The evaluations that a command asks for, stored, and those that a recipe asks for during training, logged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Problems of published data sets: downloaded at a pinned commit, and read whatever their columns are called."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -1,7 +1,5 @@
 """Grade answers that were sampled elsewhere, from a file."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import closing
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """The figures of an evaluation with their errors (avg@k, pass@k), and everything that they depend on."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Sequence

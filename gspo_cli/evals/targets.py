@@ -1,7 +1,5 @@
 """What the command line of an evaluation names: models, where results go, where problems come from. Light: no torch."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """What an exporter is: it takes the rows of one run, in the order of its log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

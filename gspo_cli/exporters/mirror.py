@@ -1,7 +1,5 @@
 """A run's mirror in `<study>/<tracker>/<run>/`: made anew by each command, then kept up with the log."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import threading

@@ -3,8 +3,6 @@
 Not covered: event files hold float32, seven digits; the log holds the values themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

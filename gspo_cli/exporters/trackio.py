@@ -4,8 +4,6 @@ The rows go through trackio's storage, as those of its own importers do: a run o
 run before it, choose its own times, and ask the machine for statistics. Nothing is sent; no key is needed or kept.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime

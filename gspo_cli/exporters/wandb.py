@@ -4,8 +4,6 @@ Nothing of the machine goes with it: no environment, no source, no host, no user
 kept.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

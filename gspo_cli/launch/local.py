@@ -1,7 +1,5 @@
 """Runs on one machine: one process each, several at once, and one run over several processes with torchrun."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import math

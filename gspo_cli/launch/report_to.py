@@ -1,7 +1,5 @@
 """`--report-to`: a process beside the training for each tracker, which follows the study's logs."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ the launcher; under `torchrun`, whose machines have no process of ours but the r
 clock, so those of the machines need not agree, and through sockets, so it needs no folder that all see.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is known of LoRA adapters without loading anything: whether a folder holds them, whether peft is there."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

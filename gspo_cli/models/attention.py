@@ -6,8 +6,6 @@ caps. This one does neither, knows sliding windows without a mask, and refuses w
 B = rows, H = query heads, K = key-value heads, G = H / K, Q = queries, T = keys, D = head dimension, N = tokens fed
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar

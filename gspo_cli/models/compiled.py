@@ -4,8 +4,6 @@ On a GPU, inductor records a CUDA graph for each size of rows and cache, so that
 same code is compiled to C++, which needs g++ or clang.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 R = rows, P = prompts, T = positions, H = key-value heads or hidden width, D = head dimension
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np

@@ -1,7 +1,5 @@
 """torch as every command runs it: its device, fixed threads, deterministic kernels."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

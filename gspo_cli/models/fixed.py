@@ -7,8 +7,6 @@ length hides what is not filled. Memory is taken once, since a CUDA graph is bou
 R = rows, padded; T = cache positions, padded; P = prompts; H = key-value heads or hidden width; D = head dimension
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

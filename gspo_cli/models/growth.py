@@ -1,7 +1,5 @@
 """How much longer a tokenizer can make a text, from its tokenizer.json and without running it."""
 
-from __future__ import annotations
-
 import base64
 import math
 import re

@@ -1,7 +1,5 @@
 """Load a policy and its tokenizer from a Hugging Face folder or hub name, on one rank or sharded over several."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable

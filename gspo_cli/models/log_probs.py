@@ -3,8 +3,6 @@
 B = responses, T = token positions, N = loss tokens, R = tokens fed, H = hidden width, V = vocabulary
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """LoRA adapters (arXiv 2106.09685) through peft: trained inside the model, saved in folders of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

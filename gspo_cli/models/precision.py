@@ -6,8 +6,6 @@ steps, which in bfloat16 would be lost: 1e-6 changes no weight of 1e-2 there. Lo
 The head may compute in float32 whatever the layers do (arXiv 2506.13585 and 2510.13786).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any

@@ -4,8 +4,6 @@ A revision is 40 hex digits: the commit of a hub repository, or the hash of the 
 Only a command can name it, never a recipe: recipes are shared and read less closely.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

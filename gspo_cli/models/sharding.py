@@ -8,8 +8,6 @@ Differs from transformers' own FSDP2 plan: the root group (embedding, last norm,
 so that a pass without backward leaves no stale copy behind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial

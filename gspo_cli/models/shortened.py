@@ -3,8 +3,6 @@
 Nothing is copied but what is cast.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

@@ -3,8 +3,6 @@
 B = responses, T = token positions, N = tokens fed, H = hidden width, V = vocabulary
 """
 
-from __future__ import annotations
-
 from collections import UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager

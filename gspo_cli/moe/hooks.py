@@ -3,8 +3,6 @@
 L = MoE layers, R = rows of the routers (flattened responses x positions), K = experts per token, E = experts
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial

@@ -4,8 +4,6 @@ B = responses, T = token positions, L = MoE layers, R = rows of the routers (all
 M = loss tokens, K = experts per token
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import torch

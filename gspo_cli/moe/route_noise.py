@@ -7,8 +7,6 @@ B = responses, T = token positions, L = MoE layers, R = rows of the routers, N =
 E = experts
 """
 
-from __future__ import annotations
-
 from math import sqrt
 
 import torch

@@ -3,8 +3,6 @@
 R = rows of the routers, E = experts, K = experts per token
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 L = MoE layers, N = tokens, K = experts per token, E = experts
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The numbers of a decoder that determine memory and time: from its configuration, or as published."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 P = parameters, S = GPUs that share them, w = bytes of a parameter, c = of a number in a pass, T = tokens of a pass
 """
 
-from __future__ import annotations
-
 from gspo_cli.plan.architecture import Architecture
 from gspo_cli.plan.workload import GIB, Workload
 

@@ -1,7 +1,5 @@
 """Plan one arm: the largest phase against the available memory, times, and the assumptions behind them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

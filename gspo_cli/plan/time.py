@@ -3,8 +3,6 @@
 P = parameters, S = GPUs, F = operations of a token's forward pass, N = tokens of the batch, V H = the head
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A clip range means nothing without the spread of the ratios that it meets, and t
 responses: the mean of L independent log-ratios spreads as 1 / sqrt(L).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import expm1, isfinite

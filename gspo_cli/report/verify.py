@@ -1,7 +1,5 @@
 """`gspo runs verify`: recompute every hash of a run, a study or a figure, and name each file that differs."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

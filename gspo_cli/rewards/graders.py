@@ -3,8 +3,6 @@
 To add one, write a function that turns rows into verdicts, and name it in `GRADERS` with the fields of a row.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What a grader decides about one response or one program."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gspo_cli.types import Score

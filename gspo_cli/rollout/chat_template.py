@@ -1,7 +1,5 @@
 """Chat templates, rendered in a process that has limits: a template is a program that comes with the model."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

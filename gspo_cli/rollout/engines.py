@@ -1,7 +1,5 @@
 """The engine that a recipe names, and engines in parallel: each rank samples its share."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import asdict
 from functools import partial

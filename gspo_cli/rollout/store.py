@@ -1,7 +1,5 @@
 """Write a scored rollout batch to a parquet file, one row per response, and read it back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The program that `chat_template.py` starts: it renders chat templates within limits, one request and reply a line."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

@@ -1,7 +1,5 @@
 """Checksums of a run's or a study's files in `sealed.json`, which show any later change."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

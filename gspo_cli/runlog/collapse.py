@@ -9,8 +9,6 @@ A run has collapsed if the mean reward of its last tenth lies far below that of 
 All three are differences, so a reward that is shifted by a constant collapses at the same step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite

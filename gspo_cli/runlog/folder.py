@@ -1,7 +1,5 @@
 """Study and run folders: `<out>/<study>/<arm>-s<seed>/`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

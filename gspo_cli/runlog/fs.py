@@ -4,8 +4,6 @@ Each change is a single `os` call, in an order that survives a crash at any poin
 or refuse each call.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ start model and the order of the data of such a run are unknown. With its traine
 under assumptions that the sentence names; without, it is plotted and described.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

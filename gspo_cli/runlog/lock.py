@@ -1,7 +1,5 @@
 """One writer per run: a lock that the kernel releases, and a heartbeat for readers and for other hosts."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A run's logs: `metrics.jsonl` (deterministic, hash-chained), `perf.jsonl` (clock and machine), `events.jsonl`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

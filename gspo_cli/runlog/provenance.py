@@ -1,7 +1,5 @@
 """The provenance of a run: versions, code state, machine and command."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

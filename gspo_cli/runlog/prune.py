@@ -1,7 +1,5 @@
 """What complete runs keep that nothing needs any more: the optimizer's state, and copies of the same weights."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext

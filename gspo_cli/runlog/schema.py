@@ -4,8 +4,6 @@ Each value is a mean, an extreme or a spread over its whole line (all micro-batc
 mini-batches), never a mean of means.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import textwrap

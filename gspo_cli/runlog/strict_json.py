@@ -1,8 +1,6 @@
 """Strict JSON: objects only; no `NaN`, no `Infinity`, no duplicate key, no number that overflows, no half of a
 surrogate pair."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -2,8 +2,6 @@
 wandb. And which keys of such a configuration say what the algorithm is, whatever the trainer.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

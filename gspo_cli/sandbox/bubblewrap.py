@@ -1,7 +1,5 @@
 """Bubblewrap: unprivileged namespaces, one command line per program (github.com/containers/bubblewrap)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterable, Mapping

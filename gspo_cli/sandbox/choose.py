@@ -14,8 +14,6 @@ a second (the kernel is told to kill candidates first when memory runs out). `un
 limits and the watcher's alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

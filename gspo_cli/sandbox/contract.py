@@ -1,7 +1,5 @@
 """What a sandbox is: it starts one Python program at a time and reports what it enforces."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The machine that graded programs run on: its Python, its cores, its speed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

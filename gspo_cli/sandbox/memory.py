@@ -5,8 +5,6 @@ what the processes of each program hold, fifty times a second. It cannot see mem
 memory of System V, queues. A seccomp filter forbids creating these, and files are limited by the size of their mounts.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

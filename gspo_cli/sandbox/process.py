@@ -3,8 +3,6 @@
 Every wait has a deadline, and none waits for end-of-file alone: a descendant may hold the pipe open.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

@@ -1,7 +1,5 @@
 """What a clip range discards, given the spread of the log-ratios that it meets; and the range for a wanted share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import expm1, log1p, sqrt

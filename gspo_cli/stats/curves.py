@@ -3,8 +3,6 @@
 X = positions of a curve, S = seeds, T = steps; D_ST = treatment minus baseline
 """
 
-from __future__ import annotations
-
 from itertools import product
 from math import floor
 

@@ -1,7 +1,5 @@
 """Paired tests on one difference per seed, and their power. S = seeds; D_S = treatment minus baseline."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass

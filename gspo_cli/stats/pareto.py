@@ -1,7 +1,5 @@
 """Pareto k-hat: how heavy the tail of importance weights is, and so whether their mean can be trusted at all."""
 
-from __future__ import annotations
-
 from math import ceil, sqrt
 
 import numpy as np

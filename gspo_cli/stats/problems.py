@@ -4,8 +4,6 @@ S = seeds, J = problems, C = clusters of problems; p = a run's share of right an
 minus baseline
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Summaries that one bad run cannot move far, and exact bounds on shares. S = seeds; D_S = treatment minus baseline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

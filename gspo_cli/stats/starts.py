@@ -1,7 +1,5 @@
 """How much of an outcome's variance comes from the start model: seeds nested in starts. S = seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 

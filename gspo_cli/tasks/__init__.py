@@ -1,7 +1,5 @@
 """The tasks: problems, prompt and reward, one file each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ To add one, write a function of (the recipe's entry, problem, text) and name it 
 of `task_config.py`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

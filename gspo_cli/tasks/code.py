@@ -6,8 +6,6 @@ A problem without tests that can be read is left out and named. Programs run in 
 sandbox there is no training.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Rows of a data file or a hub data set, with the columns a task asks for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from logging import CRITICAL

@@ -1,7 +1,5 @@
 """What the columns of one's own data may be: the prompt, the answer, and a reward that fits the answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

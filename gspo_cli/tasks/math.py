@@ -1,7 +1,5 @@
 """Mathematical problems: GSM8K (Cobbe et al., arXiv 2110.14168) and MATH (Hendrycks et al., arXiv 2103.03874)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gspo_cli.config import TaskConfig

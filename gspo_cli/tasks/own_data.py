@@ -5,8 +5,6 @@ another split) is held out: the hash of a row's prompt decides, so rows that are
 prompt is in both parts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The rewards that a recipe names beside or in place of the task's own: functions, and the built-in ones."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import math

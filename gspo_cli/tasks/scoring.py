@@ -1,7 +1,5 @@
 """Score the responses of a rollout batch: every value checked, slow rewards shown, none waited for without end."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

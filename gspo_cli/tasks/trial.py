@@ -1,7 +1,5 @@
 """Rewards tried on made-up responses before a model is loaded: an error here costs seconds, and later hours."""
 
-from __future__ import annotations
-
 import re
 
 from gspo_cli.config import TaskConfig

@@ -4,8 +4,6 @@ A taskset does not say how many turns its tasks take. That is up to the agent, w
 What needs more (an `Env` or a harness of its own, tools, a sandbox, images) is refused by name.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from functools import cached_property

@@ -6,8 +6,6 @@ Reinforcement learning needs a start model that sometimes succeeds; the GSPO pap
 B = responses, T = token positions, H = width of the model
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import inspect

@@ -1,7 +1,5 @@
 """What stops a run that goes wrong, or warns of it: non-finite updates, no signal, missing memory, collapse."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -4,8 +4,6 @@ arXiv 2507.18071, §3 and §5.1: a large batch of rollouts is split into mini-ba
 off-policy, which is what the clip ranges are for.
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Write the log lines of one rollout batch (`rollout`, an `update` per mini-batch, `step`); count its arithmetic."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import torch

@@ -4,8 +4,6 @@ A server samples the later ones while this process trains. They are the batches 
 training, as the server gets new weights only after both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Train one run, from its start model or from a checkpoint, to its logs and final weights."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext

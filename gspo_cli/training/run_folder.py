@@ -1,7 +1,5 @@
 """A run's folder: created with its provenance, reopened at a checkpoint, closed with how the run ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """A run in progress: its parts and counters, the times of its phases, and the signals that ask it to save and stop."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a run is made of, loaded before its folder is touched: model, task, engine, learner; on one rank or several."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, replace
 from pathlib import Path

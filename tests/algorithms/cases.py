@@ -4,8 +4,6 @@ Small and nasty: holes in the mask, responses without a loss token, rubbish outs
 and exactly 0, log-ratios on both sides of every clip, and single tokens whose ratio overflows.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from random import Random

@@ -7,8 +7,6 @@ name, which is the algorithm's; no other list in the tests names every algorithm
 i = response, t = token position, N = responses and T = loss tokens of the batch, L_i = loss tokens of response i
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

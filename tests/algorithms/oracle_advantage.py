@@ -1,7 +1,5 @@
 """Advantages in plain Python loops: group statistics, generalised advantage estimation, whitening."""
 
-from __future__ import annotations
-
 import math
 
 from oracle_batch import Grid

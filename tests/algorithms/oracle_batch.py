@@ -3,8 +3,6 @@
 i = response, t = token position
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field

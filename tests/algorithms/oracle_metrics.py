@@ -1,7 +1,5 @@
 """Clip, gate, cap and ratio metrics by their definitions: (numerator, denominator) by name."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Correction weights, KL penalties and the critic's loss in plain Python loops."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ autograd, clip mask, metrics. Then the oracle against finite differences, so tha
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

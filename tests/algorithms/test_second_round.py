@@ -5,8 +5,6 @@ The second part needs TRL (`trl`) or verl (`verl`) in this environment and is sk
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Advantages that a whole rollout batch decides on, against the oracle: whitening, and GDPO's several rewards."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """What configurations of other trainers compute: small ones, written here, whose facts are worked out in comments."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

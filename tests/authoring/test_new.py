@@ -1,7 +1,5 @@
 """`gspo recipes new` writes what trains at once, from any folder; its module is the one that is run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`gspo recipes validate` finds what is wrong without a model, and names file, table and the nearest right name."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from functools import cache

@@ -1,7 +1,5 @@
 """Wrong input ends with exit code 2, three lines that say what to do, and nothing half-written."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

@@ -1,8 +1,6 @@
 """What a user tries first and what it once answered badly: words in place of names, keys as options, pipes, read-only
 folders."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """`gspo eval grade`: a verdict a line, in order, or three lines that say what is wrong with the file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`--json`: every command has it, prints objects alone on stdout, and errors as one object on stderr."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """One rule finds studies and runs by name, for every command, for completion and for lists."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a command is given has an effect, in every arm and cell, or is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

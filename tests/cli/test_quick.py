@@ -1,7 +1,5 @@
 """What needs no tensor answers without loading torch, which takes seconds."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Sampled responses: kept by every run, printed by `gspo runs samples`, shown while training."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

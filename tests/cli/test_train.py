@@ -1,7 +1,5 @@
 """The smoke recipe, trained by the program itself: what it prints, what it leaves, and that a seed fixes every byte."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The toy run of tests/reliability, for runs on the pretended device."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -11,8 +11,6 @@ nobody waited for may still run (`HostRace`), an index out of range, which no pr
 and products of integers.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

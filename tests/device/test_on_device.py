@@ -4,8 +4,6 @@ Once per token in sampling, twice per update, whatever the size of the batch; an
 Then which GPU is used, every command that runs a model, and what torch's attention needs on a GPU.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

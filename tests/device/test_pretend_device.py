@@ -1,7 +1,5 @@
 """The pretended device itself: it fails where a GPU fails, allows what a GPU allows, and sees every transfer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextvars import ContextVar
 

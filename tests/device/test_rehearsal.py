@@ -1,7 +1,5 @@
 """The GPU benchmark, rehearsed on a CPU in small shapes: nothing but the device is new when there is one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@ torch's caching allocator gives back only segments that are free as a whole. A t
 and stays, such as a moment of the first optimizer step, keeps one.
 """
 
-from __future__ import annotations
-
 import gc
 import weakref
 from pathlib import Path

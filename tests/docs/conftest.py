@@ -1,7 +1,5 @@
 """A small study for the documentation's own code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

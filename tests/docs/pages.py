@@ -1,7 +1,5 @@
 """The pages of the documentation: their code blocks, and why some of them are not run."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

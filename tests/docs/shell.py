@@ -1,7 +1,5 @@
 """The `gspo` commands in a piece of bash, word by word, as a reader would type them."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

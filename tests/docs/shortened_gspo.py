@@ -5,8 +5,6 @@ runs go one after the other, which saves a process each. Capital words that stan
 replaced by what DOCS_STAND_INS (a JSON object) says. Everything else is passed on as it stands.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 That they do what the page says is `test_commands_run.py`'s.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

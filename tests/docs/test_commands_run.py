@@ -4,8 +4,6 @@ A block is run, or a comment before it, `<!-- not run: REASON -->`, says why not
 small; what they say of their options and files is untouched.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

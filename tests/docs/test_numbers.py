@@ -9,8 +9,6 @@ A comment before a table or a paragraph names the file and what of it the block 
 Blocks without a comment are not checked: that some file holds a number proves nothing about it.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

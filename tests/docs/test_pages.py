@@ -1,7 +1,5 @@
 """What the pages say of the package is so, and every link leads somewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

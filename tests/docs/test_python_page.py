@@ -1,7 +1,5 @@
 """The pandas code of docs/other-trainers.md, and the notebook, run on a small study: the figure is the report's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -6,8 +6,6 @@ Prints one JSON object: algorithm -> {"added": metrics of two micro-batches, "ex
 "loss": [with, without the callback]}, and "log": the last row of a short training with it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

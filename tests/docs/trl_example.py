@@ -5,8 +5,6 @@
 Prints one JSON object: algorithm -> {"loss": [ours, TRL's], "gradient": largest difference over the largest entry}.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ asker's words, folder, environment and standard streams, and ends with the progr
     python warm_gspo.py ask SOCKET WORDS...
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A model to evaluate, and the command that does it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

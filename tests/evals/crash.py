@@ -7,8 +7,6 @@ Prints one line for each n: n and the three exit statuses (-9 = killed). Every a
 from this one, which has done the imports.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

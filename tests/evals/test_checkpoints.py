@@ -1,7 +1,5 @@
 """Evaluating runs: their checkpoints, the figure over them, and the scores logged while training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

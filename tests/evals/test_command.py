@@ -1,7 +1,5 @@
 """`gspo eval benchmarks` as a user meets it: real data end to end, settings, several benchmarks, bad input."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

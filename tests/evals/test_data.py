@@ -1,7 +1,5 @@
 """Problems from every schema and format, repeats, fingerprints, and what cannot be read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

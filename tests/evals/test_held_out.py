@@ -1,7 +1,5 @@
 """The rows that a recipe holds out: evaluated in training and by `gspo eval benchmarks` with the recipe's rewards."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An evaluation that is killed and resumed gives the answers and the summary of one that was not."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The scores of a summary against values worked out by hand."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import sqrt
 

@@ -1,7 +1,5 @@
 """Mirrors of logs, read back with the trackers' own readers."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """One case of the fuzz: a mutated file, read under a limit of time; what leaves the reader must be a GspoError."""
 
-from __future__ import annotations
-
 import random
 import signal
 import traceback

@@ -1,7 +1,5 @@
 """Every reader of files from outside, with a valid file each; and mutations of files that break them."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -3,8 +3,6 @@
 `results/programs/file_fuzz.py` runs 20,000 cases like the first test's. A case that showed a fault is in `FOUND`.
 """
 
-from __future__ import annotations
-
 import base64
 import http.server
 import json

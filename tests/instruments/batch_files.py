@@ -1,7 +1,5 @@
 """Tiny stored rollout batches and the policies around them, for the tests of `gspo report batch`."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace

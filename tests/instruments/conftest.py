@@ -1,7 +1,5 @@
 """A stored rollout batch, shared by the tests of `gspo report batch`."""
 
-from __future__ import annotations
-
 import pytest
 from batch_files import Stored, measured, store
 

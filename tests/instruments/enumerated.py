@@ -1,8 +1,6 @@
 """A language of three tokens and at most three of them to a response, small enough to enumerate: 15 responses a prompt,
 225 groups of two. B = responses, D = parameters."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

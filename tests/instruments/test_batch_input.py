@@ -1,7 +1,5 @@
 """`gspo report batch`: what it refuses, with an error in three parts and exit code 2; what it prints."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """`gspo report batch`: its numbers against plain autograd, the training loop, hand-worked cases and identities."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

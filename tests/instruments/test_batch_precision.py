@@ -1,7 +1,5 @@
 """`gspo report batch --precision`: its numbers against models that were rounded beforehand, and what it concludes."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`gspo report fidelity` against a brute-force enumeration of all groups, and identities."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

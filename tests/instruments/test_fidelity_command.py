@@ -1,7 +1,5 @@
 """`gspo report fidelity` as a user runs it: files, refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """How a rank ends while a thread of the collectives still holds tensors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """`--jobs`: what runs at once, what each gets of the machine, and what happens when one fails or is resumed."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

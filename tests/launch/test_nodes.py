@@ -2,8 +2,6 @@
 pods. It is told to end, ends with 143, and the same script goes on with it. Then the sbatch script of docs/clusters.md,
 with a played `gspo` and `scontrol`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

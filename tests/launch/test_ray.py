@@ -1,7 +1,5 @@
 """The program on a real Ray, on this machine: workers and runs killed in mid-run, and the same bytes as without Ray."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

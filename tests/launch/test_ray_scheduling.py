@@ -1,7 +1,5 @@
 """A study on a cluster: what is begun again, what is a result, what ends the study; on a cluster of played roles."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

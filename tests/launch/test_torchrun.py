@@ -1,8 +1,6 @@
 """Processes that train one run together, as the program starts them: the paper's recipe made small, a kill, a resume on
 another number of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Who is silent, who has been in one phase for too long, and who is blamed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,8 +1,6 @@
 """The process of a run on a cluster: it works where the study is, waits for its run, dies with its parent, and
 runs the code of the command that started it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 R = rows of the routers, L = MoE layers, K = experts per token
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

@@ -6,8 +6,6 @@
 Rows are longer than every window; the sampler draws them, then each is scored by a plain pass of an untouched copy.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import tomllib

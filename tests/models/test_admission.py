@@ -1,7 +1,5 @@
 """Admission: what is right is used, what is wrong is seen, and a slower path or a refusal takes its place."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What single architectures need: adapters, recomputed layers, a critic, a sampler's cache, weights that stay."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mixtures of experts of every build are trained with volatility and replay, or what they cannot have is named."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

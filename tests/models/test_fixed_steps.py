@@ -1,7 +1,5 @@
 """Decoding in steps of fixed shape gives the plain sampler's tokens, compiled or not; what cannot be is refused."""
 
-from __future__ import annotations
-
 import copy
 import math
 import shutil

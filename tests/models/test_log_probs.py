@@ -1,8 +1,6 @@
 """Log-probabilities of given tokens: the right token, any chunking, no influence of padding; and never the logits of
 all tokens at a time, forwards or backwards."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import weakref

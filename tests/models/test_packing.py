@@ -1,7 +1,5 @@
 """Packed rows: what is fed, and that nothing but rounding tells them from padded ones."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from pathlib import Path

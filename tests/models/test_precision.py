@@ -1,7 +1,5 @@
 """Passes in half precision with float32 weights: the gradient is that of a half model, the steps are float32's."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

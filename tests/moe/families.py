@@ -1,7 +1,5 @@
 """Tiny mixture-of-experts models with random weights, one of each way that transformers builds and weighs them."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

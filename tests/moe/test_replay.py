@@ -3,8 +3,6 @@
 L = MoE layers, R = rows of the routers, K = experts per token
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -3,8 +3,6 @@
 L = MoE layers, N = recorded tokens, K = experts per token, E = experts
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Routers are found by structure in every family, and capture reads what they chose; LoRA leaves them alone."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

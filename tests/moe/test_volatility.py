@@ -1,7 +1,5 @@
 """Volatility: hand-made sets, and what must hold for any."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A mutant: one deliberate error in the package, and the test that must notice it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import NamedTuple

@@ -11,8 +11,6 @@ must pass on an unmutated copy first, in the same way. The exit code is 0 only i
 Not covered: platforms without `fork`; mutants that survive other tests than their own (`pytest` runs those).
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

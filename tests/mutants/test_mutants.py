@@ -1,7 +1,5 @@
 """Every deliberate error in the list is noticed by the test named for it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Everything here runs without TRL; tests/docs/test_other_trainers.py runs its loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`gspo train --dry-run`: what it prints, what it writes (nothing), and how it ends."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

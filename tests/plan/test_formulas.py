@@ -1,7 +1,5 @@
 """The planner's formulas against published figures of Qwen3-30B-A3B and against models as transformers makes them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The planner's bytes against what training on a CPU really holds."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

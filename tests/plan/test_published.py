@@ -1,7 +1,5 @@
 """The plan's ranges against what others published of RL and FSDP training; the sources are in docs/real-models.md."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

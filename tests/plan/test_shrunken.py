@@ -1,7 +1,5 @@
 """Every recipe for a real model, trained on a CPU with the overrides that docs/real-models.md gives."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """What the tests of the promises share. Every test in this folder carries the marker `reliability`, except how several
 processes train together, unless it says so itself: those are the promises of docs/clusters.md."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The harness of the crash points: kills, resumes, compares."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -9,8 +9,6 @@ batch is compared, within a tolerance. A new metric or recipe key needs no new l
 are not compared, nor is the hash of the configuration with which the log's chain begins.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

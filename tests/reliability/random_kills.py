@@ -7,8 +7,6 @@ Everything is the program's own but for one thing: launcher and ranks are forks 
 done, so that a trial takes seconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

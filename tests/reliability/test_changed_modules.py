@@ -1,7 +1,5 @@
 """A reward whose file changed while a run waited: refused on resume, or allowed and named by every report."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

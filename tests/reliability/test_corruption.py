@@ -1,7 +1,5 @@
 """A checkpoint with one changed bit or file is refused, said aloud, and the older one used; never loaded in silence."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

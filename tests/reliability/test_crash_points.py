@@ -1,7 +1,5 @@
 """The real run, killed at every change of a file: each resume ends equal to the uninterrupted run, byte for byte."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

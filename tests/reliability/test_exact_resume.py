@@ -1,8 +1,6 @@
 """Resume at every step of two epochs: weights, optimizers, logs, learning rates, prompts and samples are those of the
 run that was never interrupted."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,8 +1,6 @@
 """Code that comes with a model: refused with nothing run, unless the command pins what was read. Files of a hostile
 model that could run code, read other files or fill the memory: refused by every command that loads a model."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Numbers that are not finite, batches without signal, rewards that fail, disks and memories that are full."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Signs of life of a running run: whole whenever they are read, gone at its end, and minded by other hosts."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Text of models and users does nothing: not on a terminal, not in a spreadsheet."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import io

@@ -1,7 +1,5 @@
 """The log tells what happened: torn ends are mended, anything else that is not as it was written is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

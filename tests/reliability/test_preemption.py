@@ -1,7 +1,5 @@
 """A signal in any phase: the run is saved, says how to go on, and ends equal to one that was not interrupted."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -1,7 +1,5 @@
 """Several processes train one run as one process does, save it as one, and stop together."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

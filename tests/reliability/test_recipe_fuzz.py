@@ -1,7 +1,5 @@
 """Any text as a recipe: it loads, or is refused with the file's name and in three parts; nothing else happens."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

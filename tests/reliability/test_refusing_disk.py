@@ -1,7 +1,5 @@
 """A folder that must not be written and a disk that is full, for a user without root's privileges."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Same seed, same bytes, whatever Python's hash seed; and the golden run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Several ranks with one server: each samples its share of the batch, all gather, one hands over."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several ranks save a run while it goes on: each its share, for any number of ranks, and whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

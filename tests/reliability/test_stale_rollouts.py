@@ -1,8 +1,6 @@
 """Batches sampled ahead, in whole runs: the weights that drew each, the same bytes from the same seed, and resumes from
 every step."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stored rollout batches: a changed byte is named, in a run that goes on, has ended, or was resumed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is not to be trusted: names, links, recipes, secrets in the environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

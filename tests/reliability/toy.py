@@ -1,8 +1,6 @@
 """A whole run in a tenth of a second: the real loop, checkpoints and logs on a very small model, in a forked process
 that can be killed at any change of a file."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Whole studies with made-up runs, as `gspo report compare` reads them: logs, times, provenance, ends, answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Making the figures of a study, and reading and redrawing them from their files alone."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

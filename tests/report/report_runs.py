@@ -1,7 +1,5 @@
 """Run folders with made-up logs of realistic shape, for the tests of the report."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

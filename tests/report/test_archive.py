@@ -1,7 +1,5 @@
 """A study's archive: small, the same bytes each time, and read by every report command in place of the study."""
 
-from __future__ import annotations
-
 import io
 import json
 import lzma

@@ -1,7 +1,5 @@
 """`gspo report claims`: every row reaches every verdict, few seeds support nothing, what is missing is named."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`gspo report clip`: shares and ranges by hand, and a study's own."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

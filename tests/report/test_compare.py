@@ -1,7 +1,5 @@
 """`gspo report compare` on whole studies: numbers, families, failed and invalid runs, options, what it writes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run and a first try say about their rewards: each cause is found beyond its threshold, and only there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

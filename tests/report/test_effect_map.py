@@ -1,7 +1,5 @@
 """`gspo report map`: the cells of several studies, their order, what stays white, and the figure."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings, tuning and seeds of a study stand in its sentence; what was not planned or not fair says less."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

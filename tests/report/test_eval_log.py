@@ -1,8 +1,6 @@
 """Evaluations of others, compared problem by problem: logs that Inspect 0.3.285 wrote with its mock model (eight
 problems, two samples each; `base` solves three, `tuned` six), and details as lighteval lays them out."""
 
-from __future__ import annotations
-
 import json
 import os
 import zipfile

@@ -3,8 +3,6 @@
 M = studies, S = seeds, J = problems
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

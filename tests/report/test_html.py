@@ -1,7 +1,5 @@
 """`gspo report html`: one page that holds everything, needs nothing, and shows hostile text inert."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

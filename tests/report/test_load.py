@@ -1,7 +1,5 @@
 """Studies are found, logs are read strictly, and what does not apply is missing rather than 0."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

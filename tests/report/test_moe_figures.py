@@ -1,7 +1,5 @@
 """The figures of experts: volatility by layer, churn against clipping, Routing Replay."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a study came to, at its end: a row an arm, the permitted sentence, where to go on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

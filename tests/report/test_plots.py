@@ -1,7 +1,5 @@
 """Figures, on screen and paper, show the logged numbers, say what they leave out, and are redrawn from their csv."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

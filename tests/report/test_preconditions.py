@@ -1,7 +1,5 @@
 """What makes two arms incomparable is refused, named and told with both values; nothing else is said then."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

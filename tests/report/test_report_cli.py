@@ -1,7 +1,5 @@
 """`gspo report`: results on stdout, the rest on stderr, JSON alone with --json, exit codes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Scores from a csv: the rules of a study without a study; published tables with their published results."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`gspo report serve`: one page on 127.0.0.1, drawn again when a log grows, without any script."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

@@ -1,7 +1,5 @@
 """`load_study`: a study as frames, equal to what stands in its logs."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

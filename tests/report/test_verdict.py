@@ -1,7 +1,5 @@
 """Every verdict and its sentence, at and beside its boundary; nothing stronger anywhere."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Provenance: what side files name, and that any altered byte is found and its file named."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -3,8 +3,6 @@
 The pipes, deadlines, restarts and checks around it are the real ones. Standard library only, so that it starts at once.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """An engine plugin whose process fails on demand: `rollout.engine = "faulty_engine:dies_at_call_3"`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

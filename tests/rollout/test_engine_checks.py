@@ -1,7 +1,5 @@
 """What an engine lacks is said before anything is loaded."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What surrounds an engine in a process of its own: pipes, deadlines, one restart, and no partial answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

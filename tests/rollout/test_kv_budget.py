@@ -1,7 +1,5 @@
 """`rollout.kv_budget_gb` is a true bound, and how rows are given to a pass changes no response."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 

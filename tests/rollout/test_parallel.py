@@ -1,7 +1,5 @@
 """Who samples what among several ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How far a sampling is: from the first token on, for every engine, and never too much."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

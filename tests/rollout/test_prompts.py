@@ -1,7 +1,5 @@
 """Prompts as the model gets them: templates, system prompts, chat templates, stop strings."""
 
-from __future__ import annotations
-
 import json
 import resource
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engine's expert choices: those of a fresh pass over the same tokens, for every token but the last."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Engine `vllm-server` against a server that answers as vLLM's does, and misbehaves on demand (fake_vllm.py)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A server follows the trainer, or is left so that nobody samples from it."""
 
-from __future__ import annotations
-
 import copy
 import threading
 import time

@@ -1,7 +1,5 @@
 """Engine `vllm` on a GPU falls asleep and wakes up; vLLM and the GPU's memory are stand-ins."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from importlib import import_module

@@ -1,8 +1,6 @@
 """The one-prompt check sees every way in which an engine can fall behind the trainer. The engine here is a copy of the
 model in this process, so that each fault is known exactly. Then weights on their way to another process."""
 
-from __future__ import annotations
-
 import copy
 import os
 from typing import Any

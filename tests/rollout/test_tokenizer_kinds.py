@@ -1,7 +1,5 @@
 """Prompts and demonstrations with every kind of tokenizer: what it puts around a text belongs to no response."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 `pytest -m vllm` runs these with the interpreter that GSPO_VLLM_PYTHON names (docs/vllm.md makes its environment).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing

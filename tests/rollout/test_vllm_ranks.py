@@ -1,8 +1,6 @@
 """The real vLLM under several ranks, as a server that follows the trainer, and its own sender; and a run that is
 killed and resumed (`pytest -m vllm`)."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Models and comparisons of the tests with the real vLLM."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The collapse rule: the last tenth against the best tenth, in units of spread, of noise and of the reward."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

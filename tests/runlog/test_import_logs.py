@@ -1,7 +1,5 @@
 """Logs of TRL and verl as runs: what gets our names, what keeps its own, and that nothing is judged by them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

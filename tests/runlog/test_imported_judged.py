@@ -1,8 +1,6 @@
 """Imported runs with their trainers' configurations: which are judged, what the sentence takes for granted, and that
 the numbers are those of the study that was made of the same runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What `gspo runs prune` frees, and what it must leave: unfinished runs, weights, and a study that verifies."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

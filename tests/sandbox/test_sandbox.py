@@ -1,7 +1,5 @@
 """Sandboxes: what is chosen and refused, that programs end, and that nothing of them stays."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """What a program may write and hold, all of its processes together, as both users."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """The statistics against independent ones, and properties that must hold for any data."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """pass@k, the error of a score, Pareto k-hat and the start model's share: by hand, by brute force, by known tails."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 from math import sqrt

@@ -1,7 +1,5 @@
 """Fixed examples, each to six significant digits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A module of the user's own, for the tests of rewards."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs as a task: rows in LiveCodeBench's schema, rewards from the grader, a run that trains on them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

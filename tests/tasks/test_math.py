@@ -1,7 +1,5 @@
 """MATH and GSM8K as tasks: rows from a file, the reference of a worked answer, rewards from the checker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

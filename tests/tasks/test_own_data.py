@@ -1,7 +1,5 @@
 """The task of one's own data: prompts, columns by name, the held-out part, the built-in rewards, and their trial."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Rewards of one's own and several with weights: what is refused by name, how they are called, and when they end.
 A key of `[task]` is used by the task, or refused."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sys

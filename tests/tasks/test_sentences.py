@@ -1,7 +1,5 @@
 """The tasks in plain words: right answers, splits, and what counts as an answer."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

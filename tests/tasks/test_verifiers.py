@@ -1,7 +1,5 @@
 """Environments of the library `verifiers`: their prompts, rewards and held-out part, and what is refused by name."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import sys

@@ -1,7 +1,5 @@
 """The clip range that a run proposes for the spread and length at hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

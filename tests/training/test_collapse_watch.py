@@ -1,7 +1,5 @@
 """Collapse seen while a run trains: by the rule the recipe fixed, once, as an event with its step."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the command line sets is what is trained: every key x every algorithm x every way to set it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Metrics over micro-batches: what is merged and then divided is what one pass would have given."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Synthetic noise on the old policy's log-probabilities: its size, its independence of everything else, its place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A server samples later rollout batches while this process trains: the numbers of the lag that is only simulated."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Somebody's own algorithm is tried on four responses before a study begins."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -3,8 +3,6 @@
 B = responses, T = token positions, L = MoE layers, N = recorded tokens, K = experts per token
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rollout batches sampled ahead: which are due when, and the file that keeps them."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace

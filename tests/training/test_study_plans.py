@@ -1,7 +1,5 @@
 """Which runs a path to resume stands for, and whether its configuration is still the one that it began with."""
 
-from __future__ import annotations
-
 import shutil
 from hashlib import sha256
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps: what `--sweep` accepts, and the cells that it becomes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

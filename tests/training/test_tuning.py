@@ -1,7 +1,5 @@
 """Equal tuning: the same trials for every arm, on seeds of their own, recorded with their cost."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`gspo train`: its options, and the three ways they lead: torchrun's launcher, a new study, or a resume."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

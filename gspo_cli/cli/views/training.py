@@ -1,7 +1,5 @@
 """Live views of training: a table of steps for one run at a time, and a table of runs for several at once."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -5,8 +5,6 @@ rating uses the same formula but is not like for like with published ones. Two f
 outcomes and never mixed: the Elo of contests and the problem-rating estimate (both in `elo.py`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

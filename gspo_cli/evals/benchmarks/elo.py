@@ -1,7 +1,5 @@
 """CodeElo's rating (arXiv 2501.01257) of a model's submissions, and the files of contests that it is computed from."""
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Mapping, Sequence

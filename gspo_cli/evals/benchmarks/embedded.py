@@ -1,7 +1,5 @@
 """The held-out problems of the tasks `arithmetic`, `sums`, `comparisons` and `stories`; need no download."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import partial

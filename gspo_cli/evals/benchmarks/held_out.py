@@ -1,7 +1,5 @@
 """The rows that a recipe holds out (`task.held_out`), with its own prompts, sampling and rewards: the mean reward."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

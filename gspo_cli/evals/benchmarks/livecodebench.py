@@ -5,8 +5,6 @@ A period such as 202410-202502 does not identify a set of problems: release_v5 h
 Every summary therefore states release, window, number of problems and a hash of their ids.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

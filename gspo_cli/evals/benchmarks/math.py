@@ -1,7 +1,5 @@
 """Mathematics: what its benchmarks share, and AIME, MATH-500 and GSM8K."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

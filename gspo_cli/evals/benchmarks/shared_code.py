@@ -1,7 +1,5 @@
 """What the benchmarks with programs as answers share: the choice of graders, gradable problems, grading."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

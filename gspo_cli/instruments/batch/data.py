@@ -1,7 +1,5 @@
 """A stored rollout batch, read back from its parquet file and checked."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import dataclass

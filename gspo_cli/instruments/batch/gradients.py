@@ -1,7 +1,5 @@
 """Gradients of every algorithm from one forward pass a group, and how noisy they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

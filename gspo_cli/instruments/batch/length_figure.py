@@ -1,7 +1,5 @@
 """Figure: how ratio spread and clipping depend on the length of a response."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

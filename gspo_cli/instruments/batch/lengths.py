@@ -1,7 +1,5 @@
 """Ratio spread, clips, weights and gradient noise by response length."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

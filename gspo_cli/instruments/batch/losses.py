@@ -1,7 +1,5 @@
 """Every algorithm's loss on the same rows, its token weights, and GSPO-token held against GSPO."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All measurements of one stored batch. B = responses, T = response token positions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -3,8 +3,6 @@
 B = responses, T = token positions (of prompt and response where ids are meant, else of the response alone)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

@@ -5,8 +5,6 @@ B = responses, T = token positions, N = response tokens, C = tokens of a chunk, 
 L = MoE layers, R = tokens fed, K = experts per token
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 N = tokens or responses
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """`gspo report batch`: every algorithm on the rows of one stored rollout batch."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Figure: what GRPO and GSPO multiply each token's gradient with, in one response. T = response token positions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -3,8 +3,6 @@
 B = rollout batches drawn before the updates, C = fresh rollout batches of the same size, D = numbers of a gradient
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Figure: cosine of each arm's gradient to the on-policy gradient, against updates made or noise, with its ceiling."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -3,8 +3,6 @@
 B = responses, T = token positions, D = numbers kept of a gradient
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """One seed of `gspo report fidelity`: draw, update, and hold every arm's gradient against fresh on-policy ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice, product

@@ -1,7 +1,5 @@
 """The cells of several seeds as one table, with intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

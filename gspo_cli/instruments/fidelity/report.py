@@ -1,7 +1,5 @@
 """`gspo report fidelity`: how well each arm's off-policy gradient points where a large on-policy one points."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Collection, Sequence

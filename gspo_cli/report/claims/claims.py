@@ -1,7 +1,5 @@
 """The claims of the GSPO paper (arXiv 2507.18071) and of SAPO's (2511.20347), their arms, and what decides each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 

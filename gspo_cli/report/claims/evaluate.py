@@ -1,7 +1,5 @@
 """Test the papers' claims on a study: each is supported, contradicted, inconclusive or not tested."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Where does the treatment beat the baseline? One comparison per study, against the recipe keys that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations

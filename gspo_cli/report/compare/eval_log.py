@@ -4,8 +4,6 @@ An `.eval` log is a zip of JSON files, of which the header and the samples' summ
 a parquet file with a row for each problem. Neither needs its library.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

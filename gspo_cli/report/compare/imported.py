@@ -1,7 +1,5 @@
 """What a comparison of imported runs rests on: recorded configurations, and what nobody recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ R(x) = R0 + (A - R0) / (1 + (x_half / x)^B), as arXiv 2510.13786 fits reward aga
 the rise, steepness B. X = positions of a curve.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What each arm of a study came to: reward and scores from start to end, seeds, time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import fmean
 

@@ -1,7 +1,5 @@
 """A comparison for a paper: a table of arms, and the sentence that the runs permit, in Markdown or LaTeX."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gspo_cli.report.compare.result import Compared, StudyComparison

@@ -1,7 +1,5 @@
 """What must hold before two arms are compared. All checks run; all failures are reported."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a comparison found, and how it becomes JSON. Differences are treatment minus baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar

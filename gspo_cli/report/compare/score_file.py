@@ -1,7 +1,5 @@
 """Scores from anywhere: a csv with one value per run, seed, task and step, read and checked whole."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ S = seeds, J = tasks; a_SJ = one run's scores. The unit is the seed: one trained
 never resampled apart from their seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 

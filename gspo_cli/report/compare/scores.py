@@ -3,8 +3,6 @@
 S = seeds, J = problems, T = steps
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce

@@ -1,7 +1,5 @@
 """The arms' settings and tuning: what a comparison is conditional on, and whether both arms had an equal chance."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compare the arms of a study with its baseline, as its recipe declared before the runs."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The numbers of a comparison as text: statistics, costs, and what a reader must know beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gspo_cli.config import Tuning

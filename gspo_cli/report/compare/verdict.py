@@ -3,8 +3,6 @@
 The rule that permits the word "better" is `permits_better`; everything weaker follows in `judge`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

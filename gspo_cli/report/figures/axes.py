@@ -1,7 +1,5 @@
 """One panel, drawn from its rows of the figure's table; logarithmic axes that show zeros."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """A whole figure: panels side by side, legends and notes in rows below them, so that nothing covers data."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Figure: expert volatility against the share of clipped tokens, one point a rollout batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Literal

@@ -1,7 +1,5 @@
 """From logs to the numbers of a figure: one tidy table, from which alone it is drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Figure: the effect of the treatment against one recipe key, as a line with intervals, or two, as a heat map."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

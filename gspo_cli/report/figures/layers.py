@@ -3,8 +3,6 @@
 L = MoE layers, X = cells along the rollout batches
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

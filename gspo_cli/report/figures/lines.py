@@ -1,7 +1,5 @@
 """Figures made of curves: reward, clip fractions, volatility, benchmark scores."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is printed under a figure and kept in its side file: definitions, what was left out, how to read it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The figures of a study: those of its logs, and benchmark scores."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Figure: the reward with and without Routing Replay, and how often the routers agree with the record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import pandas as pd

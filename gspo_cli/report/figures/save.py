@@ -1,7 +1,5 @@
 """Write a figure: csv, side file, caption, images. The same table and side file give the same bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

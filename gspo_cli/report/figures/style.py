@@ -1,7 +1,5 @@
 """How every figure looks: one matplotlib style, one colour and marker per algorithm, sized for a screen or a paper."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

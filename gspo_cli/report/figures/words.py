@@ -1,7 +1,5 @@
 """Names of axes and scores in plain words; the log's own names stand beside them in small type."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """`gspo report html`: the whole study as one page that needs no network and runs no script."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The same study gives the same bytes. A report command that is given such a file unpacks it under its output root, once.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import lzma

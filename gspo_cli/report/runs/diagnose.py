@@ -3,8 +3,6 @@
 A table of causes, each with its metric, its threshold and the key to change.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a run folder holds besides its curves (configuration, provenance, how the run ended), and lists of runs."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Studies and runs on disk: `<root>/<study>/<arm>-s<seed>/`, recognised by their `run.json`."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

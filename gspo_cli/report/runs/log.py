@@ -1,7 +1,5 @@
 """A run's log as a tidy frame: one row per value, of the requested metrics only."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The number by which runs are compared: what `reward/mean:area@steps` or `aime24/avg@32` means."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal, cast

@@ -1,7 +1,5 @@
 """Read a log in blocks of whole lines: as columns by Arrow where the form of the lines is safe, else as strict JSON."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path

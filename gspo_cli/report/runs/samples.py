@@ -1,7 +1,5 @@
 """Stored responses of a run, as `gspo runs samples` reads them: filtered, without token ids."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

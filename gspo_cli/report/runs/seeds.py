@@ -1,7 +1,5 @@
 """The seeds that a study planned, from its `study.json`, against the seeds that it has."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whether a short run's rewards carried a signal, in plain sentences: for a first try, with nothing to compare."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A study as pandas frames, for notebooks and scripts: what `gspo_cli.load_study` returns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

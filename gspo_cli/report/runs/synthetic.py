@@ -1,7 +1,5 @@
 """What a study changed on purpose, so that no figure or sentence about it passes for one of ordinary training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Table = dict[str, Any]

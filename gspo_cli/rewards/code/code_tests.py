@@ -1,7 +1,5 @@
 """The tests of a programming problem: validated, and read from LiveCodeBench's packed form without unpickling."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -4,8 +4,6 @@ Threads suffice because every program is a process anyway. They are long-lived b
 that started it. Neither the order of the results nor the results depend on the number of workers.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -12,8 +12,6 @@ prelude binds is missing; memory is limited to 2 GiB and processes to 32; 14 sec
 defeating the alarm) end the program; output beyond 32 MiB is a wrong answer.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Compare what a program printed or returned with what is expected."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The `script` grader: each test is a fresh process with real pipes, and for functions a fresh call."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
 """Computer algebra at arm's length: a filter for answers that it could not digest, and math-verify in worker processes
 that can be killed."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import json

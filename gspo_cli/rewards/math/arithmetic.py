@@ -4,8 +4,6 @@ It is compared with the gold answer where both are fractions, and it serves to c
 (`3+5 = 7`, `\sqrt{2} \approx 1.5`). What it does not know has no value.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from fractions import Fraction

@@ -1,7 +1,5 @@
 r"""The letter of a choice, as in `\textbf{(C)}\ 12`, which is either the answer or the label of the answer."""
 
-from __future__ import annotations
-
 import re
 
 from gspo_cli.rewards.math.normalize import MAX_LENGTH

@@ -3,8 +3,6 @@ r"""What an answer claims about itself: which left sides of an equation are mere
 `x = 3`, `f(2) = 3`, `AB = 3` and `m+n = 3` name what is 3. `2x = 3` and `x^2 = 3` do not: x is something else.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

@@ -4,8 +4,6 @@ Reading decides what it can: equal texts, plain numbers, numerals with a base. O
 and of that only the chosen answer, never the response around it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from math import gcd

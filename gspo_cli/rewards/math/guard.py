@@ -4,8 +4,6 @@ Only commands of a closed list go there: an unknown one might be dropped. What h
 functions, derivatives) must stand on both sides alike.
 """
 
-from __future__ import annotations
-
 import re
 
 _COMMANDS_WORDS = r"""

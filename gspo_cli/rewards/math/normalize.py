@@ -1,7 +1,5 @@
 """Read an answer as a text or a number, whatever its spelling."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from typing import NamedTuple

@@ -4,8 +4,6 @@ r"""Rewrite what computer algebra would misread, in a form that it reads.
 `1:2:3` becomes the shares (1/6, 2/6, 3/6).
 """
 
-from __future__ import annotations
-
 import re
 
 from gspo_cli.rewards.math.arithmetic import value

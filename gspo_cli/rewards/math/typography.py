@@ -4,8 +4,6 @@ r"""Remove the typography of an answer: Unicode signs become LaTeX, and spacing,
 `\dfrac\pi4` and `{\pi\over4}` become `\frac{\pi}{4}`, `\tan^{-1}` becomes `\arctan`, `1.3e3` becomes `1.3\cdot 10^{3}`.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from functools import lru_cache

@@ -4,8 +4,6 @@ A word is dropped only if it is listed here. A single letter never is: `5 m` may
 with different units differ, and nothing is converted: 5 cents is neither 5 dollars nor $0.05.
 """
 
-from __future__ import annotations
-
 import re
 
 from gspo_cli.rewards.math.rewrite import has_angle

@@ -1,7 +1,5 @@
 """Engine `transformers`: samples in this process from the trainer's own model, so there is nothing to synchronise."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """An engine whose model lives in a host: samples by key, weights handed over and checked, one restart a run."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Where engine `vllm` runs: on a CPU in a child process with its own interpreter, on a GPU in this process."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

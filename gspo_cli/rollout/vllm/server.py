@@ -4,8 +4,6 @@ Without a transfer it samples from the weights it was started with; with one it 
 weights, asked for their version, resumed. (It answers nothing while it is paused, so the one-prompt check comes after.)
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

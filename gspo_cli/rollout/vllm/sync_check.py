@@ -7,8 +7,6 @@ opinion: where two experts are level to the last digit, the two sides may choose
 hardly so on two texts at once, while wrong weights show on every text.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

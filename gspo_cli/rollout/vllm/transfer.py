@@ -1,7 +1,5 @@
 """Hand the trainer's weights to a server: vLLM's weight-transfer API, over NCCL or through a file in memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -6,8 +6,6 @@ The file has no name, so nothing is left behind however either process ends, and
 there is never a second copy on this side. The format: https://github.com/huggingface/safetensors#format
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A checkpoint on disk: written, verified and deleted so that a crash leaves it whole or absent."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Find where a run resumes: lock and repair its folder, and choose its newest checkpoint that verifies."""
 
-from __future__ import annotations
-
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A run's `config.json`: its hash, and the changes that a resume may make to it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

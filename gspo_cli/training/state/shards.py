@@ -3,8 +3,6 @@
 A tensor's rows are saved under its name and the number of the first one, `NAME@ROW`; a whole tensor under its name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

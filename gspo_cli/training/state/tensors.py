@@ -1,7 +1,5 @@
 """Parameters, optimizer moments and random generators as named tensors, and back."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import cast

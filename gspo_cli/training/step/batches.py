@@ -4,8 +4,6 @@ B = responses, T = token positions, L = MoE layers, N = tokens whose experts cou
 M = loss tokens
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any

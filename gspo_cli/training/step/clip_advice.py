@@ -1,7 +1,5 @@
 """Say once, early in a run, when the clip range does not fit the ratios that it meets, and which range would."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ LoRA, and sharded over the ranks like the policy.
 B = responses, T = token positions, R = input tokens
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Loss scaling for passes in float16, whose gradients below 6e-8 would be 0 (Micikevicius et al., arXiv 1710.03740)."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.amp import GradScaler

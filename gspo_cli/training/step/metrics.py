@@ -1,7 +1,5 @@
 """Metrics over micro-batches, mini-batches and ranks: merged exactly, divided and read once. B = rows, T = columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import islice

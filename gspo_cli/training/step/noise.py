@@ -4,8 +4,6 @@ Real causes (another engine, another precision, an expert that changed) cannot b
 B = responses, T = token positions
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt

@@ -3,8 +3,6 @@
 B = responses, T = token positions, N = loss tokens
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 L = MoE layers, N = tokens that predict a loss token, K = experts per token, R = rows of the routers, E = experts
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

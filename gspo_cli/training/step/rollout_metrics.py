@@ -3,8 +3,6 @@
 B = responses, G = groups, N = loss tokens, T = token positions
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

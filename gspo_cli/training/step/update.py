@@ -3,8 +3,6 @@
 B = responses, T = token positions, L = MoE layers, N = tokens whose experts count, K = experts per token
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from functools import cached_property, partial

@@ -3,8 +3,6 @@
 B = responses, T = token positions, Q = quarters of a mini-batch by length
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

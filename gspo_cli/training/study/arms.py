@@ -4,8 +4,6 @@ Precedence in an arm, from lowest to highest: the algorithm's published setting,
 in `[arms]`, `algo.KEY` of the command line, `arms.LABEL.KEY` of the command line.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

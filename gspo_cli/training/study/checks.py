@@ -1,7 +1,5 @@
 """Refuse recipes that mathematics, model or machine forbid, before anything is loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

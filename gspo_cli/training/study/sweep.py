@@ -1,7 +1,5 @@
 """A sweep: one study for each combination of values of one or two recipe keys, side by side in one folder."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) trains all tr
 Unlike there, a stage keeps a third of the trials, and each stage adds a seed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

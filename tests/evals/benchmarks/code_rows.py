@@ -1,7 +1,5 @@
 """Small problems in the schemas of LiveCodeBench and CodeForces, and a model that answers what a test wants."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CodeForces: checkers in a sandbox of their own, contest Elo and the problem-rating estimate apart."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Ratings: CodeElo's formula against recorded results, a search without bisection, and simulated participants."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

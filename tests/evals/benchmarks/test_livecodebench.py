@@ -1,7 +1,5 @@
 """LiveCodeBench and minicode: which problems, which figures, and what happens without usable tests or a sandbox."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle

@@ -5,8 +5,6 @@ out of reach: each must be accepted. `BOMBS` must end in time. Stdin programs ge
 which needs a secret; functions get the same number.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from pathlib import Path

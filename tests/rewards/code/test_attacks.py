@@ -1,7 +1,5 @@
 """No wrong program passes, nothing of ours is seen, nothing is left behind; as we are, and as a plain user."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Private tests are decoded without unpickling anything; whatever is not exactly one string is refused, at once."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle

@@ -4,8 +4,6 @@ that program alone, and costs the grader little time and memory.
 The forgers run without a sandbox, for speed: they harm nothing.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import time

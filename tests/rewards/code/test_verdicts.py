@@ -5,8 +5,6 @@ gave (28fef95, CPython 3.11, numpy 2.4): in which corners of the standard stream
 exit of a process a program passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Integers: which part of a response counts, how it may be written, and that no input costs time."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

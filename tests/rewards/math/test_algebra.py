@@ -1,7 +1,5 @@
 """The worker processes: bombs end, errors are counted apart, nobody is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ A row of `answers.jsonl` has a gold answer, an answer, whether they are equal, i
 judged wrongly becomes a row. Then the labelled cases and the real answers of the shared data folder.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """What an answer claims about itself: arithmetic, names on the left side, false chains and approximations."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

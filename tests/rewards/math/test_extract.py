@@ -1,7 +1,5 @@
 """Boxes: the one pass against a plain search from every opening, and the contents of hand-written texts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Answers of any mathematical kind: what reading decides, what algebra decides, and what neither may be asked."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """How the official evaluator treats a program: its prelude, the functions it disables, stdin programs as functions."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib

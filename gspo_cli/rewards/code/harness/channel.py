@@ -1,7 +1,5 @@
 """The harness's end of the channel to the grader: frames, and results as typed JSON."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
