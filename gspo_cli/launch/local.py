@@ -292,7 +292,8 @@ def run_ranks(nproc: int) -> tuple[int, int]:
 
 
 def first_failure(ranks: list[subprocess.Popen[bytes]], watcher: Watcher) -> tuple[int, int]:
-    """Waits until all ranks have ended, or one has failed and the others had time to; see `run_ranks`."""
+    """Waits until all ranks have ended, or one has failed and the others had time to; see `run_ranks`. A rank that only
+    lost another one does not speak for the one that was told to end."""
     first, until = (0, int(ExitCode.OK)), math.inf
     while True:
         codes = [process.poll() for process in ranks]
@@ -301,7 +302,8 @@ def first_failure(ranks: list[subprocess.Popen[bytes]], watcher: Watcher) -> tup
             first = min(failed, key=lambda of: (of[1] != ABORTED, of[1] > 0))
             until = time.monotonic() + LAST_WORDS_S
         if None not in codes or time.monotonic() > until:
-            return first
+            told = [(rank, code) for rank, code in failed if code - 128 in ENDING or -code in ENDING]
+            return told[0] if told and first[1] == ExitCode.ENGINE else first
         if until == math.inf:
             living = {rank: process.pid for rank, process in enumerate(ranks) if process.poll() is None}
             if error := watcher.hung(living):

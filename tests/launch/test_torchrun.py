@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,6 +157,17 @@ def test_nothing_but_an_abort_on_a_cpu_is_tried_again(
     assert len(told) == tries and len({when for when, _ in told}) == 1
     assert [why is not None for _, why in told] == [False, True][:tries]
     assert ("restarting once" in capsys.readouterr().err) == (tries == 2)
+
+
+@pytest.mark.parametrize(
+    ("codes", "first"),
+    [([5, 130], (1, 130)), ([5, -2], (1, -2)), ([5, 5], (0, 5)), ([5, -9], (1, -9)), ([4, 130], (0, 4)),
+     ([143, -6], (1, -6)), ([0, 0], (0, 0))],
+)  # fmt: skip
+def test_the_rank_that_was_told_to_end_speaks_for_those_that_lost_it(codes: list[int], first: tuple[int, int]) -> None:
+    ranks: list[Any] = [SimpleNamespace(poll=lambda code=code: code) for code in codes]
+    watcher: Any = None
+    assert local.first_failure(ranks, watcher) == first
 
 
 SLOW = """
