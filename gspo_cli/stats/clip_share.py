@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import expm1, log1p, sqrt
 
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri  # scipy.stats takes half a second to import, and training needs no more
 
 TOO_MUCH, NOTHING = 1 / 3, 1e-3
 """Shares at which a range is said to discard too much, or nothing."""
@@ -90,14 +90,14 @@ def share_discarded(low: float, high: float, log_std: float) -> float:
     of these are positive, and only the side that acts on them counts. Never above one half."""
     if log_std <= 0:
         return 0.0
-    return float(norm.sf(-log1p(-low) / log_std) + norm.sf(log1p(high) / log_std)) / 2
+    return float(ndtr(log1p(-low) / log_std) + ndtr(-log1p(high) / log_std)) / 2
 
 
 def range_for(share: float, log_std: float) -> tuple[float, float]:
     """The range (low, high) that discards a share below one half, as far from 1 on both sides in log space: z standard
     deviations, z = the normal quantile."""
     assert 0 < share < 0.5
-    edge = log_std * float(norm.isf(share))
+    edge = -log_std * float(ndtri(share))
     return -expm1(-edge), expm1(edge)
 
 
