@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,9 @@ from gspo_cli.cli.options import GraderPython, JsonLines, Out, Set, TrustCode, U
 from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
-    from gspo_cli.evals.command import SampleRequest
+    from gspo_cli.evals.benchmark import Benchmark, ProblemSet
+    from gspo_cli.evals.command import Evaluator
+    from gspo_cli.evals.store import Mode
 
 app = console.Commands(help="Evaluate models on benchmarks.", no_args_is_help=True)
 
@@ -90,7 +92,7 @@ def benchmarks(
     """
     from gspo_cli.evals.benchmarks import find_benchmark
     from gspo_cli.evals.benchmarks.held_out import NAME
-    from gspo_cli.evals.benchmarks.shared_code import grader_choice
+    from gspo_cli.evals.benchmarks.shared_code import check_sandbox, grader_choice
     from gspo_cli.evals.settings import checked_overrides, resolve_settings
     from gspo_cli.evals.targets import find_targets, parse_data, problem_loader, trained_recipe
     from gspo_cli.models.files import check_source
@@ -137,7 +139,7 @@ def benchmarks(
         problems(chosen[0])
 
     console.note_torch()
-    from gspo_cli.evals.command import SampleRequest  # torch, only once the options are known to be valid
+    from gspo_cli.evals.command import Evaluator  # torch, only once the options are known to be valid
     from gspo_cli.evals.stored import grade_stored
 
     if answers is not None:
@@ -147,44 +149,39 @@ def benchmarks(
     if str(model) != targets[-1].name:
         why = "; no name was given, so it is the newest run" if model is None else ""
         console.note(f"model: {', '.join(str(target.name) for target in targets)}{why}")
-    _sample(
-        SampleRequest(
-            benchmarks=chosen,
-            targets=targets,
-            problems=problems,
-            overrides=overrides,
-            seed=seed,
-            mode="resume" if resume else "overwrite" if overwrite else "new",
-            grader_choice=grading,
-        ),
-        all_checkpoints,
-        json_,
-    )
+    check_sandbox(chosen, grading)
+    mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
+    evaluators = [Evaluator(target, overrides, seed, mode, grading) for target in targets]
+    _sample(evaluators, chosen, problems, all_checkpoints, json_)
 
 
-def _sample(request: SampleRequest, all_checkpoints: bool, as_json: bool) -> None:
-    """Run every requested evaluation, even if another one fails; exits with the highest of their exit codes."""
+def _sample(
+    evaluators: list[Evaluator], benchmarks: list[Benchmark], problems: Callable[[Benchmark], ProblemSet],
+    all_checkpoints: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Run every benchmark with every model, even if another one fails; exits with the highest of their exit codes."""
     from gspo_cli.cli.views.evaluation import EvalView
-    from gspo_cli.evals.command import evaluations
 
     summaries, codes = [], [ExitCode.OK]
-    with closing(evaluations(request)) as planned:
-        for job in planned:
-            try:
-                with EvalView(job.name) as view:
-                    summary = job.run(view.progress, view.drawing, console.note) | {"folder": str(job.folder)}
-                summaries.append(summary)
-                codes.append(_report(summary, as_json, request.problems(job.benchmark).warnings))
-            except KeyboardInterrupt:
-                console.note(f"answers so far are in {job.folder}; run the same command with --resume to continue")
-                raise
-            except Exception as error:
-                codes.append(console.report(error, as_json))
+    for model in evaluators:
+        with closing(model):
+            for benchmark in benchmarks:
+                try:
+                    with EvalView(f"{benchmark.name} {model.target.step or ''}".strip()) as view:
+                        data = problems(benchmark)
+                        summaries.append(model.run(benchmark, data, view.progress, view.drawing, console.note))
+                    codes.append(_report(summaries[-1], as_json, data.warnings))
+                except KeyboardInterrupt:
+                    place = model.target.results(benchmark)
+                    console.note(f"answers so far are in {place}; run the same command with --resume to continue")
+                    raise
+                except Exception as error:
+                    codes.append(console.report(error, as_json))
     if all_checkpoints and summaries:
         from gspo_cli.report.figures.plots import plot_scores
         from gspo_cli.report.runs.folders import find_study
 
-        for run in dict.fromkeys(target.folder.parent for target in request.targets):
+        for run in dict.fromkeys(model.target.folder.parent for model in evaluators):
             report = plot_scores(find_study(str(run), run))
             console.note(*report.notes, *(f"no figure {name}: {why}" for name, why in report.left_out.items()))
             console.note(*(f"figure: {path}" for paths in report.files.values() for path in paths))

@@ -75,6 +75,16 @@ class ProblemSet:
     figures: Callable[[Outcomes], dict[str, Any]] | None = None
     """Further figures for the summary."""
 
+    @property
+    def ids_sha256(self) -> str:
+        """Of the sorted ids, joined by newlines."""
+        return sha256("\n".join(sorted(p.id for p in self.problems)))
+
+
+def sha256(text: str) -> str:
+    """In hex digits; half of a surrogate pair is taken as it is."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class Grade:
@@ -140,3 +150,8 @@ class Benchmark:
     """Of the rows that a recipe holds out: prompts, stop strings and rewards are those of its training."""
     takes: tuple[str, ...] = ()
     """The options it accepts of `release`, `window`, `contests`, `ratings`."""
+
+    @property
+    def template(self) -> dict[str, str]:
+        """The id and hash of the wording around a problem."""
+        return {"id": self.prompt_template, "sha256": sha256(self.prompt_text)}

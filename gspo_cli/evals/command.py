@@ -1,16 +1,13 @@
 """The evaluations that a command asks for, stored, and those that a recipe asks for during training, logged."""
 
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gspo_cli.config import EvalConfig
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmark import Benchmark, GraderChoice, ProblemSet
-from gspo_cli.evals.benchmarks.shared_code import check_sandbox
 from gspo_cli.evals.runner import Progress, evaluate, make_plan, measure
 from gspo_cli.evals.settings import BenchmarkSet, Overrides, Subject, overrides_of
 from gspo_cli.evals.store import Mode
@@ -38,28 +35,18 @@ def measure_all(
     return metrics
 
 
-@dataclass(frozen=True, kw_only=True)
-class SampleRequest:
-    """Which benchmarks to run with which models, and how."""
+@dataclass
+class Evaluator:
+    """A model, which is loaded when its first benchmark needs it, and how it is evaluated."""
 
-    benchmarks: list[Benchmark]
-    targets: list[Target]
-    problems: Callable[[Benchmark], ProblemSet]
-    """Loads a benchmark's problems, once."""
+    target: Target
     overrides: Overrides
     seed: int | None
-    """None = the seed of each target."""
+    """None = the target's."""
     mode: Mode
     grader_choice: GraderChoice
-
-
-class LazyModel:
-    """A model that is loaded when its first benchmark needs it."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.opened: Subject | None = None
-        self.drawing: Drawing = lambda _: None
+    opened: Subject | None = None
+    drawing: Drawing = lambda _: None
 
     def subject(self) -> Subject:
         """The model behind its engine."""
@@ -78,54 +65,26 @@ class LazyModel:
             self.opened.engine.close()
             self.opened = None
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One benchmark with one model."""
-
-    request: SampleRequest
-    model: LazyModel
-    benchmark: Benchmark
-
-    @property
-    def name(self) -> str:
-        """The benchmark, and the step of a run's checkpoint."""
-        return f"{self.benchmark.name} {self.model.target.step or ''}".strip()
-
-    @property
-    def folder(self) -> Path:
-        """Where its results go."""
-        return self.model.target.folder / self.benchmark.name / (self.model.target.step or "")
-
-    def run(self, progress: Progress, drawing: Drawing, note: Callable[[str], None]) -> dict[str, Any]:
+    def run(
+        self, benchmark: Benchmark, problems: ProblemSet, progress: Progress, drawing: Drawing,
+        note: Callable[[str], None],
+    ) -> dict[str, Any]:  # fmt: skip
         """The summary. `progress` counts stored answers; `drawing` is told how far the current engine call is.
 
         Errors: GspoError for a fault of this benchmark or model; others may still be fine.
         """
-        request = self.request
-        self.model.drawing = drawing
-        problems = request.problems(self.benchmark)
-        subject = self.model.subject()
-        seed = self.model.target.seed if request.seed is None else request.seed
-        plan = make_plan(self.benchmark, problems, subject, request.overrides, seed, request.grader_choice)
+        self.drawing, target = drawing, self.target
+        subject, folder = self.subject(), target.results(benchmark)
+        seed = target.seed if self.seed is None else self.seed
+        plan = make_plan(benchmark, problems, subject, self.overrides, seed, self.grader_choice)
         for line in prompt_notes(subject.tokenizer, next(iter(plan.prompts.values())), subject.prompting):
             note(f"warning: {line}")
         try:
-            summary = evaluate(plan, self.folder, request.mode, progress, note)
+            summary = evaluate(plan, folder, self.mode, progress, note)
         except GspoError as error:
             if error.code == ExitCode.ENGINE:  # the next benchmark gets a new engine
-                self.model.close()
+                self.close()
             raise
-        if self.model.target.step is not None:
-            run = self.model.target.folder.parent
-            add_checksums(run, (path for path in self.folder.iterdir() if path.is_file()))
-        return summary
-
-
-def evaluations(request: SampleRequest) -> Generator[Evaluation]:
-    """All evaluations, model by model. Errors: GspoError, as `check_sandbox`, before the first."""
-    check_sandbox(request.benchmarks, request.grader_choice)
-    for target in request.targets:
-        with closing(LazyModel(target)) as model:
-            for benchmark in request.benchmarks:
-                yield Evaluation(request, model, benchmark)
+        if target.step is not None:
+            add_checksums(target.folder.parent, (path for path in folder.iterdir() if path.is_file()))
+        return summary | {"folder": str(folder)}

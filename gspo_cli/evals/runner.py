@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
@@ -15,8 +14,8 @@ from typing import Any
 
 from gspo_cli.distributed import Ranks, interleave
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.benchmark import Benchmark, Grade, Grader, GraderChoice, ProblemSet
-from gspo_cli.evals.settings import Overrides, Settings, Subject, fit_context, generation_identity, resolve_settings
+from gspo_cli.evals.benchmark import Benchmark, Grade, Grader, GraderChoice, ProblemSet, sha256
+from gspo_cli.evals.settings import Overrides, Settings, Subject, fit_context, resolve_settings
 from gspo_cli.evals.store import Answer, Mode, Store, open_store
 from gspo_cli.evals.summary import score, summarise
 from gspo_cli.rollout.engine import SampleKey, generate_checked
@@ -56,8 +55,26 @@ class EvalPlan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """See `generation_identity`."""
-        return generation_identity(self.benchmark, self.problems, self.subject, self.settings, len(self.portions))
+        """Everything that determines the answers' tokens, as plain JSON values."""
+        problems = self.problems.problems
+        identity = {
+            "benchmark": self.benchmark.name,
+            "problems": {
+                "n": len(problems),
+                "ids_sha256": self.problems.ids_sha256,
+                "prompts_sha256": sha256(json.dumps([[p.id, p.prompt] for p in problems])),
+            },
+            "prompt_template": self.benchmark.template,
+            "samples": self.settings.samples,
+            "sampling": asdict(self.settings.sampling),
+            "seed": self.settings.seed,
+            "portions": len(self.portions),
+        }
+        written = {"system", "chat", "chat_template_kwargs"}
+        prompting = self.subject.prompting.model_dump(exclude_defaults=True, include=written)
+        identity |= {"prompting": prompting} if prompting else {}
+        plain: dict[str, Any] = json.loads(json.dumps(identity | self.subject.identity))
+        return plain
 
 
 def make_plan(
@@ -195,11 +212,10 @@ def generate(plan: EvalPlan, portions: Iterable[list[SampleKey]]) -> Iterator[li
                 )
             if stops:
                 sample = cut_at_stop(plan.subject.tokenizer, sample, stops, len(plan.prompts[key[0]].token_ids))
-            token_ids = json.dumps(plan.prompts[key[0]].token_ids)
             answers.append(
                 Answer(
                     problem_id=key[0], sample=key[1], seed=sample.seed,
-                    prompt_sha256=hashlib.sha256(token_ids.encode()).hexdigest(),
+                    prompt_sha256=sha256(json.dumps(plan.prompts[key[0]].token_ids)),
                     text=decode(plan.subject.tokenizer, sample), text_repaired=False,
                     n_tokens=len(sample.token_ids), finish_reason=sample.finish,
                 )

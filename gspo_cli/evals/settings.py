@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gspo_cli.config import EvalConfig, Recipe, TaskConfig
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet, sha256
 from gspo_cli.evals.benchmarks import find_benchmark
 from gspo_cli.evals.benchmarks.shared_code import check_sandbox
 from gspo_cli.rollout.engine import Engine
@@ -58,7 +57,7 @@ class Subject:
         return {
             "model_sha256": weights_hash(self.model),
             "tokenizer_sha256": tokenizer_hash(self.tokenizer),
-            "chat_template_sha256": template and _sha256(str(template)),
+            "chat_template_sha256": template and sha256(str(template)),
             "device": self.model.device.type,
             "engine": asdict(self.engine.info),
         }
@@ -138,29 +137,6 @@ def fit_context(settings: Settings, overrides: Overrides, prompts: list[Prompt],
     return replace(settings, sampling=replace(settings.sampling, max_new_tokens=limit))
 
 
-def generation_identity(
-    benchmark: Benchmark, problems: ProblemSet, subject: Subject, settings: Settings, num_portions: int
-) -> dict[str, Any]:
-    """Everything that determines the answers' tokens, as plain JSON values."""
-    identity = {
-        "benchmark": benchmark.name,
-        "problems": {
-            "n": len(problems.problems),
-            "ids_sha256": ids_sha256(problems),
-            "prompts_sha256": _sha256(json.dumps([[p.id, p.prompt] for p in problems.problems])),
-        },
-        "prompt_template": prompt_template(benchmark),
-        "samples": settings.samples,
-        "sampling": asdict(settings.sampling),
-        "seed": settings.seed,
-        "portions": num_portions,
-    }
-    prompting = subject.prompting.model_dump(exclude_defaults=True, include={"system", "chat", "chat_template_kwargs"})
-    identity |= {"prompting": prompting} if prompting else {}
-    plain: dict[str, Any] = json.loads(json.dumps(identity | subject.identity))
-    return plain
-
-
 def first_difference(stored: Any, wanted: Any, name: str = "") -> str | None:
     """`sampling.temperature: 0.6 stored, 1.0 wanted` for the first field that differs; None if all are equal."""
     if isinstance(stored, dict) and isinstance(wanted, dict):
@@ -170,23 +146,9 @@ def first_difference(stored: Any, wanted: Any, name: str = "") -> str | None:
     return None if stored == wanted else f"{name}: {_short(stored)} stored, {_short(wanted)} wanted"
 
 
-def ids_sha256(problems: ProblemSet) -> str:
-    """Of the sorted ids, joined by newlines."""
-    return _sha256("\n".join(sorted(p.id for p in problems.problems)))
-
-
-def prompt_template(benchmark: Benchmark) -> dict[str, str]:
-    """The id and hash of the wording around a problem."""
-    return {"id": benchmark.prompt_template, "sha256": _sha256(benchmark.prompt_text)}
-
-
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:40]}..."
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_benchmarks(recipe: Recipe) -> list[Benchmark]:

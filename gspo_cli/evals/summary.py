@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from gspo_cli.evals.benchmark import Benchmark, Grade, ProblemSet
-from gspo_cli.evals.settings import Settings, Subject, ids_sha256, prompt_template
+from gspo_cli.evals.settings import Settings, Subject
 from gspo_cli.evals.store import Answer
 from gspo_cli.runlog.provenance import PACKAGES, installed
 from gspo_cli.stats.problems import (
@@ -100,7 +100,7 @@ def summarise(
             **problems.source,
             "n": len(problems.problems),
             "limit": settings.limit,
-            "ids_sha256": ids_sha256(problems),
+            "ids_sha256": problems.ids_sha256,
             "excluded": {reason: sorted(ids) for reason, ids in problems.excluded.items()},
         },
         "sampling": sampling if subject else None,
@@ -109,7 +109,7 @@ def summarise(
         "dtype": info.dtype if info else None,
         "model": subject.name if subject else None,
         "model_commit": subject.commit if subject else None,
-        "prompt_template": prompt_template(benchmark),
+        "prompt_template": benchmark.template,
         **{name: value for name, value in (subject.identity if subject else {}).items() if name != "engine"},
         "grader": {
             "python": sys.version.split()[0], "numpy": installed("numpy"), "sandbox": None, "unsafe_local": False,

@@ -88,7 +88,7 @@ class Target:
 
     name: str
     folder: Path
-    """Results of benchmark b go to `folder / b`, those of a run's step N to `folder / b / step-N`."""
+    """Of all its results; a run's checkpoints share one."""
     step: str | None
     """`step-000060` of a run's checkpoint; None for a bare model."""
     source: ModelSource
@@ -96,6 +96,10 @@ class Target:
     """How the run wrote its prompts: system prompt and chat template."""
     seed: int
     """The run's seed, so that an evaluation repeats the one that ended its training; 0 for a bare model."""
+
+    def results(self, benchmark: Benchmark) -> Path:
+        """Where the results of a benchmark go."""
+        return self.folder / benchmark.name / (self.step or "")
 
 
 def find_targets(

@@ -11,7 +11,6 @@ from program import refusal, write_rows
 from gspo_cli.evals.benchmark import DataChoice, ProblemSet
 from gspo_cli.evals.benchmarks import BENCHMARKS
 from gspo_cli.evals.benchmarks.math import AIME24_DATA
-from gspo_cli.evals.settings import ids_sha256
 
 Rows = list[dict[str, Any]]
 ANSWERS = [25, 7, 204]
@@ -151,4 +150,4 @@ def test_real_data_has_the_published_fingerprint(shared_data: Path, name: str, f
     assert len(found.problems) == size
     assert found.warnings == ()
     assert found.source["fingerprint"] == found.source["fingerprint_expected"]
-    assert len(ids_sha256(found)) == 64
+    assert len(found.ids_sha256) == 64
