@@ -77,10 +77,13 @@ def print_result(facts: dict[str, Any], as_json: bool, text: str | None = None) 
         out.print(next(iter(facts.values())) if text is None else text)
 
 
-def table(*titles: str, title: str | None = None, **of_columns: Any) -> Table:
+def table(*titles: str, rows: Iterable[Iterable[object]] = (), title: str | None = None, **of_columns: Any) -> Table:
     """A table in the style of all commands, whose columns have these settings of Rich."""
     columns = (Column(name, **of_columns) for name in titles)
-    return Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        made.add_row(*map(str, row))
+    return made
 
 
 def print_table(rendered: Table) -> None:

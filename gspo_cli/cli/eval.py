@@ -276,10 +276,8 @@ def grade(
             line = {"id": row["id"], "verdict": graded.verdict, "passed": graded.passed, "reason": graded.reason}
             console.print_json(line)
     if not json_:
-        table = console.table("verdict", "reason", "answers", "share")
-        for (verdict, reason), count in sorted(counts.items()):
-            table.add_row(verdict, reason, str(count), f"{count / len(rows):.1%}")
-        console.out.print(table)
+        table_rows = ((*key, count, f"{count / len(rows):.1%}") for key, count in sorted(counts.items()))
+        console.out.print(console.table("verdict", "reason", "answers", "share", rows=table_rows))
     if unsafe_local:
         console.note("warning: --unsafe-local: these programs ran without any isolation")
     failed = sum(n for (verdict, _), n in counts.items() if verdict == GRADER_ERROR)
@@ -319,12 +317,10 @@ def elo(
     if json_:
         console.print_json(rows)
         return
-    table = console.table("contest", "rating", "score", "penalty", "rank", "percentile", "note")
-    for row in rows:
-        note = "at the cap" if row["at_cap"] else row["reason"]
-        cells = (row[k] for k in ("contest", "rating", "score", "penalty", "rank", "percentile"))
-        table.add_row(*("n/a" if c is None else f"{c:g}" if isinstance(c, float) else str(c) for c in cells), note)
-    console.out.print(table)
+    columns = ("contest", "rating", "score", "penalty", "rank", "percentile")
+    shown = [["n/a" if row[k] is None else f"{row[k]:g}" if isinstance(row[k], float) else row[k] for k in columns]
+             + ["at the cap" if row["at_cap"] else row["reason"]] for row in rows]  # fmt: skip
+    console.out.print(console.table(*columns, "note", rows=shown))
     mean = mean_rating(results)
     if mean["elo"] is not None:
         spread = "" if mean["sd"] is None else f", sd {mean['sd']:.0f}"

@@ -43,13 +43,9 @@ def ls(
     if not runs:
         console.note(f"no runs in {folder}; another folder: gspo runs ls FOLDER")
         return
-    table = console.table("study", "run", "status", "step", "reward", "started")
     rows = [_list_row(run) for run in runs]
-    if any(row[-1] for row in rows):
-        table.add_column("last sign")
-    for row in rows:
-        table.add_row(*row[: len(table.columns)])
-    console.print_whole(table)
+    titles = ["study", "run", "status", "step", "reward", "started", *["last sign"] * any(row[-1] for row in rows)]
+    console.print_whole(console.table(*titles, rows=(row[: len(titles)] for row in rows)))
     for run in (run for run in runs if run.get("slowest_rank")):
         console.note(f"{run['run']}: {run['slowest_rank']}")
     for run in (run for run in runs if run["status"] in ("killed", "silent")):
@@ -126,10 +122,7 @@ def diff(one: RunName, other: RunName, out: Results = Path("results"), json_: Js
     if not rows:
         console.note("no difference")
         return
-    table = console.table("key", one, other)
-    for row in rows:
-        table.add_row(row["key"], str(row["one"]), str(row["other"]))
-    console.print_table(table)
+    console.print_table(console.table("key", one, other, rows=((row["key"], row["one"], row["other"]) for row in rows)))
 
 
 @app.command()
@@ -220,11 +213,12 @@ def doctor(run: NewestRun = None, out: Results = Path("results"), json_: Json = 
     reward = console.number(facts["reward"], ".3f")
     batches = "the last rollout batch" if facts["batches"] == 1 else f"the last {facts['batches']} rollout batches"
     console.out.print(f"{stored.folder}: rollout batch {facts['step']}, reward {reward} over {batches}")
-    table = console.table("", "cause", "metric", "value", "threshold")
-    for one in (one for one in findings if one.value is not None):
-        mark = "found" if one.found else ""
-        table.add_row(mark, one.cause.what, one.cause.metric, console.number(one.value, ".3g"), one.cause.threshold)
-    console.print_table(table)
+    rows = [
+        ("found" if one.found else "", one.cause.what, one.cause.metric, f"{one.value:.3g}", one.cause.threshold)
+        for one in findings
+        if one.value is not None
+    ]
+    console.print_table(console.table("", "cause", "metric", "value", "threshold", rows=rows))
     found = [one.cause for one in findings if one.found]
     for cause in found:
         console.out.print(f"{cause.what}: {cause.do.replace('`', '')}")
@@ -307,10 +301,8 @@ def prune(
     if json_:
         rows = [{"run": str(run), "optimizer": own, "copies": copies} for run, (own, copies) in of_run.items()]
         return console.print_json({"runs": rows, "bytes": total, "freed": yes})
-    table = console.table("run", "optimizer's state (MB)", "copies of weights (MB)")
-    for run, sizes in of_run.items():
-        table.add_row(run.name, *(f"{size / 1e6:,.1f}" for size in sizes))
-    console.print_whole(table)
+    cells = ((run.name, *(f"{size / 1e6:,.1f}" for size in sizes)) for run, sizes in of_run.items())
+    console.print_whole(console.table("run", "optimizer's state (MB)", "copies of weights (MB)", rows=cells))
     unfinished = len(runs) - len(complete)
     if unfinished:
         console.note(f"{console.plural(unfinished, 'unfinished run')} not touched")

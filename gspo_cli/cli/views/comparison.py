@@ -92,10 +92,8 @@ def _show_one(found: Found) -> None:
     console.out.print(found.sentence)
     console.out.print(f"\n{found.treatment} against {found.baseline}: {found.metric}")
     if found.reasons:
-        failed = console.table("check", "what", "baseline", "treatment", overflow="fold")
-        for reason in found.reasons:
-            failed.add_row(reason.check, reason.what, reason.baseline, reason.treatment)
-        console.print_table(failed)
+        reasons = ((reason.check, reason.what, reason.baseline, reason.treatment) for reason in found.reasons)
+        console.print_table(console.table("check", "what", "baseline", "treatment", rows=reasons, overflow="fold"))
         for text in dict.fromkeys(f"{reason.check}: {reason.do}" for reason in found.reasons):
             console.out.print(text)  # below the table, where it can be copied
         console.out.print()
@@ -107,10 +105,11 @@ def _show_one(found: Found) -> None:
     if not isinstance(found, Compared):
         return
     titles = ("seed", found.baseline, found.treatment, f"difference ({found.wording.shown_unit})")
-    seeds = console.table(*titles, justify="right")
-    for seed, left, right, difference in found.per_seed:
-        seeds.add_row(str(seed), value(found, left), value(found, right), value(found, difference, sign=True))
-    console.print_table(seeds)
+    seeds = (
+        (seed, value(found, left), value(found, right), value(found, difference, sign=True))
+        for seed, left, right, difference in found.per_seed
+    )
+    console.print_table(console.table(*titles, rows=seeds, justify="right"))
     if curves := [one for one in found.learning_curves if one.fitted]:
         tops = [(one.asymptote.value, one.asymptote.ci) for one in curves]
         texts = [value(found, top) + (f" {interval(found, ends)}" if ends else "") for top, ends in tops]
@@ -127,17 +126,14 @@ def show_scores(found: FileComparison) -> None:
     """Print every comparison, then what describes each run."""
     for one in found.comparisons:
         _show_scores(one)
-    table = console.table("run", "seeds", "mean", "median", "interquartile mean", title="Each run, over seeds")
-    for run in found.runs:
-        table.add_row(run.run, str(run.n), *(estimate(x.value, x.ci) for x in (run.mean, run.median, run.iqm)))
-    console.print_table(table)
+    titles = ("run", "seeds", "mean", "median", "interquartile mean")
+    rows = ((run.run, run.n, *(estimate(x.value, x.ci) for x in (run.mean, run.median, run.iqm))) for run in found.runs)
+    console.print_table(console.table(*titles, rows=rows, title="Each run, over seeds"))
     runs = [run.run for run in found.runs]
     title = "Performance profile: share of tasks above tau" if found.tasks > 1 else "Share of seeds above tau"
-    table = console.table("tau", *runs, title=title)
-    for start in range(0, len(found.profile), len(runs)):
-        row = found.profile[start : start + len(runs)]
-        table.add_row(f"{row[0].tau:.4g}", *(estimate(cell.share, cell.ci) for cell in row))
-    console.print_table(table)
+    points = (found.profile[start : start + len(runs)] for start in range(0, len(found.profile), len(runs)))
+    shares = ((f"{row[0].tau:.4g}", *(estimate(cell.share, cell.ci) for cell in row)) for row in points)
+    console.print_table(console.table("tau", *runs, rows=shares, title=title))
     if found.learning_curves:
         texts = [estimate(one.asymptote.value, one.asymptote.ci) for one in found.learning_curves]
         _print_curves("run", found.learning_curves, texts)
@@ -153,15 +149,11 @@ def _show_scores(one: OfRuns) -> None:
     if len(one.per_task) > MOST_TASKS:
         console.out.print(f"{len(one.per_task)} of them; --json has the difference on each")
     elif len(one.per_task) > 1:
-        table = console.table("task", "difference")
-        for row in one.per_task:
-            table.add_row(row.task, estimate(row.difference, row.ci))
-        console.print_table(table)
+        tasks = ((row.task, estimate(row.difference, row.ci)) for row in one.per_task)
+        console.print_table(console.table("task", "difference", rows=tasks))
     else:
-        table = console.table("seed", one.baseline, one.treatment, "difference")
-        for seed, *values in one.per_seed:
-            table.add_row(str(seed), *(f"{x:.4g}" for x in values))
-        console.print_table(table)
+        seeds = ((seed, *(f"{x:.4g}" for x in values)) for seed, *values in one.per_seed)
+        console.print_table(console.table("seed", one.baseline, one.treatment, "difference", rows=seeds))
     improvement = estimate(one.improvement_tasks.value, one.improvement_tasks.ci)
     rows = [*statistics(one), ("improvement on a task", improvement)]
     _print_grid([(name.replace("problems", "tasks"), text) for name, text in rows])
@@ -172,11 +164,11 @@ def _print_curves(first: str, curves: list[LearningCurve], asymptotes: list[str]
     """A row per curve, which the first column names."""
     axis = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}[curves[0].axis]
     titles = (first, "seeds fitted", "asymptote", f"{axis} of half the rise", "steepness")
-    table = console.table(*titles, title=f"Learning curve: a sigmoid for each seed{remark}")
-    for one, asymptote in zip(curves, asymptotes, strict=True):
-        rest = (estimate(x.value, x.ci) for x in (one.half, one.steepness))
-        table.add_row(one.run, f"{one.fitted} of {one.n}", asymptote, *rest)
-    console.print_table(table)
+    rows = (
+        (one.run, f"{one.fitted} of {one.n}", asymptote, *(estimate(x.value, x.ci) for x in (one.half, one.steepness)))
+        for one, asymptote in zip(curves, asymptotes, strict=True)
+    )
+    console.print_table(console.table(*titles, rows=rows, title=f"Learning curve: a sigmoid for each seed{remark}"))
 
 
 def _print_grid(rows: list[tuple[str, str]]) -> None:

@@ -92,14 +92,13 @@ def result_table(summaries: list[dict[str, Any]]) -> Table:
 
 def list_table(benchmarks: list[Benchmark]) -> Table:
     """The benchmarks with their usual settings."""
-    table = console.table("name", "k", "T", "top-p", "what", "data")
+    rows = (
+        (b.name, b.samples, b.sampling.temperature, b.sampling.top_p, b.description, b.hub or "embedded")
+        for b in benchmarks
+    )
+    table = console.table("name", "k", "T", "top-p", "what", "data", rows=rows)
     table.columns[0].no_wrap = True
     table.columns[-1].overflow = "fold"
-    for b in benchmarks:
-        sampling = b.sampling
-        table.add_row(
-            b.name, str(b.samples), str(sampling.temperature), str(sampling.top_p), b.description, b.hub or "embedded"
-        )
     return table
 
 

@@ -318,10 +318,8 @@ class TrainView(Shown):
         room = max(1, (console.err.width - 10) // 10)
         shown = [name for name in names if name in PRIORITY[:room]]
         title = f"{self.run}  (run {self.runs_done + 1} of {self.num_runs})"
-        table = console.table("step", *shown, title=title, justify="right", no_wrap=True)
-        for row in self.rows[-rows:]:
-            table.add_row(row[0], *(row[1 + names.index(name)] for name in shown))
-        return table
+        cells = ((row[0], *(row[1 + names.index(name)] for name in shown)) for row in self.rows[-rows:])
+        return console.table("step", *shown, rows=cells, title=title, justify="right", no_wrap=True)
 
 
 class StudyView(Shown):
