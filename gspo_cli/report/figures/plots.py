@@ -1,9 +1,7 @@
 """The figures of a study: those of its logs, and benchmark scores."""
 
-import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -121,9 +119,7 @@ def _load(study: Study, report: PlotResult) -> list[Log]:
     wanted: dict[str, set[str]] = defaultdict(set, eval={SCORES}, rollout={PARTS})
     for kind, metric in chain.from_iterable(figure.wanted for figure in FIGURES.values()):
         wanted[kind].add(metric)
-    # threads: most of the time is spent in Arrow and sha256, outside the interpreter's lock
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        logs = list(pool.map(lambda run: load_log(run, wanted), runs))
+    logs = [load_log(run, wanted) for run in runs]
     if not any(len(log.frame) for log in logs):
         raise GspoError(
             f"nothing to plot in {study.folder}",

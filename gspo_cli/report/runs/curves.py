@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,22 +76,21 @@ def load_curves(runs: Sequence[StoredRun], wanted: Wanted) -> list[RunCurves]:
     Errors: GspoError (exit code STORAGE) naming file and line of what is corrupt.
     """
     names = {kind: set(ALWAYS.get(kind, ())) | set(wanted.get(kind, ())) for kind in {*ALWAYS, *wanted}}
-    # threads: most of the time is spent in Arrow and sha256, outside the interpreter's lock
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda run: _curves(load_log(run, names), names), runs))
+    return [_curves(load_log(run, names), names) for run in runs]
 
 
 def _curves(log: Log, names: Mapping[str, Collection[str]]) -> RunCurves:
-    finite = log.frame.loc[np.isfinite(log.frame["value"]), ["step", "kind", "metric", "value", "count"]]
-    by_step = finite.set_index("step").sort_index(kind="stable")
-    found = dict(iter(by_step.groupby(["kind", "metric"], observed=True)))
-    values, counts = {}, {}
+    step, value, count = (log.frame[name].to_numpy() for name in ("step", "value", "count"))
+    finite, values, counts = np.isfinite(value), {}, {}
     for kind, of_kind in names.items():
+        is_kind = finite & (log.frame["kind"] == kind).to_numpy()
         for name in of_kind:
-            rows = found.get((kind, name), by_step.iloc[:0])
-            values[name], counts[name] = rows["value"], rows["count"]
-    last = int(log.frame["step"].max()) if len(log.frame) else 0
+            rows = np.flatnonzero(is_kind & (log.frame["metric"] == name).to_numpy())
+            rows = rows[np.argsort(step[rows], kind="stable")]
+            steps = pd.Index(step[rows], name="step")
+            values[name], counts[name] = pd.Series(value[rows], steps), pd.Series(count[rows], steps)
     seconds = training_seconds(log.run.folder / "perf.jsonl")
+    last = int(step.max(initial=0))
     return RunCurves(values, counts, seconds, last, log.num_bytes, log.sha256, log.torn_bytes)
 
 
@@ -104,19 +101,17 @@ def training_seconds(path: Path) -> pd.Series[float]:
     """
     if not path.is_file():
         return pd.Series(dtype=np.float64)
-    reader, frames = LogReader(path), [pd.DataFrame(columns=["step", *TRAINING], dtype=np.float64)]
+    reader, tables = LogReader(path), [TIMES.empty_table()]
     for block in reader.blocks():
         table = read_fast(block, TIMES)
-        rows = pd.DataFrame(reader.parse(block)) if table is None else table.to_pandas()
-        frames.append(rows.reindex(columns=frames[0].columns))
+        try:
+            tables.append(pa.Table.from_pylist(reader.parse(block), TIMES) if table is None else table)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise corrupt(str(path), f"a time or step is no number: {error}") from error
     reader.refuse_damaged()
-    try:
-        times = pd.concat(frames).dropna(subset="step").astype(np.float64)
-        steps = times["step"].astype(np.int64)
-    except (ValueError, TypeError) as error:
-        raise corrupt(str(path), f"a time or step is no number: {error}") from error
-    parts = times[list(TRAINING)].to_numpy()
-    known = np.isfinite(parts)
-    sums = np.where(known, parts, 0.0).sum(axis=1)
-    seconds: pd.Series[float] = pd.Series(sums, index=pd.Index(steps, name="step"))[known.any(axis=1)]
-    return seconds.groupby(level=0).last().cumsum()
+    times = pa.concat_tables(tables)
+    times = times.filter(times["step"].is_valid())
+    parts = np.stack([times[name].to_numpy() for name in TRAINING], axis=1)
+    known, steps = np.isfinite(parts), pd.Index(times["step"].to_numpy(), name="step")
+    seconds: pd.Series[float] = pd.Series(np.where(known, parts, 0.0).sum(axis=1), steps)[known.any(axis=1)]
+    return seconds[~seconds.index.duplicated(keep="last")].sort_index().cumsum()
