@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """`-m reliability` looks into its own folder alone: reading all the others would take it a tenth of its time."""
     others = collection_path.parent == TESTS and collection_path.name != "reliability"
     return True if others and config.option.markexpr == "reliability" else None
+
+
+def pytest_collection_finish() -> None:
+    """What the imports made stays, so no collection looks at it again and no fork copies it: a tenth of all time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
