@@ -36,9 +36,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if others and config.option.markexpr == "reliability" else None
 
 
+def pytest_sessionstart() -> None:
+    """What the imports make stays, so no garbage collection looks at it, then or later: a tenth of all time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What the imports made stays, so no collection looks at it again and no fork copies it: a tenth of all time."""
+    """See `pytest_sessionstart`; no fork copies it either."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
