@@ -224,14 +224,10 @@ def test_a_batch_of_a_minute_is_abandoned_and_a_stopped_rank_is_noticed(
 
 @pytest.mark.slow
 def test_launches_survive_random_signals() -> None:
-    """Six of the trials of tests/reliability/random_kills.py."""
-    program = Path(__file__).parents[1] / "reliability" / "random_kills.py"
-    folders = os.pathsep.join(map(str, (program.parents[1], program.parent)))
-    path = os.pathsep.join(filter(None, (folders, os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, program, "--trials", "6", "--seed", "7", "--at-once", "3"],
-        env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+    """Six of the trials of results/programs/random_kills.py."""
+    program = Path(__file__).parents[2] / "results" / "programs" / "random_kills.py"
+    asked = [sys.executable, program, "--trials", "6", "--seed", "7", "--at-once", "3"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=600)
     table = [line for line in done.stdout.splitlines() if line.endswith(" wrong")]
     assert done.returncode == 0 and table and all(line.endswith(" 0 wrong") for line in table), (
         done.stdout + done.stderr

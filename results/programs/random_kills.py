@@ -1,7 +1,7 @@
 """Launches of two and three ranks that get a random signal at a random moment, are resumed, and must end like a launch
 that got none.
 
-    python tests/reliability/random_kills.py --trials 200 --seed 0 --at-once 6
+    python results/programs/random_kills.py --trials 200 --seed 0 --at-once 6
 
 Everything is the program's own but for one thing: launcher and ranks are forks of this process, which has the imports
 done, so that a trial takes seconds.
@@ -23,8 +23,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-TESTS = Path(__file__).parents[1]
-sys.path.append(str(TESTS))
+TESTS = Path(__file__).parents[2] / "tests"
+sys.path += [str(TESTS), str(TESTS / "reliability")]
 
 from crashes import difference  # noqa: E402
 from program import alive  # noqa: E402
