@@ -40,10 +40,11 @@ class Study(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def study(gspo: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(gspo_forked: Gspo, smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Both algorithms, with colour asked for and forbidden."""
     out = tmp_path_factory.mktemp("first")
-    done = ok(gspo("train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "one", NO_COLOR="1", FORCE_COLOR="1"))
+    asked = ["train", smoke, "--algo", "grpo,gspo", "--out", out, "--name", "one"]
+    done = ok(gspo_forked(*asked, NO_COLOR="1", FORCE_COLOR="1"))
     return Study(out / "one", done)
 
 

@@ -282,10 +282,12 @@ def uninterrupted(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
     ("owner", "name", "call", "grace_s", "done"),
     [
         ("loop", "train_batch", 2, None, 1),  # sampling is abandoned
-        ("rollout_queue", "collect", 2, None, 1),
+        pytest.param("rollout_queue", "collect", 2, None, 1, marks=pytest.mark.slow),
         ("loop", "update", 3, None, 2),  # the updates are finished
-        ("loop", "record_old_policy", 2, 0.001, 1),  # unless there is no time: before the first one the batch is undone
-        ("loop", "update", 3, 0.001, None),  # after it, the last checkpoint is what is left
+        # unless there is no time: before the first one the batch is undone
+        pytest.param("loop", "record_old_policy", 2, 0.001, 1, marks=pytest.mark.slow),
+        # after it, the last checkpoint is what is left
+        pytest.param("loop", "update", 3, 0.001, None, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_to_one_rank_stops_all_after_the_same_batch(
