@@ -28,7 +28,14 @@ class Oracle(NamedTuple):
         return self.formula(batch, **settings)
 
 
-ORACLES: dict[str, Oracle] = {}
+class Oracles(dict[str, Oracle]):
+    """By the name of the algorithm."""
+
+    def __missing__(self, name: str) -> Oracle:
+        raise AssertionError(f"tests/algorithms/oracle.py has no oracle for {name!r}: add one, written from the paper")
+
+
+ORACLES = Oracles()
 
 
 def oracle(detached: bool = False, divide: str = "std") -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:

@@ -7,7 +7,9 @@ B = responses, T = token positions
 import dataclasses
 import inspect
 import math
+import re
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,6 +21,7 @@ from oracle_batch import Answer, Batch
 from tensors import tensor
 from torch import Tensor
 
+from gspo_cli import algorithms
 from gspo_cli.algorithms import ALGORITHMS, LossInputs, LossOutput
 from gspo_cli.algorithms.clip import Clip
 from gspo_cli.types import Mean
@@ -77,7 +80,6 @@ def loss_of(name: str, batch: Batch, params: Any) -> tuple[LossOutput, Tensor]:
 
 
 def check(name: str, batch: Batch, params: Any) -> None:
-    assert name in ORACLES, f"tests/algorithms/oracle.py has no oracle for {name!r}: add one, written from the paper"
     expected: Answer = ORACLES[name](batch, **oracle_settings(params))
     output, gradient_BT = loss_of(name, batch, params)
 
@@ -118,6 +120,12 @@ def check(name: str, batch: Batch, params: Any) -> None:
             numerator, denominator = expected.metrics[metric]
             same(torch.as_tensor(value.numerator), float(numerator), f"{metric} numerator")
             same(torch.as_tensor(value.denominator), float(denominator), f"{metric} denominator")
+
+
+def test_every_algorithms_file_is_listed() -> None:
+    folder = Path(algorithms.__file__).parent
+    files = {file.stem for file in folder.glob("*.py") if re.search("^UNIT = ", file.read_text("utf-8"), re.M)}
+    assert files == set(ALGORITHMS), "name the algorithm twice in gspo_cli/algorithms/__init__.py, as its file"
 
 
 @algorithm
