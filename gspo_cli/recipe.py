@@ -180,7 +180,8 @@ def no_algorithm(name: str, algorithms: Iterable[str], arms: Iterable[str]) -> G
     """The error for a name that is neither an algorithm nor an arm, with the nearest."""
     return GspoError(
         f"no algorithm or arm {name!r}",
-        f"the algorithms are {', '.join(algorithms)}" + (f"; the recipe's arms are {', '.join(arms)}" if arms else ""),
+        f"the algorithms are {', '.join(algorithms)}, or module: for your own file module.py"
+        + (f"; the recipe's arms are {', '.join(arms)}" if arms else ""),
         nearest(name, [*algorithms, *arms], "choose one of them with --algo"),
     )
 

@@ -69,7 +69,7 @@ class RunLog:
         Errors: asserts that each metric is in the schema.
         """
         for name in metrics.values:
-            assert is_known(name), f"metric {name} is not in the schema"
+            assert is_known(name), f"metric {name} is not in the schema, gspo_cli/runlog/metrics.toml"
         values, nonfinite = {}, {}
         for name, value in metrics.values.items():
             if value is not None and not math.isfinite(value):

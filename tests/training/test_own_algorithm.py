@@ -11,6 +11,7 @@ from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, grpo
 from gspo_cli.errors import GspoError
 from gspo_cli.training.study.arms import checked_names
 from gspo_cli.training.study.trial import try_algorithm
+from gspo_cli.types import Mean
 
 
 def own(**changes: Any) -> Any:
@@ -42,6 +43,7 @@ def test_the_shipped_ones_pass(name: str) -> None:
         ({"loss": lambda _a, _b, _c, *, _d=None: 0}, "loss(_a, _b, _c, _d) is not loss(inputs"),
         ({"loss": loss(loss_numerator=torch.tensor(1.0))}, "loss_numerator is a tensor without a gradient"),
         ({"loss": loss(gradient_weight_BT=torch.ones(4))}, "gradient_weight_BT is a tensor of shape [4]"),
+        ({"loss": loss(metrics={"my/metric": Mean(1, 2)})}, "a metric is 'my/metric'"),
         ({"Params": SimpleNamespace}, "Params is not a dataclass"),
         ({"UNIT": "word"}, "UNIT is neither"),
     ],

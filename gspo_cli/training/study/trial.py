@@ -11,6 +11,7 @@ from torch import Tensor
 from gspo_cli.algorithms import AlgorithmSpec, LossInputs, LossOutput
 from gspo_cli.errors import GspoError
 from gspo_cli.plugins import users_code
+from gspo_cli.runlog.schema import is_known
 
 REWARDS_B, GROUPS_B = torch.tensor([1.0, 0.0, 0.5, 0.25]), torch.tensor([0, 0, 1, 1])
 MASK_BT = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 0]], dtype=torch.bool)
@@ -43,6 +44,9 @@ def try_algorithm(name: str, algorithm: AlgorithmSpec, params: Any) -> None:
     check_tensor(name, "gradient_weight_BT", output.gradient_weight_BT, (4, 3))
     if output.clipped_BT is not None:
         check_tensor(name, "clipped_BT", output.clipped_BT, (4, 3))
+    for metric in output.metrics:
+        if not is_known(metric):
+            raise rejected(name, "a metric", repr(metric), "one that `gspo report explain` lists; no other is logged")
     if not output.loss_numerator.requires_grad:
         raise rejected(name, "loss_numerator", "a tensor without a gradient", "one that depends on log_probs_BT")
     with users_code(f"algorithm {name!r} failed in the gradient of its loss"):
