@@ -90,7 +90,7 @@ def benchmarks(
         gspo eval benchmarks results/my-study/gspo-s0 --all-checkpoints
         gspo eval benchmarks my-model --engine vllm-server --set rollout.vllm.url=http://127.0.0.1:8000
     """
-    from gspo_cli.evals.benchmarks import find_benchmark
+    from gspo_cli.evals.benchmarks import find_benchmarks
     from gspo_cli.evals.benchmarks.held_out import NAME
     from gspo_cli.evals.benchmarks.shared_code import check_sandbox, grader_choice
     from gspo_cli.evals.settings import checked_overrides, resolve_settings
@@ -101,7 +101,7 @@ def benchmarks(
 
     names = [name for name in dict.fromkeys(options.listed(bench)) if name]
     recipe = trained_recipe(model, out) if NAME in names else None
-    chosen = [find_benchmark(name, recipe) for name in names]
+    chosen = find_benchmarks(names, recipe)
     if not chosen:
         raise GspoError("--bench names no benchmark", "it is empty", "`gspo eval list` lists them")
     if resume and overwrite:

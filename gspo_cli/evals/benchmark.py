@@ -86,12 +86,15 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+VERDICTS = ("correct", "wrong", "no_answer", "grader_error")
+
+
 @dataclass(frozen=True, slots=True)
 class Grade:
     """The grader's decision on one answer."""
 
     verdict: str
-    """`correct`, `wrong`, `no_answer` or `grader_error`."""
+    """One of `VERDICTS`."""
     reason: str
     extracted: str | None = None
     """The part of the response that was compared."""

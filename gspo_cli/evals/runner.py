@@ -14,7 +14,7 @@ from typing import Any
 
 from gspo_cli.distributed import Ranks, interleave
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.benchmark import Benchmark, Grade, Grader, GraderChoice, ProblemSet, sha256
+from gspo_cli.evals.benchmark import VERDICTS, Benchmark, Grade, Grader, GraderChoice, ProblemSet, sha256
 from gspo_cli.evals.settings import Overrides, Settings, Subject, fit_context, resolve_settings
 from gspo_cli.evals.store import Answer, Mode, Store, open_store
 from gspo_cli.evals.summary import score, summarise
@@ -241,7 +241,20 @@ class GradingQueue:
     def submit(self, index: int, answers: list[Answer]) -> None:
         """Grade a portion when its turn comes."""
         pairs: list[tuple[Problem, str]] = [(self.problems[a.problem_id], self._text(a)) for a in answers]
-        self.pending[index] = self.pool.submit(self.grader.grade, pairs)
+        self.pending[index] = self.pool.submit(self._grade, pairs)
+
+    def _grade(self, pairs: list[tuple[Problem, str]]) -> list[Grade]:
+        """Errors: GspoError unless each answer gets a grade with one of the four verdicts."""
+        grades = self.grader.grade(pairs)
+        wrong = [grade for grade in grades if not isinstance(grade, Grade) or grade.verdict not in VERDICTS]
+        if wrong or len(grades) != len(pairs):
+            given = repr(wrong[0]) if wrong else f"{len(grades)} grades"
+            raise GspoError(
+                f"the grader {self.grader.about.get('name')!r} gave {given:.80}",
+                f"it must give a Grade for each of {len(pairs)} answers: {', '.join(VERDICTS)}",
+                "correct it; docs/extending.md has a complete example",
+            )
+        return grades
 
     def _text(self, answer: Answer) -> str:
         """The answer with what a reward may ask of it, unless it was sampled elsewhere."""

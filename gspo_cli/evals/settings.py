@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gspo_cli.config import EvalConfig, Recipe, TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, GraderChoice, ProblemSet, sha256
-from gspo_cli.evals.benchmarks import find_benchmark
+from gspo_cli.evals.benchmarks import find_benchmarks
 from gspo_cli.evals.benchmarks.shared_code import check_sandbox
 from gspo_cli.rollout.engine import Engine
 from gspo_cli.rollout.prompts import PLAIN
@@ -154,7 +154,7 @@ def _short(value: Any) -> str:
 def check_benchmarks(recipe: Recipe) -> list[Benchmark]:
     """The benchmarks that a recipe names. Errors: GspoError for an unknown one, or settings that it does not take."""
     config = recipe.eval
-    benchmarks = [find_benchmark(name, recipe) for name in config.bench]
+    benchmarks = find_benchmarks(config.bench, recipe)
     if unknown := [name for name in config.data if name not in config.bench]:
         raise GspoError(f"eval.data names {unknown[0]!r}", f"eval.bench is {', '.join(config.bench)}", "correct it")
     for benchmark in benchmarks:

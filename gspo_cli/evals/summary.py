@@ -7,7 +7,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from gspo_cli.evals.benchmark import Benchmark, Grade, ProblemSet
+from gspo_cli.evals.benchmark import VERDICTS, Benchmark, Grade, ProblemSet
 from gspo_cli.evals.settings import Settings, Subject
 from gspo_cli.evals.store import Answer
 from gspo_cli.runlog.provenance import PACKAGES, installed
@@ -61,7 +61,7 @@ def score(answers: Sequence[Answer], grades: Sequence[Grade]) -> dict[str, Any]:
         "num_problems": len(counts),
         "num_problems_graded": len(graded),
         "num_answers": len(answers),
-        "verdicts": {name: verdicts[name] for name in ("correct", "wrong", "no_answer", "grader_error")},
+        "verdicts": {name: verdicts[name] for name in VERDICTS},
         "reasons": dict(sorted(reasons.items())),
         "no_answer_frac": verdicts["no_answer"] / len(answers),
         "grader_errors": verdicts["grader_error"],

@@ -1,5 +1,7 @@
 """The benchmarks, one file each. To add one, write a module with a `Benchmark` and name it below."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gspo_cli.config import Recipe
@@ -46,18 +48,34 @@ def find_benchmark(name: str, recipe: Recipe | None = None) -> Benchmark:
     return BENCHMARKS[name]
 
 
+def find_benchmarks(names: Iterable[str], recipe: Recipe | None = None) -> list[Benchmark]:
+    """Likewise. Errors: GspoError also for two of one name, whose scores could not be told apart."""
+    found = [find_benchmark(name, recipe) for name in names]
+    for number, benchmark in enumerate(found):
+        if benchmark.name in (other.name for other in found[:number]):
+            why = "their scores could not be told apart"
+            raise GspoError(f"two benchmarks have the name {benchmark.name!r}", why, "leave one out or rename it")
+    return found
+
+
 def _plugin(name: str) -> Benchmark:
     """The user's benchmark; the source of its problems names its file."""
-    benchmark = load_plugin(name, ())
+    benchmark, example = load_plugin(name, ()), "docs/extending.md has a complete example"
     if not isinstance(benchmark, Benchmark) or benchmark.name in BENCHMARKS:
         raise GspoError(
             f"{name!r} is not a usable benchmark",
             "it must be a gspo_cli.evals.benchmark.Benchmark with a name that no built-in benchmark has",
-            "see docs/extending.md for a complete example",
+            example,
         )
+    if not re.fullmatch(r"\w[\w.-]*", benchmark.name):
+        why = "it becomes part of a metric's name and of a folder's"
+        raise GspoError(f"{name!r} has the name {benchmark.name!r}", why, "use letters, digits, _, - and . alone")
 
     def load(choice: DataChoice) -> ProblemSet:
         problems = benchmark.load(choice)
+        if not isinstance(problems, ProblemSet):
+            got = type(problems).__name__
+            raise GspoError(f"load() of {name!r} returned a {got}", "it must return a ProblemSet", example)
         return replace(problems, source={**problems.source, "plugin": name, **plugin_source(name)})
 
     return replace(benchmark, load=load)
