@@ -26,6 +26,7 @@ from gspo_cli.report.figures.save import latex
 from gspo_cli.report.figures.style import PAPERS, USUAL, Paper
 from gspo_cli.report.runs.folders import find_study
 from gspo_cli.report.verify import verify
+from gspo_cli.runlog.schema import METRICS
 
 
 def rewards(seed: int, steps: int) -> list[Record]:
@@ -135,6 +136,8 @@ def test_zeros_on_a_log_axis_lie_in_the_strip_below_it(study: Path) -> None:
 def test_csv_alone_redraws_the_figure_and_nothing_in_it_overlaps(study: Path, name: str) -> None:
     figure = redraw(study, name)
     assert_nothing_overlaps(figure)
+    bare = {label for ax in figure.axes for label in (ax.get_xlabel(), ax.get_ylabel())} & METRICS.keys()
+    assert not bare, f"name the axis of {bare} in WORDS of gspo_cli/report/figures/words.py"
     with style.applied():
         figure.savefig(study / "again.png")
     np.testing.assert_array_equal(imread(study / "again.png"), imread(study / "figures" / f"{name}.png"))

@@ -52,7 +52,7 @@ FIGURES: dict[str, StudyFigure] = {
     "churn_clip": churn.FIGURE,
     "replay": replay.FIGURE,
 }
-"""To add one, add an entry: panels with curves, or the figure of a module of its own."""
+"""To add one, add an entry: panels with curves, whose metrics have `WORDS`, or the figure of a module of its own."""
 OF_EXPERTS = ("volatility", "volatility_layers", "churn_clip", "replay")
 Drawn = tuple[str, StudyFigure, Sequence[Log], dict[str, Any]]
 """A figure with its name, its logs, and what else its side file says."""
