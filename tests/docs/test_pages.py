@@ -9,6 +9,7 @@ from pages import DOCS, PAGES, ROOT
 
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.algorithms.overview import table
+from gspo_cli.evals.benchmarks import BENCHMARKS
 from gspo_cli.report.claims.claims import CLAIMS, TOKEN_FORM
 from gspo_cli.runlog.schema import METRICS, TABLES, page
 
@@ -78,6 +79,12 @@ def test_the_table_of_the_algorithms_is_theirs() -> None:
     assert {*re.findall(r"^\| `(\w+)` \|", first, flags=re.M)} == {*ALGORITHMS}, by_hand
     relatives = f" and {len(ALGORITHMS) - 2} relatives "
     assert relatives in (ROOT / "README.md").read_text(encoding="utf-8"), f"README.md, first paragraph:{relatives}"
+
+
+def test_the_page_of_evaluations_names_every_benchmark() -> None:
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    missing = [name for name in BENCHMARKS if f"`{name}`" not in page]
+    assert not missing, f"docs/evaluation.md, table of the benchmarks: add {missing}"
 
 
 def test_every_claim_has_its_commands_and_the_published_verdict() -> None:
