@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, reason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -192,7 +192,7 @@ def lost_rank_error(error: RuntimeError) -> GspoError:
     """A failed collective as a user error."""
     lost = GspoError(
         "lost another rank of this run",
-        str(error).strip().splitlines()[0],
+        reason(error),
         "see that rank's own message; gspo train --resume continues from the last checkpoint, on any number of ranks",
         ExitCode.ENGINE,
     )

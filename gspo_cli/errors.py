@@ -4,6 +4,10 @@ import difflib
 import re
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 PASSWORD = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 """The user and password of an address."""
@@ -30,6 +34,17 @@ def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 
+def reason(error: BaseException) -> str:
+    """Why something failed, on one line: the first that an error says, or its type if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def first_fault(error: "ValidationError") -> str:
+    """Where the first thing is that a validation found wrong, and what."""
+    fault = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ")
+
+
 class GspoError(Exception):
     """An error that the user can fix: what happened, why, and what to do."""
 
@@ -42,6 +57,10 @@ class GspoError(Exception):
         self.code = code
         self.shared = False
         """Whether every rank raises it, so that rank 0 alone should report it."""
+
+    def as_dict(self) -> dict[str, str]:
+        """The three parts, as `--json` prints them."""
+        return {"error": self.message, "why": self.why, "do": self.hint}
 
     def __str__(self) -> str:
         return f"error: {self.message}\nwhy:   {self.why}\ndo:    {self.hint}"

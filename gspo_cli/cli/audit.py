@@ -58,8 +58,7 @@ def audit(
         elif isinstance(found, GspoError):
             unreadable = True
             if json_:
-                parts = {"error": found.message, "why": found.why, "do": found.hint}
-                console.print_json({"file": name} | parts)
+                console.print_json({"file": name} | found.as_dict())
             else:
                 console.note(str(found))
         else:

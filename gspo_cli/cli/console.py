@@ -154,8 +154,7 @@ def report(error: Exception, as_json: bool) -> ExitCode:
         time.sleep(RANK_0_REPORTS_S)  # the launcher ends all ranks as soon as one has ended
         return error.code
     if as_json:
-        parts = {"error": error.message, "why": error.why, "do": error.hint, "exit": int(error.code)}
-        sys.stderr.write(json.dumps(parts) + "\n")
+        sys.stderr.write(json.dumps(error.as_dict() | {"exit": int(error.code)}) + "\n")
     else:
         err.print(str(error), soft_wrap=True)
     return error.code

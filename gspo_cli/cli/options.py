@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -47,13 +47,18 @@ def complete_key(incomplete: str) -> list[str]:
     return _matching(incomplete, [f"{key}=" for key in known_keys()])
 
 
-def refuse_beside(context: typer.Context, option: str, usable: Collection[str]) -> None:
-    """Errors: GspoError for anything typed on the command line that has no effect beside this option."""
+def typed(context: typer.Context, besides: Collection[str]) -> Iterator[str]:
+    """The options and arguments on the command line besides these parameters, as a user knows them."""
     for parameter in context.command.params:
         source, name = context.get_parameter_source(str(parameter.name)), parameter.opts[-1]
-        if source is not None and source.name == "COMMANDLINE" and parameter.name not in usable:
-            name = name if name.startswith("-") else name.upper()
-            raise GspoError(f"{option} with {name}", f"{name} has no effect then", f"leave out {name}")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in besides:
+            yield name if name.startswith("-") else name.upper()
+
+
+def refuse_beside(context: typer.Context, option: str, usable: Collection[str]) -> None:
+    """Errors: GspoError for anything typed on the command line that has no effect beside this option."""
+    for name in typed(context, usable):
+        raise GspoError(f"{option} with {name}", f"{name} has no effect then", f"leave out {name}")
 
 
 def registered(part: str, registry: str) -> list[str]:

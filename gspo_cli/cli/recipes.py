@@ -119,8 +119,7 @@ def validate(
     errors = {path: find_errors(path) for path in recipe_files(recipes)}
     for path, found in errors.items():
         if json_:
-            parts = [{"error": e.message, "why": e.why, "do": e.hint} for e in found]
-            console.print_json({"recipe": str(path), "ok": not found, "errors": parts})
+            console.print_json({"recipe": str(path), "ok": not found, "errors": [e.as_dict() for e in found]})
         else:
             verdict = console.plural(len(found), "error") if found else "ok"
             console.out.print("\n".join([f"{path}: {verdict}", *map(str, found)]))

@@ -15,6 +15,7 @@ from gspo_cli.errors import ExitCode, GspoError
 
 if TYPE_CHECKING:
     from gspo_cli.report.compare.result import Found
+    from gspo_cli.report.compare.study import ComparisonRequest
 
 app = console.Commands(help="Compare and plot runs; look up metrics and algorithms.", no_args_is_help=True)
 
@@ -22,8 +23,13 @@ app = console.Commands(help="Compare and plot runs; look up metrics and algorith
 Requirement = Literal["better", "equal"]
 
 
+OF_SCORES = ("scores", "out", "metric", "baseline", "treatment", "margin", "seeds", "json_")
+"""Parameters of `compare` that have a part in comparing `--scores`."""
+
+
 @app.command()
 def compare(
+    context: typer.Context,
     study: Study = None,
     out: Results = Path("results"),
     metric: Annotated[
@@ -96,26 +102,10 @@ def compare(
     if latex + markdown + json_ > 1:
         raise GspoError("--latex, --markdown and --json together", "each is a whole output", "use one of them")
     if scores:
-        for option, used in (("STUDY", study), ("--allow", allow), ("--grader-errors", grader_errors),
-                             ("--require", require), ("--latex", latex), ("--markdown", markdown),
-                             ("--assume", assume), ("--unpaired", unpaired)):  # fmt: skip
-            if used:
-                raise GspoError(
-                    f"{option} with --scores", "a file of scores has no runs to check", f"leave out {option}"
-                )
-        from gspo_cli.cli.views.comparison import show_scores
-        from gspo_cli.report.compare.eval_log import SUFFIXES, read_evaluations
-        from gspo_cli.report.compare.score_file import read_scores
-        from gspo_cli.report.compare.score_table import compare_scores
-
-        evaluations, form = scores[0].suffix in SUFFIXES, metric or "last"
-        if len(scores) > 1 and not evaluations:
-            raise GspoError("--scores several times", "a csv holds all runs", "put them into one file")
-        if evaluations:
-            found = compare_scores(read_evaluations(scores, metric), request, "last")
-        else:
-            found = compare_scores(read_scores(scores[0], form), request, form)
-        return console.print_json(found.to_json()) if json_ else show_scores(found)
+        for option in options.typed(context, OF_SCORES):
+            why = "a file of scores has no runs to check"
+            raise GspoError(f"{option} with --scores", why, f"leave out {option}")
+        return _compare_scores(scores, metric, request, json_)
     found_study = find_study(study, out)
     comparison = compare_arms(found_study, request)
     if json_:
@@ -134,6 +124,25 @@ def compare(
         console.note(f"--require {require} is not met: the verdict is {comparison.primary.verdict}; exit code 3")
     if unmet or comparison.primary.verdict == "refused":
         raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _compare_scores(files: list[Path], metric: str | None, request: ComparisonRequest, as_json: bool) -> None:
+    from gspo_cli.cli.views.comparison import show_scores
+    from gspo_cli.report.compare.eval_log import SUFFIXES, read_evaluations
+    from gspo_cli.report.compare.score_file import read_scores
+    from gspo_cli.report.compare.score_table import compare_scores
+
+    form = metric or "last"
+    if files[0].suffix in SUFFIXES:
+        found = compare_scores(read_evaluations(files, metric), request, "last")
+    elif len(files) > 1:
+        raise GspoError("--scores several times", "a csv holds all runs", "put them into one file")
+    else:
+        found = compare_scores(read_scores(files[0], form), request, form)
+    if as_json:
+        console.print_json(found.to_json())
+    else:
+        show_scores(found)
 
 
 def _shows(found: Found, requirement: Requirement) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, reason
 from gspo_cli.hub import prepare_hub
 from gspo_cli.rewards.math.extract import boxes
 from gspo_cli.rows import is_unicode, read_rows, require_text
@@ -55,10 +55,9 @@ def download(data: HubData, revision: str | None, benchmark: str) -> tuple[list[
             prepare_hub()
             paths = get(local_files_only=False)
     except Exception as error:  # the client's library and its errors differ between versions
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise GspoError(
             f"cannot get the problems of {benchmark}",
-            f"{data.repo} at {wanted[:12]} is not in the cache, and the hub gave: {reason}",
+            f"{data.repo} at {wanted[:12]} is not in the cache, and the hub gave: {reason(error)}",
             f"where there is a network: hf download {data.repo} {' '.join(data.files)} --repo-type dataset "
             f"--revision {wanted} --local-dir {benchmark}-data; then here: --data {benchmark}={benchmark}-data",
         ) from error

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, reason
 from gspo_cli.evals.benchmark import Grade
 from gspo_cli.evals.settings import first_difference
 from gspo_cli.rollout.engine import SampleKey
@@ -235,7 +235,5 @@ def _read_answers(path: Path) -> tuple[list[Answer], dict[str, Any]]:
         identity = json.loads((table.schema.metadata or {})[IDENTITY])
         return [Answer(**row) for row in table.select(names).to_pylist()], identity
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise GspoError(
-            f"cannot read the stored answers {path}", f"the file is damaged: {reason}", "--overwrite to evaluate again"
-        ) from error
+        why = f"the file is damaged: {reason(error)}"
+        raise GspoError(f"cannot read the stored answers {path}", why, "--overwrite to evaluate again") from error

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, reason
 from gspo_cli.events import Event, RunEmit, Warned, WorkerEnded, WorkerIs, from_line, to_line
 from gspo_cli.launch.local import Codes, TrainingJob, run_worker
 
@@ -170,7 +170,7 @@ def connect(gpus: int | None, threads: int) -> RayCluster:
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:  # Ray raises all of them
         raise GspoError(
             f"no Ray cluster at {address}",
-            str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+            reason(error),
             "on the head node: export RAY_ADDRESS=auto; on a worker node: RAY_ADDRESS=HEAD:6379; add "
             "RAY_AUTH_MODE=token if it asks for a token; or unset RAY_ADDRESS to use this machine alone",
         ) from error

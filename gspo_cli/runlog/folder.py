@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gspo_cli.distributed import created_by_first_attempt, launch_time
-from gspo_cli.errors import ExitCode, GspoError, nearest
+from gspo_cli.errors import ExitCode, GspoError, first_fault, nearest
 from gspo_cli.runlog.fs import remove_tree, storage_error
 from gspo_cli.runlog.lock import LOCK
 from gspo_cli.runlog.strict_json import read_object
@@ -246,6 +246,6 @@ def read_study_file(study: Path) -> StudyFile:
     try:
         return StudyFile.model_validate(read_object(path))
     except ValidationError as error:
-        bad = error.errors(include_url=False)[0]
-        why = f"{'.'.join(map(str, bad['loc']))}: {bad['msg']}"
-        raise GspoError(f"{path} is corrupt", why, "restore the file from a copy", ExitCode.STORAGE) from error
+        raise GspoError(
+            f"{path} is corrupt", first_fault(error), "restore the file from a copy", ExitCode.STORAGE
+        ) from error

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.errors import GspoError, nearest
+from gspo_cli.errors import GspoError, nearest, reason
 from gspo_cli.hub import prepare_hub
 from gspo_cli.rows import SUFFIXES, Located, Row, data_files, number_rows, read_rows, require_text
 
@@ -93,8 +93,8 @@ def _saved_rows(folder: Path, split: str) -> Iterable[Row]:
     try:
         data: Any = datasets.load_from_disk(str(folder))
     except Exception as error:  # as below
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise GspoError(f"cannot read the data in {folder}", why, "save them again with save_to_disk") from error
+        hint = "save them again with save_to_disk"
+        raise GspoError(f"cannot read the data in {folder}", reason(error), hint) from error
     if not isinstance(data, dict):
         return data  # type: ignore[no-any-return]
     if split not in data:
@@ -112,10 +112,9 @@ def _hub_rows(hub: Hub, split: str) -> Iterable[Row]:
     try:
         data: Iterable[Row] = datasets.load_dataset(hub[0], hub[1], revision=hub[2], split=split)
     except Exception as error:  # datasets raises many types; each means that there are no rows
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise GspoError(
             f"cannot read the data {hub[0]}",
-            why,
+            reason(error),
             f"where there is a network: hf download {hub[0]} --repo-type dataset --local-dir FOLDER; then here: "
             "--set task.path=FILE, one of its json, jsonl or parquet files",
         ) from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gspo_cli.config import GuardConfig, Recipe
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, reason
 from gspo_cli.events import Emit, Warned
 from gspo_cli.runlog.collapse import RewardHistory, batch_reward, collapse_window
 from gspo_cli.runlog.log import RunLog
@@ -41,8 +41,7 @@ def enough_memory(doing: str, hint: str) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:  # torch's own is a RuntimeError
         if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(error):
             raise
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise GspoError(f"memory ran out while {doing}", why, hint, ExitCode.UNEXPECTED) from error
+        raise GspoError(f"memory ran out while {doing}", reason(error), hint, ExitCode.UNEXPECTED) from error
 
 
 @dataclass

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from gspo_cli.cli.views import training as activity
 from gspo_cli.cli.views.training import Activity, Drawing
-from gspo_cli.events import EvaluationProgress, SamplingProgress
+from gspo_cli.events import EvaluationProgress, PhaseBegun, SamplingProgress
 from gspo_cli.rollout.builtin import engine as builtin
 from gspo_cli.rollout.builtin.engine import TransformersEngine
 from gspo_cli.rollout.engine import SampleKey
@@ -48,10 +48,10 @@ def test_the_time_left_follows_from_the_share(monkeypatch: pytest.MonkeyPatch) -
     assert drawing.text() == "0/64 responses, 100 tok/s, at most 1:39 left"
 
     doing = Activity()
-    doing.enter("evaluate")
+    doing.take(PhaseBegun("evaluate"))
     assert [doing.line_is_due() for _ in range(2)] == [False, False]
     now[0] += activity.LINE_INTERVAL_S
     assert [doing.line_is_due() for _ in range(2)] == [True, False]
-    doing.evaluate(EvaluationProgress(8, 20))
-    doing.drawing.update(SamplingProgress(3, 8, 100, 0.5))
+    doing.take(EvaluationProgress(8, 20))
+    doing.take(SamplingProgress(3, 8, 100, 0.5))
     assert doing.progress() == "11/20 answers"

@@ -10,23 +10,22 @@ from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
 from gspo_cli.cli import console
-from gspo_cli.cli.console import Shown, number
-from gspo_cli.cli.views.training import LINE_INTERVAL_S, bar
+from gspo_cli.cli.console import number
+from gspo_cli.cli.views.training import Bar
 from gspo_cli.events import SamplingProgress
 
 if TYPE_CHECKING:
     from gspo_cli.evals.benchmark import Benchmark
 
 
-class EvalView(Shown):
+class EvalView(Bar):
     """Answers so far, tokens per second and time left: a bar on a terminal, else an occasional line."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.started = self.last_line = time.monotonic()
+        super().__init__(name, TimeRemainingColumn())
+        self.name, self.started = name, time.monotonic()
         self.first: int | None = None
         self.done = self.total = self.tokens = 0
-        self.live = bar(name, TimeRemainingColumn())
 
     def progress(self, done: int, total: int, new_tokens: int) -> None:
         """Show how many answers are stored."""
@@ -43,16 +42,12 @@ class EvalView(Shown):
     def _show(self, done: int, completed: float | None = None, tokens: int = 0) -> None:
         """`completed` = answers, those that are partly drawn by their share; `tokens` = drawn and not yet stored."""
         assert self.first is not None
-        now = time.monotonic()
-        seconds = now - self.started
+        seconds = time.monotonic() - self.started
         rate = (self.tokens + tokens) / seconds if seconds else 0.0
         if self.live:
-            self.live.update(
-                self.live.task_ids[0], total=self.total, completed=done if completed is None else completed,
-                note=f"{done}/{self.total} answers {rate:.0f} tok/s",
-            )  # fmt: skip
-        elif done > self.first and now - self.last_line >= LINE_INTERVAL_S:
-            self.last_line = now
+            text = f"{done}/{self.total} answers {rate:.0f} tok/s"
+            self.draw(done if completed is None else completed, self.total, text)
+        elif done > self.first and self.line_is_due():
             left = seconds / (done - self.first) * (self.total - done)
             name = self.name.replace(" ", "/")
             console.note(f"eval={name} answers={done}/{self.total} tok/s={rate:.0f} left={left:.0f}s")

@@ -71,15 +71,20 @@ class Activity:
         """What to say after a signal."""
         self.last_line = time.monotonic()
 
-    def enter(self, phase: str) -> None:
-        """The run begins a phase."""
-        if phase in ("rollout", "evaluate"):
-            self.drawing, self.evaluation = Drawing(), EvaluationProgress(0, 0)
-        self.phase, self.since = phase, time.monotonic()
-
-    def evaluate(self, progress: EvaluationProgress) -> None:
-        """An evaluation begins, or its next request to the engine does."""
-        self.evaluation, self.drawing = progress, Drawing()
+    def take(self, event: Event) -> bool:
+        """Take in an event. Returns whether it is about what the run does now."""
+        match event:
+            case events.PhaseBegun(phase):
+                if phase in ("rollout", "evaluate"):
+                    self.drawing, self.evaluation = Drawing(), EvaluationProgress(0, 0)
+                self.phase, self.since = phase, time.monotonic()
+            case SamplingProgress():
+                self.drawing.update(event)
+            case EvaluationProgress():  # an evaluation begins, or its next request to the engine does
+                self.evaluation, self.drawing = event, Drawing()
+            case _:
+                return False
+        return True
 
     def progress(self) -> str:
         """How far the sampling or the evaluation is; empty in other phases, and before the first report."""
@@ -133,47 +138,56 @@ def memory_gb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e9
 
 
-def bar(name: str, *columns: ProgressColumn) -> Progress | None:
-    """A bar with a note behind it, and then these columns; None without a live view."""
-    if not is_live():
-        return None
-    text = TextColumn("{task.fields[note]}", markup=False)
-    shown = Progress(TextColumn(name, markup=False), BarColumn(), text, *columns, console=console.err, transient=True)
-    shown.add_task(name, total=None, note="loading the model")
-    return shown
+class Bar(Shown):
+    """A bar on a terminal with a note behind it, and then these columns; without a terminal, a line now and then."""
+
+    def __init__(self, name: str, *columns: ProgressColumn) -> None:
+        self.last_line = time.monotonic()
+        if is_live():
+            text = TextColumn("{task.fields[note]}", markup=False)
+            columns = (TextColumn(name, markup=False), BarColumn(), text, *columns)
+            self.live = Progress(*columns, console=console.err, transient=True)
+            self.live.add_task(name, total=None, note="loading the model")
+
+    def draw(self, completed: float, total: float, text: str) -> None:
+        """Move the bar."""
+        self.live.update(self.live.task_ids[0], total=total, completed=completed, note=text)
+
+    def line_is_due(self) -> bool:
+        """Whether the time for another plain line has come."""
+        due = time.monotonic() - self.last_line >= LINE_INTERVAL_S
+        self.last_line = time.monotonic() if due else self.last_line
+        return due
 
 
-class ColdStartBar:
+class ColdStartBar(Bar):
     """The steps of a cold start: a bar on a terminal, else a line every hundred steps."""
 
     def __init__(self) -> None:
-        self.bar: Progress | None = None
+        super().__init__("cold start", TimeRemainingColumn())
 
     def __call__(self, done: int, total: int, loss: float) -> None:
-        if self.bar is None and (new := bar("cold start", TimeRemainingColumn())):
-            self.bar = new
-            new.start()
-        if self.bar:
-            self.bar.update(self.bar.task_ids[0], total=total, completed=done, note=f"{done}/{total}  loss {loss:.3f}")
+        if self.live:
+            self.live.start()  # at the first step, since most cold starts are in the cache
+            self.draw(done, total, f"{done}/{total}  loss {loss:.3f}")
             if done == total:
-                self.bar.stop()
+                self.live.stop()
         elif done % 100 == 0 or done == total:
             note(f"cold_start step={done}/{total} loss={loss:.3f}")
 
 
-class SamplingBar(Shown):
+class SamplingBar(Bar):
     """How far a sampling is, from the first token on: a bar on a terminal, else a line every half minute."""
 
     def __init__(self) -> None:
-        self.drawing, self.last_line = Drawing(), time.monotonic()
-        self.live = bar("sampling")
+        super().__init__("sampling")
+        self.drawing = Drawing()
 
     def __call__(self, progress: SamplingProgress) -> None:
         self.drawing.update(progress)
         if self.live:
-            self.live.update(self.live.task_ids[0], total=1.0, completed=progress.share, note=self.drawing.text())
-        elif time.monotonic() - self.last_line >= LINE_INTERVAL_S:
-            self.last_line = time.monotonic()
+            self.draw(progress.share, 1.0, self.drawing.text())
+        elif self.line_is_due():
             note(f"sampling: {self.drawing.text()}")
 
 
@@ -257,15 +271,10 @@ class TrainView(Shown):
 
     def __call__(self, event: Event) -> None:
         """Show an event of the run."""
+        self.activity.take(event)
         match event:
-            case events.PhaseBegun(phase):
-                self.activity.enter(phase)
-            case SamplingProgress():
-                self.activity.drawing.update(event)
-                if self.plain and self.activity.line_is_due():
-                    console.note(f"run={self.run} {self.activity.text()}")
-            case EvaluationProgress():
-                self.activity.evaluate(event)
+            case SamplingProgress() if self.plain and self.activity.line_is_due():
+                console.note(f"run={self.run} {self.activity.text()}")
             case events.BatchSampled(batch):  # beneath the live table where there is room, or as lines if asked
                 if self.live and self._has_room():
                     self.samples.update(batch)
@@ -344,22 +353,17 @@ class StudyView(Shown):
 
     def _take(self, name: str, event: Event) -> str:
         """Take in an event of a run. Returns what to print of it where there is no table."""
+        activity = self.activities[name]
+        if activity.take(event) and self.state[name][0] == TRAINING:  # once it is asked to stop, it shows that
+            doing = f"{PHASES.get(activity.phase, activity.phase)} {activity.progress()}".strip()
+            self.state[name] = (TRAINING, doing)
         match event:
             case events.WorkerIs(state):
                 if state == STOPPING and not any(other == STOPPING for other, _ in self.state.values()):
                     console.note("stopping: the running runs save and end; Ctrl-C again kills them")
                 self.state[name] = (state, {TRAINING: PHASES["start"], STOPPING: "saving"}.get(state, ""))
-            case events.PhaseBegun(phase):
-                self.activities[name].enter(phase)
-                self._show_activity(name)
-            case SamplingProgress():
-                self.activities[name].drawing.update(event)
-                self._show_activity(name)
-                if self.activities[name].line_is_due():
-                    return f"batch {self.at[name] + 1}: {self.state[name][1]}"
-            case EvaluationProgress():
-                self.activities[name].evaluate(event)
-                self._show_activity(name)
+            case SamplingProgress() if activity.line_is_due():
+                return f"batch {self.at[name] + 1}: {self.state[name][1]}"
             case events.BatchDone(step, values):
                 self.at[name], self.values[name] = step, with_signal(values)
                 cells, left = cells_of(self.values[name], STUDY_COLUMNS), self.left()
@@ -374,12 +378,6 @@ class StudyView(Shown):
                 self.state[name] = (state, reason)
                 return f"{state}: {reason}" if reason else state
         return ""
-
-    def _show_activity(self, name: str) -> None:
-        """What a run does now, with the counts of its sampling; nothing once it is asked to stop."""
-        activity = self.activities[name]
-        if self.state[name][0] == TRAINING:
-            self.state[name] = (TRAINING, f"{PHASES.get(activity.phase, activity.phase)} {activity.progress()}".strip())
 
     def left(self) -> float | None:
         """Seconds until all runs are done, at the pace so far; None before the first step."""

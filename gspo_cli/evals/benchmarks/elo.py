@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from gspo_cli.errors import GspoError
+from gspo_cli.errors import GspoError, first_fault
 from gspo_cli.rows import read_json
 
 MAX_ATTEMPTS = 8
@@ -22,7 +22,6 @@ class Contest:
     """The local snapshot of one contest."""
 
     id: str
-    name: str
     points: Mapping[str, float | None]
     """By problem index (`A`, `F1`); None if the contest has no points."""
     rows: Sequence[tuple[float, float, int]]
@@ -199,10 +198,9 @@ def read_contests(path: Path) -> dict[str, Contest]:
         try:
             table = SNAPSHOTS.validate_python(plain)
         except ValidationError as error:
-            raise GspoError(f"{file} holds no contests", _first(error), f"the form is {CONTEST_FORM}") from error
+            raise GspoError(f"{file} holds no contests", first_fault(error), f"the form is {CONTEST_FORM}") from error
         for key, found in table.items():
-            points = {problem.index: problem.points for problem in found.problems}
-            contests[key] = Contest(key, found.name, points, found.rows)
+            contests[key] = Contest(key, {problem.index: problem.points for problem in found.problems}, found.rows)
     if not contests:
         raise GspoError(f"no contests in {path}", "it is empty", f"the form is {CONTEST_FORM}")
     return contests
@@ -226,7 +224,7 @@ def read_submissions(path: Path, contests: Mapping[str, Contest]) -> list[Submis
         entries = ENTRIES.validate_python(content.get("cases") if isinstance(content, dict) else content)
     except ValidationError as error:
         hint = f"the form is {SUBMISSION_FORM}, plain or under `cases`"
-        raise GspoError(f"{path} holds no submissions", _first(error), hint) from error
+        raise GspoError(f"{path} holds no submissions", first_fault(error), hint) from error
     submissions = []
     for number, entry in enumerate(entries):
         key = str(entry.contest)
@@ -238,12 +236,6 @@ def read_submissions(path: Path, contests: Mapping[str, Contest]) -> list[Submis
             )
         submissions.append(Submission(contests[key], entry.contest, _attempts(contests[key], entry.problem_status)))
     return submissions
-
-
-def _first(error: ValidationError) -> str:
-    """Where the first thing is that is wrong, and what."""
-    first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")
 
 
 def _attempts(contest: Contest, status: Mapping[str, Sequence[str]]) -> dict[str, list[bool]]:

@@ -1,11 +1,12 @@
 """What the benchmarks with programs as answers share: the choice of graders, gradable problems, grading."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gspo_cli.errors import ExitCode, GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, Grader, GraderChoice, ProblemSet, source_version
+from gspo_cli.evals.benchmark import Benchmark, Grade, Grader, GraderChoice, ProblemSet, source_version
 from gspo_cli.rewards.code import grading
 from gspo_cli.rewards.code.code_tests import BadTests
 from gspo_cli.rewards.code.grading import CHECKED, PROGRAM_GRADERS, SharedTests, Work, extract_program, grade_all
@@ -117,16 +118,8 @@ class CodeGrader(Grader):
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_new_tokens=32768)
 
 
-def code_benchmark(
-    name: str,
-    description: str,
-    load: Callable[[DataChoice], ProblemSet],
-    grader: Callable[[ProblemSet, GraderChoice], CodeGrader] = CodeGrader,
-    sampling: Sampling = SAMPLING,
-    hub: str | None = None,
-    takes: tuple[str, ...] = (),
-) -> Benchmark:
-    """A benchmark whose answers are programs."""
-    return Benchmark(
-        name, description, load, grader, 8, sampling, "code-1", TEMPLATE, hub, runs_programs=True, takes=takes
-    )
+code_benchmark = partial(
+    Benchmark, grader=CodeGrader, samples=8, sampling=SAMPLING, prompt_template="code-1", prompt_text=TEMPLATE,
+    runs_programs=True,
+)  # fmt: skip
+"""A benchmark whose answers are programs, with its name, description and problems, and what differs."""

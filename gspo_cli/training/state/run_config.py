@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gspo_cli.config import Recipe, flat, merge, nested
-from gspo_cli.errors import GspoError, nearest
+from gspo_cli.errors import GspoError, first_fault, nearest
 from gspo_cli.recipe import parse_set
 from gspo_cli.runlog.log import config_text
 from gspo_cli.runlog.strict_json import read_object
@@ -88,10 +88,7 @@ def apply_overrides(
     try:
         wanted = Recipe.model_validate(merge(merge(table, nested(earlier)), overrides))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise GspoError(
-            f"{'.'.join(map(str, first['loc']))}: {first['msg']}", "the changed recipe is not valid", "correct --set"
-        ) from error
+        raise GspoError(first_fault(error), "the changed recipe is not valid", "correct --set") from error
     if unknown := [key for key in allowed if key != "plugins" and key not in current]:
         raise GspoError(
             f"--allow-change {unknown[0]}", "no recipe has that key", nearest(unknown[0], current, "leave it out")

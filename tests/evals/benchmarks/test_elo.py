@@ -25,7 +25,7 @@ from gspo_cli.evals.benchmarks.elo import (
 def contest(points: dict[str, float | None], ratings: list[int]) -> Contest:
     """Standings in which participant i has 10 points more than the next and no penalty."""
     rows = [(10.0 * (len(ratings) - i), 0.0, rating) for i, rating in enumerate(ratings)]
-    return Contest("7", "a round", points, rows)
+    return Contest("7", points, rows)
 
 
 def test_all_recorded_cases(gspo_here: Gspo, shared_data: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_score_by_hand() -> None:
 
 def test_a_place_by_hand() -> None:
     rows = [(30.0, 5.0, 1), (20.0, 5.0, 1), (20.0, 9.0, 1), (0.0, 0.0, 1)]
-    standing = Contest("7", "", {"A": None}, rows)
+    standing = Contest("7", {"A": None}, rows)
     given = [(31, 0), (30, 5), (20, 6), (20, 9), (1, 0), (0, 0)]
     assert [rank_of(standing, *map(float, g)) for g in given] == [0, 1, 2, 3, 3, 4]
 
