@@ -33,6 +33,8 @@ def as_score(given: Any, source: str) -> Score:
 
     Errors: GspoError that names the reward, for anything but a number, a Score or None, and for one too large.
     """
+    if given is None:
+        return Score(None, "the reward was None")
     score: Score = given if isinstance(given, Score) else Score(given, "custom")
     if score.value is None:
         return score

@@ -87,6 +87,7 @@ def test_numbers_of_all_kinds_are_taken(own: Any, given: Any) -> None:
     [found] = score(make_task(TaskConfig(reward="own_rewards:mine")), [RIGHT])
     value = given.value if isinstance(given, Score) else given
     assert found.value == (None if value is None else float(value))
+    assert given is not None or found.reason == "the reward was None"
 
 
 def test_nan_and_failures_have_no_value(own: Any) -> None:
