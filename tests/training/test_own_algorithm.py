@@ -9,7 +9,7 @@ import torch
 
 from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec, grpo
 from gspo_cli.errors import GspoError
-from gspo_cli.training.study.arms import checked_names
+from gspo_cli.training.study.arms import checked_names, refuse_slips
 from gspo_cli.training.study.trial import try_algorithm
 from gspo_cli.types import Mean
 
@@ -54,3 +54,11 @@ def test_a_mistake_is_named(changes: dict[str, Any], said: str) -> None:
         checked_names("mine:", algorithm)
         try_algorithm("mine:", algorithm, grpo.Params())
     assert said in caught.value.message and "extending.md" in caught.value.hint
+
+
+@pytest.mark.parametrize(("given", "meant"), [("WHOLE_GROUP", "WHOLE_GROUPS"), ("NEED_SAMPLER", "NEEDS_SAMPLER")])
+def test_a_slip_in_an_optional_name_is_named(given: str, meant: str) -> None:
+    refuse_slips("mine:", SimpleNamespace(**vars(grpo), LOWEST=1, UNITS="nat"))
+    with pytest.raises(GspoError) as caught:
+        refuse_slips("mine:", SimpleNamespace(**vars(grpo), **{given: True}))
+    assert given in caught.value.message and repr(meant) in caught.value.hint

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
@@ -68,7 +69,9 @@ def find_algorithm(name: str, arms: Collection[str] = ()) -> AlgorithmSpec:
     Errors: GspoError for an unknown one, with the nearest algorithm or arm.
     """
     if is_plugin(name):
-        return checked_names(name, AlgorithmSpec.of(load_plugin(name, needs=NEEDED)))
+        module = load_plugin(name, needs=NEEDED)
+        refuse_slips(name, module)
+        return checked_names(name, AlgorithmSpec.of(module))
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     raise no_algorithm(name, ALGORITHMS, arms)
@@ -242,6 +245,15 @@ def unknown_key(recipe: Recipe, key: str, arms: dict[str, tuple[str, AlgorithmSp
 def source_of(recipe: Recipe, *path: str) -> str:
     """Where a key was set last."""
     return next((layer.source for layer in reversed(recipe._sources) if contains(layer.table, path)), ".".join(path))
+
+
+def refuse_slips(name: str, module: Any) -> None:
+    """Errors: GspoError for a constant that is a slip for an optional name, which would be left out silently."""
+    optional = [f.name for f in fields(AlgorithmSpec) if f.name.isupper() and not hasattr(module, f.name)]
+    for given in filter(str.isupper, dir(module)):
+        if near := get_close_matches(given, optional, n=1, cutoff=0.8):
+            why = f"the optional names are {', '.join(optional)}"
+            raise GspoError(f"{name!r} has {given!r}, which nothing reads", why, f"did you mean {near[0]!r}?")
 
 
 def checked_names(name: str, algorithm: AlgorithmSpec) -> AlgorithmSpec:
