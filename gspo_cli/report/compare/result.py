@@ -57,8 +57,10 @@ class Described(Found):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tested(Found):
-    """A verdict with what it rests on."""
+    """A verdict with what it rests on, from which verdict and sentence follow."""
 
+    verdict: Verdict = field(init=False)
+    sentence: str = field(init=False)
     seeds: list[int]
     stats: DifferenceStats
     evidence: Evidence
@@ -70,6 +72,11 @@ class Tested(Found):
     """Of the equality test, likewise."""
     apart_from_step: int | None = None
     """From which the arms' curves differ."""
+
+    def __post_init__(self) -> None:
+        verdict = judge(self.evidence, self.wording.better)
+        object.__setattr__(self, "verdict", verdict)
+        object.__setattr__(self, "sentence", sentence(verdict, self.evidence, self.wording))
 
     @property
     def per_seed(self) -> list[tuple[int, float, float, float]]:
@@ -162,14 +169,13 @@ def adjust(family: Sequence[Adjusted]) -> list[Adjusted]:
     p_t, p_equal = (
         holm({i: getattr(one.evidence, name) for i, one in enumerate(family)}) for name in ("p_t", "p_equal")
     )
-    found = []
-    for i, one in enumerate(family):
-        evidence = replace(one.evidence, p_t=p_t.get(i), p_equal=p_equal.get(i))
-        verdict = judge(evidence, one.wording.better)
-        text = sentence(verdict, evidence, one.wording)
-        judged = replace(one, evidence=evidence, verdict=verdict, sentence=text)
-        found.append(replace(judged, p_holm=p_t.get(i), p_equal_holm=p_equal.get(i)))
-    return found
+    return [
+        replace(
+            one, evidence=replace(one.evidence, p_t=p_t.get(i), p_equal=p_equal.get(i)),
+            p_holm=p_t.get(i), p_equal_holm=p_equal.get(i),
+        )
+        for i, one in enumerate(family)
+    ]  # fmt: skip
 
 
 def sensitivity(seeds: list[int], stats: DifferenceStats, evidence: Evidence, better: str) -> list[OtherPairs]:

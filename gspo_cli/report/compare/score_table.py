@@ -16,7 +16,7 @@ from gspo_cli.report.compare.result import Table, Tested, adjust, to_json
 from gspo_cli.report.compare.score_file import ScoreFile
 from gspo_cli.report.compare.scores import Scores, difference_stats
 from gspo_cli.report.compare.study import ComparisonRequest, treatments
-from gspo_cli.report.compare.verdict import Collapses, Interval, Wording, count_collapses, judge, sentence
+from gspo_cli.report.compare.verdict import Collapses, Interval, Wording, count_collapses
 from gspo_cli.stats import problems, robust
 from gspo_cli.stats.paired import is_flat, paired_t
 from gspo_cli.stats.problems import Array
@@ -125,10 +125,9 @@ def _compare_runs(file: ScoreFile, baseline: str, treatment: str, request: Compa
         conditions=_conditions(file, baseline, treatment, seeds),
         why_exploratory=f"seeds {', '.join(map(str, left_out))} left out" if left_out else "",
     )  # fmt: skip
-    verdict = judge(evidence, "neither")
     return OfRuns(
-        verdict=verdict, sentence=sentence(verdict, evidence, wording), metric=number, baseline=baseline,
-        treatment=treatment, seeds=seeds, stats=stats, evidence=evidence, wording=wording,
+        metric=number, baseline=baseline, treatment=treatment, seeds=seeds, stats=stats, evidence=evidence,
+        wording=wording,
         per_task=_by_task(file.tasks, a_SJ, b_SJ), improvement_tasks=_share((b_SJ > a_SJ) + (b_SJ == a_SJ) / 2),
     )  # fmt: skip
 

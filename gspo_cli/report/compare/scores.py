@@ -3,6 +3,7 @@
 S = seeds, J = problems, T = steps
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -16,15 +17,7 @@ from gspo_cli.report.compare.verdict import Collapses, Evidence, Sides, count_co
 from gspo_cli.report.runs.curves import GROUP_SPREAD, SPREAD
 from gspo_cli.report.runs.facts import conditions_of
 from gspo_cli.report.runs.folders import Study
-from gspo_cli.report.runs.metric_spec import (
-    REWARD,
-    BenchmarkMetric,
-    CurveMetric,
-    MetricSpec,
-    better_of,
-    parse_metric,
-    unit_of,
-)
+from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec, better_of, parse_metric, unit_of
 from gspo_cli.report.runs.pairs import Pair, Records, RunRecord, load_records
 from gspo_cli.runlog.collapse import ROUNDING, BatchReward, batch_reward, collapse_window, has_collapsed
 from gspo_cli.stats import paired, problems, robust
@@ -148,11 +141,7 @@ def scores(pair: Pair, spec: MetricSpec) -> Scores:
         names = left[0].answers.contests if left[0].answers else None
         contests_J = None if names is None else np.array(names)
         return Scores(a_SJ.mean(axis=1), b_SJ.mean(axis=1), (a_SJ, b_SJ), k, True, contests_J)
-    if isinstance(spec, BenchmarkMetric):
-        a_S, b_S = (np.array([last_value(r, spec.metric) for r in side]) for side in (left, right))
-    else:
-        ends = axis_range([*left, *right], spec)
-        a_S, b_S = (np.array([curve_score(r, spec, ends) for r in side]) for side in (left, right))
+    a_S, b_S = np.split(np.array(logged_scores([*left, *right], spec)), [len(left)])
     first = pair.records[0].facts
     # an imported reward has its own unit, and a margin only if it is named in that unit
     points = unit_of(spec) == "frac" if first.imported else in_points(spec, first.config_flat)
@@ -172,29 +161,30 @@ def in_points(spec: MetricSpec, config: dict[str, Any]) -> bool | None:
     return None if own else True  # built-in rewards are 0 or 1
 
 
-def last_value(record: RunRecord, metric: str) -> float:
-    """The last logged value of a metric."""
-    assert record.curves is not None
-    return float(record.curves.values[metric].iloc[-1])
+def logged_scores(records: list[RunRecord], spec: MetricSpec) -> list[float]:
+    """Each run's score from its log; NaN where it has no value. A failed run keeps its last value to the end of the
+    plan or the range.
 
+    Areas are over one range: from the largest first to the smallest last position of the runs that reached their budget
+    (of all runs, if none did).
+    """
+    if isinstance(spec, BenchmarkMetric):
+        logged = [r.curves.values[spec.metric].to_list() if r.curves else [] for r in records]
+        return [float(values[-1]) if values else np.nan for values in logged]
+    curves = [r.curves.xy(spec.metric, spec.budget) if r.curves else None for r in records]
+    known = [(r.facts.status, xy[0]) for r, xy in zip(records, curves, strict=True) if xy]
+    whole = [x for status, x in known if status == "completed"] or [x for _, x in known]
+    first, last = max((float(x[0]) for x in whole), default=0.0), min((float(x[-1]) for x in whole), default=0.0)
 
-def curve_score(record: RunRecord, spec: CurveMetric, ends: tuple[float, float]) -> float:
-    """One run's score; a failed run keeps its last value to the end of the plan or the range."""
-    assert record.curves is not None
-    xy = record.curves.xy(spec.metric, spec.budget)
-    assert xy is not None, record.name
-    if spec.axis is None:
+    def score(record: RunRecord, xy: tuple[Array, Array] | None) -> float:
+        if xy is None:
+            return np.nan
+        if spec.axis:
+            return area_mean(*xy, first, last)
         planned = record.facts.planned_steps
         return last_mean(*xy, planned, min(1.0, spec.batches / planned) if spec.batches else 0.1)
-    return area_mean(*xy, *ends)
 
-
-def axis_range(records: list[RunRecord], spec: CurveMetric) -> tuple[float, float]:
-    """From the largest first to the smallest last position of the runs that reached their budget (of all runs, if none
-    did), so that all scores are areas over the same range."""
-    found = [(r, xy[0]) for r in records if r.curves and (xy := r.curves.xy(spec.metric, spec.budget))]
-    whole = [x for r, x in found if r.facts.status == "completed"] or [x for _, x in found]
-    return max(float(x[0]) for x in whole), min(float(x[-1]) for x in whole)
+    return list(map(score, records, curves))
 
 
 def difference_stats(
@@ -312,20 +302,14 @@ def choose(study: Study, metric: str, trials: dict[str, Any]) -> dict[str, Any]:
     """
     spec = parse_metric(metric)
     records = load_records(study, spec)
-    logged = [r for label in trials for r in records.get(label, {}).values() if r.curves]
-    ends = axis_range(logged, spec) if isinstance(spec, CurveMetric) else (0.0, 0.0)
-
-    def score(record: RunRecord) -> float:
-        if isinstance(spec, CurveMetric):
-            has_value = record.curves and record.curves.xy(spec.metric, spec.budget)
-            return curve_score(record, spec, ends) if has_value else np.nan
-        return last_value(record, spec.metric)
-
+    runs = [(label, run) for label in trials for run in records.get(label, {}).values()]
+    values: dict[str, list[float]] = defaultdict(list)
+    for (label, _), value in zip(runs, logged_scores([run for _, run in runs], spec), strict=True):
+        values[label].append(value)
     sign = -1.0 if better_of(spec) == "lower" else 1.0
     by_arm: dict[str, dict[str, float]] = {}
     for label, trial in trials.items():
-        values = [score(r) for r in records.get(label, {}).values()]
-        by_arm.setdefault(trial["arm"], {})[label] = float(np.mean(values)) if values else np.nan
+        by_arm.setdefault(trial["arm"], {})[label] = float(np.mean(values[label])) if label in values else np.nan
     return {arm: _chosen(by_trial, sign, trials, records) for arm, by_trial in by_arm.items()}
 
 

@@ -18,16 +18,15 @@ from gspo_cli.report.compare.preconditions import CHECKS, OF_IMPORTED, WAIVABLE,
 from gspo_cli.report.compare.result import Compared, Described, Found, StudyComparison, Table, adjust, sensitivity
 from gspo_cli.report.compare.scores import (
     DifferenceStats,
-    axis_range,
     below_start,
     collapses,
-    curve_score,
     curves_apart_from,
     difference_stats,
+    logged_scores,
     scores,
 )
 from gspo_cli.report.compare.settings import conditions, settings_of
-from gspo_cli.report.compare.verdict import Wording, judge, refusal, sentence
+from gspo_cli.report.compare.verdict import Wording, refusal
 from gspo_cli.report.runs.facts import command_for
 from gspo_cli.report.runs.folders import Study
 from gspo_cli.report.runs.metric_spec import Axis, BenchmarkMetric, MetricSpec, better_of, parse_metric, unit_of
@@ -247,15 +246,12 @@ def _compare_pair(
         conditions=conditions(settings, dict(zip((pair.baseline, pair.treatment), names, strict=True))),
         look=_look(len(kept.seeds), declared.looks),
     )  # fmt: skip
-    verdict = judge(evidence, better)
     bench = getattr(spec, "bench", "")
     return Compared(
         metric=spec.text,
         baseline=pair.baseline,
         treatment=pair.treatment,
         declared=is_declared,
-        verdict=verdict,
-        sentence=sentence(verdict, evidence, wording),
         seeds=kept.seeds,
         stats=stats,
         evidence=evidence,
@@ -355,7 +351,7 @@ def _provenance(record: RunRecord) -> Table:
 
 def _describe(spec: MetricSpec, baseline: str, treatment: str, records: Records, why: str) -> Described:
     """For studies that are not judged: every arm's values with mean and spread; no test, no interval, no order."""
-    values = {arm: _curve_scores(spec, list(by_seed.values())) for arm, by_seed in sorted(records.items())}
+    values = {arm: _curve_scores(spec, by_seed) for arm, by_seed in sorted(records.items())}
     steps = {str(r.facts.run_json.get("step_is", "rollout batch")) for r in all_of(records)}
     return Described(
         verdict="descriptive", metric=spec.text, baseline=baseline, treatment=treatment,
@@ -365,13 +361,12 @@ def _describe(spec: MetricSpec, baseline: str, treatment: str, records: Records,
     )  # fmt: skip
 
 
-def _curve_scores(spec: MetricSpec, records: list[RunRecord]) -> dict[int, float]:
+def _curve_scores(spec: MetricSpec, by_seed: dict[int, RunRecord]) -> dict[int, float]:
     """Seed -> score, of the runs that logged the metric."""
     if isinstance(spec, BenchmarkMetric):
         return {}
-    known = [r for r in records if r.curves and r.curves.xy(spec.metric, spec.budget)]
-    ends = axis_range(known, spec) if known else (0.0, 0.0)
-    return {r.run.seed: curve_score(r, spec, ends) for r in known}
+    scores = zip(by_seed, logged_scores(list(by_seed.values()), spec), strict=True)
+    return {seed: score for seed, score in scores if not np.isnan(score)}
 
 
 def _mean_text(by_seed: dict[int, float]) -> str:
