@@ -1,5 +1,6 @@
 """Recipes are found, merged, changed and checked; whatever is wrong with one is said in three lines."""
 
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 from program import refusal
 
-from gspo_cli import recipe
+import gspo_cli
+from gspo_cli import config, model_config, recipe, rollout_config, task_config
 from gspo_cli.algorithms import ALGORITHMS
 from gspo_cli.config import Recipe
 from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.tables import Table
 from gspo_cli.training.study.arms import plan_runs
 
 MINIMAL = 'name = "mine"\n[model]\npath = "some/model"\n'
@@ -340,3 +343,12 @@ def test_a_path_is_beside_the_recipe_or_in_the_working_folder(tmp_path: Path, mo
     assert recipe.load("../recipes/mine.toml", sets=["task.path=a.jsonl"]).task.path == "a.jsonl"
     monkeypatch.chdir(there)
     assert recipe.load("mine.toml").task.held_out == "held.jsonl"
+
+
+def test_every_key_is_read_somewhere() -> None:
+    package = Path(gspo_cli.__file__).parent
+    read = {*re.findall(r"\.(\w+)", "\n".join(file.read_text("utf-8") for file in package.rglob("*.py")))}
+    modules = (config, model_config, rollout_config, task_config)
+    tables = {one for m in modules for one in vars(m).values() if isinstance(one, type) and issubclass(one, Table)}
+    unread = {f"{table.__name__}.{key}" for table in tables for key in table.model_fields if key not in read}
+    assert tables and not unread, f"nothing in the package reads {unread}: a recipe sets them in vain"
