@@ -54,7 +54,7 @@ class LossOutput:
     clipped_BT: Tensor | None
     """True where the clip makes a loss token's gradient exactly 0; None where the algorithm has no hard clip."""
     metrics: dict[str, Reduced] = field(default_factory=dict)
-    """Metrics that only this algorithm can measure, by name."""
+    """Metrics that only this algorithm can measure, by names of the schema (`runlog/metrics.toml`)."""
 
 
 @dataclass(frozen=True, slots=True)
