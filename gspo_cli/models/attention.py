@@ -51,18 +51,18 @@ def packed_rows(packed: bool) -> Iterator[None]:
 
 def attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    *, scaling: float | None = None, dropout: float = 0.0, sliding_window: int | None = None,
-    softcap: float | None = None, s_aux: Tensor | None = None, is_causal: bool | None = None,
-    packing: Packing | None = None, slot: Tensor | None = None, **kwargs: Any,
+    *, scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None,
+    s_aux: Tensor | None = None, is_causal: bool | None = None, packing: Packing | None = None,
+    slot: Tensor | None = None, **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """transformers' attention interface: [B, H, Q, D] to [B, Q, H, D].
 
     `slot`: of one query a row, its place in a cache of fixed length, which holds nothing behind it.
     Errors: UnknownAttention.
     """
-    unknown = [name for name, x in kwargs.items() if x is not None and name not in HARMLESS]
-    if unknown or dropout:
-        raise UnknownAttention(", ".join(unknown) or "dropout")
+    others = kwargs | {"dropout": kwargs.get("dropout") or None}
+    if unknown := [name for name, x in others.items() if x is not None and name not in HARMLESS]:
+        raise UnknownAttention(", ".join(unknown))
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if packing is None:
         if not torch.compiler.is_compiling() and _PACKED.get():  # a context variable cannot be compiled
