@@ -32,6 +32,7 @@ from gspo_cli.training.state.contents import restore
 from gspo_cli.training.state.resume import ResumePoint, has_begun, is_complete, locked_resume_point
 from gspo_cli.training.state.run_config import apply_overrides, config_hash
 from gspo_cli.training.state.tensors import make_moments, seed_generators
+from gspo_cli.training.step.noise import noise_of
 from gspo_cli.training.study.arms import Run
 from gspo_cli.training.study.checks import check_ranks
 from gspo_cli.training.study.plans import StudyPlan, record_plan
@@ -122,6 +123,9 @@ def train_locked(
         if setup.num_dropped:
             text = f"{setup.num_dropped} problems are left out: too long for the model (task.too_long)"
             emit(Noted(f"warning: {text}"))
+        algo = recipe.algo
+        if noise_of(recipe, 0) and not run.algorithm.HAS_RATIO and algo.correction.kind == algo.replay == "none":
+            emit(Noted(f"warning: {algo.name} has no importance ratio, so [noise] changes nothing that it trains on"))
     identity = {"start_sha256": hashes["model_sha256"], "config_sha256": planned, "changes": changes}
     checkpoints = Checkpoints(folder, recipe.checkpoint, log.attempt, identity, ranks)
     seed_generators(derive_seed(recipe.seed, "global"))

@@ -1,9 +1,11 @@
 """Synthetic noise on the old policy's log-probabilities: its size, its independence of everything else, its place."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from program import Gspo, ok, strict_lines
 from test_batches import cut, learner, rollout_batch
 from test_update import WHOLE
 from transformers import PreTrainedModel
@@ -71,3 +73,20 @@ def test_rows_that_cannot_work_are_refused(task: dict[str, object], tokens: int,
     table = {"name": "x", "model": {"tiny": {}}, "task": task, "rollout": {"max_new_tokens": tokens}}
     with pytest.raises(ValueError, match=why):
         Recipe.model_validate(table)
+
+
+@pytest.mark.parametrize(("replay", "says"), [("none", True), ("r2", False)])
+def test_an_arm_that_noise_cannot_reach_is_named(
+    gspo_here: Gspo, smoke: Path, tmp_path: Path, replay: str, says: bool
+) -> None:
+    """Replayed experts are noised too, so that noise reaches what is trained on."""
+    metrics = []
+    for share in ("0.3", "0"):
+        keys = ["--set", f"noise.experts={share}", "--set", f"algo.replay={replay}", "--set", "eval.bench=[]"]
+        out = ["--out", tmp_path, "--name", f"n{share}", "--steps", "1"]
+        done = ok(gspo_here("train", smoke, "--algo", "reinforce", *keys, *out))
+        said = "warning: reinforce has no importance ratio, so [noise] changes nothing that it trains on" in done.err
+        assert said == (says and share == "0.3"), done.err
+        rows = strict_lines(tmp_path / f"n{share}" / "reinforce-s0" / "metrics.jsonl")
+        metrics.append([row["metrics"]["grad/norm"] for row in rows if row["kind"] == "update"])
+    assert metrics[0] and (metrics[0] == metrics[1]) == says
