@@ -88,9 +88,10 @@ def levels(n: int) -> Levels:
     return Levels(0.06, 0.02, 0.06, 2.5) if n <= 8 else Levels(0.05, 0.02, 0.05, 2.5)
 
 
-def is_flat(D_S: Array) -> bool:
-    """Whether all differences are equal, so that their spread cannot be estimated."""
-    return len(D_S) < 2 or float(np.std(D_S, ddof=1)) <= FLAT
+def is_flat(D_S: Array, largest: float = 1.0) -> bool:
+    """Whether all differences are equal, so that their spread cannot be estimated; but for rounding, where they are
+    differences of numbers of up to `largest`."""
+    return len(D_S) < 2 or float(np.std(D_S, ddof=1)) <= FLAT * max(1.0, largest)
 
 
 def skewness(D_S: Array) -> float:

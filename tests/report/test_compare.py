@@ -236,7 +236,7 @@ def test_the_table_and_the_sentence_of_a_paper(tmp_path: Path, gspo_here: Gspo) 
     study = write_study(tmp_path / "demo", arms=("grpo", "gspo", "grpo_r2"))
     sentence = compared(gspo_here, study)["sentence"]
     head, _, *arms, blank, text = gspo_here("report", "compare", study, "--markdown").out.splitlines()
-    assert head == "| arm | seeds | reward/mean:area@steps, points | difference to grpo [95 % interval] |"
+    assert head == "| arm | seeds | reward/mean:area@steps, points, mean ± sd | difference to grpo [95 % interval] |"
     # 0.5 to 0.55 in the mean, D1 above it: 52.5, and 52.5 + 2.8333
     assert arms[0] == "| grpo | 6 | 52.50 ± 1.87 |  |" and arms[1].startswith("| gspo | 6 | 55.33 ± ")
     assert arms[1].endswith(" | +2.8 [1.3, 4.6] |") and len(arms) == 3
@@ -244,6 +244,21 @@ def test_the_table_and_the_sentence_of_a_paper(tmp_path: Path, gspo_here: Gspo) 
     latex = gspo_here("report", "compare", study, "--latex").out
     assert "grpo\\_r2 & 6 & " in latex and "52.50 $\\pm$ 1.87" in latex and "[95 \\% interval]" in latex
     assert gspo_here("report", "compare", study, "--latex", "--json").code == 2
+
+
+def test_the_baseline_stands_above_the_arms_that_share_its_pairs(tmp_path: Path, gspo_here: Gspo) -> None:
+    """A pair is left out where one of its runs collapsed, so arms can be compared over different pairs."""
+
+    def rewards(arm: str, seed: int) -> list[float]:
+        return [0.9] * 15 + [0.05] * 5 if (arm, seed) == ("gspo", 0) else flat(D1)(arm, seed)
+
+    study = write_study(tmp_path / "demo", rewards, arms=("grpo", "gspo", "sapo"))
+    _, _, *rows = gspo_here("report", "compare", study, "--markdown").out.split("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [row[:2] for row in cells] == [["grpo", "5"], ["gspo", "5"], ["grpo", "6"], ["sapo", "6"]]
+    for baseline, arm in (cells[:2], cells[2:]):
+        means = [float(row[2].split(" ± ")[0]) for row in (arm, baseline)]
+        assert means[0] - means[1] == pytest.approx(float(arm[3].split()[0]), abs=0.06)
 
 
 def test_the_order_of_files_and_rows_changes_nothing(tmp_path: Path, gspo_here: Gspo) -> None:

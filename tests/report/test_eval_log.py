@@ -55,6 +55,12 @@ def details(folder: Path, scores: list[float], old: bool = False) -> Path:
     return path
 
 
+def test_one_evaluation_is_not_two_seeds(tmp_path: Path) -> None:
+    twin = tmp_path / "twin.eval"
+    twin.write_bytes((LOGS / "base.eval").read_bytes())
+    assert "given twice" in refusal(read_evaluations, [LOGS / "tuned.eval", LOGS / "base.eval", twin])
+
+
 def test_two_logs_of_inspect(gspo_here: Gspo) -> None:
     found = compared(gspo_here, f"base={LOGS / 'base.eval'}", f"tuned={LOGS / 'tuned.eval'}")
     (one,) = found["comparisons"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compare_studies import (
+    D1,
     STEPS,
     change,
     compared,
@@ -166,6 +167,31 @@ def test_equal_tokens_need_no_equal_updates(study: Path, gspo_here: Gspo) -> Non
     assert compare(gspo_here, study).code == 3
     done = compare(gspo_here, study, "--metric", "reward/mean:area@tokens")
     assert done.code == 0 and "20,000 and 20,000" in done.out
+
+
+def test_runs_that_share_no_stretch_of_an_axis_are_refused(study: Path, gspo_here: Gspo) -> None:
+    put_times = [{"kind": "rollout", "step": step, "rollout_s": 1e4, "update_s": 1.0} for step in range(1, STEPS + 1)]
+    (study / "gspo-s3" / "perf.jsonl").write_text("".join(json.dumps(row) + "\n" for row in put_times))
+    done = compare(gspo_here, study, "--metric", "reward/mean:area@seconds", "--json")
+    (reason,) = json.loads(done.out)["reasons"]
+    assert done.code == 3 and reason["check"] == "cells" and "seconds that all runs cover" in reason["what"]
+    assert (reason["baseline"], reason["treatment"]) == ("some begin at 10001", "others end at 40")
+    assert compare(gspo_here, study).code == 0
+
+
+def test_a_run_without_a_value_in_its_last_batch_shortens_no_other(tmp_path: Path, gspo_here: Gspo) -> None:
+    """It keeps its last value, as a run does that a guard stopped."""
+    rewards = flat(D1)
+
+    def some(arm: str, seed: int) -> list[float | None]:
+        values: list[float | None] = [value * step / STEPS for step, value in enumerate(rewards(arm, seed), start=1)]
+        return [*values[:-1], None] if (arm, seed) == ("gspo", 1) else values
+
+    found = compared(gspo_here, write_study(tmp_path / "demo", some))
+    # a straight line from 1/20 of a to a: its mean is 21/40 of a; of the cut one 19 steps, then 19/20
+    assert found["per_seed"][0]["baseline"] == pytest.approx(0.5 * 21 / 40)
+    cut = (sum(k + k + 1 for k in range(1, 19)) / 2 + 19) / 19 / STEPS
+    assert found["per_seed"][1]["treatment"] == pytest.approx((0.51 + D1[1]) * cut)
 
 
 def test_a_copied_run_folder_is_refused(study: Path, gspo_here: Gspo) -> None:

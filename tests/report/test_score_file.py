@@ -212,6 +212,24 @@ def test_an_empty_column_does_not_say_that_no_run_collapsed(tmp_path: Path) -> N
     assert read_scores(path).collapsed is None and read_scores(path).last_steps["a"] == dict.fromkeys(range(6), 0)
 
 
+def test_what_the_file_leaves_open_is_not_guessed(tmp_path: Path) -> None:
+    rows = [(name, seed, gain + seed * seed / 90, "" if name == "b" else 0)
+            for name, gain in (("a", 0), ("b", 5)) for seed in range(6)]  # fmt: skip
+    partly = write(tmp_path / "partly.csv", rows, "run,seed,value,collapsed")
+    assert "not of run b, seed 0" in refusal(read_scores, partly)
+    open_quote = tmp_path / "quote.csv"
+    open_quote.write_text('run,seed,value,note\na,0,1,x\nb,0,2,"crashed\na,1,1,x\nb,1,2,x\n')
+    assert "a quote that opens must close" in refusal(read_scores, open_quote)
+
+
+def test_differences_that_only_rounding_tells_apart_are_equal(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    bases = 123_456 + rng.normal(0, 1000, 8)
+    rows = [(run, seed, float(base) + 0.1 * (run == "b"), 0) for seed, base in enumerate(bases) for run in "ab"]
+    (one,) = compared(write(tmp_path / "large.csv", rows, "run,seed,value,collapsed"))["comparisons"]
+    assert one["verdict"] == "inconclusive" and "all seed differences are equal" in one["sentence"]
+
+
 def test_options_of_a_study_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "ok.csv", [("a", 0, 1), ("b", 0, 2)], "run,seed,value")
     for options in ("--allow code", "--require better", "--metric reward/mean:last10", "--baseline c"):

@@ -2,6 +2,7 @@
 the numbers are those of the study that was made of the same runs."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,11 @@ def test_trl_s_grpo_and_gspo(tmp_path: Path, gspo_here: Gspo) -> None:
     assert gspo_here("runs", "doctor", "t/gspo-s0", "--out", str(tmp_path)).code == 0
 
 
-def made(gspo: Gspo, folder: Path, algo: str, seed: int, last: float = 0.6, steps: int = 40, **changes: Any) -> None:
-    """A run whose reward rises from 0.3 + seed/100 to `last`, then imported."""
+def made(gspo: Gspo, folder: Path, algo: str, seed: int, last: float = 0.6, steps: int = 40,
+         nan_from: int = 10**9, **changes: Any) -> None:  # fmt: skip
+    """A run whose reward rises from 0.3 + seed/100 to `last`, or is NaN, then imported."""
     rewards = [0.3 + seed / 100 + (last - 0.3) * i / (steps - 1) + 0.001 * (-1) ** i for i in range(steps)]
+    rewards[nan_from:] = [math.nan] * len(rewards[nan_from:])
     log = folder / "log.json"
     log.write_text(json.dumps({"log_history": [{"step": i + 1, "reward": r} for i, r in enumerate(rewards)]}))
     level, epsilon = LEVEL[algo]
@@ -109,6 +112,28 @@ def test_a_run_without_its_configuration_is_only_described(tmp_path: Path, gspo_
     put(gspo_here, tmp_path / "log.json", None, "gspo")
     found = judged(gspo_here, tmp_path)
     assert found["verdict"] == "descriptive" and "the configuration of gspo-s0 is not recorded" in found["sentence"]
+
+
+def test_a_run_whose_reward_is_no_number_has_collapsed_and_shortens_no_other(tmp_path: Path, gspo_here: Gspo) -> None:
+    for seed in range(7):
+        made(gspo_here, tmp_path, "grpo", seed, last=0.6 + 0.01 * (seed % 3))
+        made(gspo_here, tmp_path, "gspo", seed, last=0.7, nan_from=10 if seed == 6 else 10**9)
+    found = judged(gspo_here, tmp_path, "--assume", "start,data,tuning")
+    assert found["collapses"]["treatment"] == [6] and found["n"] == 6
+    assert [row["baseline"] for row in found["per_seed"][:2]] == pytest.approx([0.45, 0.465], abs=1e-3)
+    assert "GSPO better than GRPO" in found["sentence"]
+    made(gspo_here, tmp_path, "gspo", 7, last=1.7)  # rewards of any size: who collapsed is not known
+    made(gspo_here, tmp_path, "grpo", 7)
+    refused = judged(gspo_here, tmp_path)
+    assert [(r["check"], r["treatment"]) for r in refused["reasons"]] == [("cells", "a value is not finite")]
+
+
+def test_one_log_is_not_two_seeds(tmp_path: Path, gspo_here: Gspo) -> None:
+    for algo in LEVEL:
+        made(gspo_here, tmp_path, algo, 0)
+        put(gspo_here, tmp_path / "log.json", tmp_path / "config.json", algo, "--seed", "1")
+    reasons = judged(gspo_here, tmp_path)["reasons"]
+    assert {(one["check"], one["what"]) for one in reasons} == {("copies", "the same imported log")}
 
 
 def test_unpaired_runs_and_collapsed_ones(tmp_path: Path, gspo_here: Gspo) -> None:

@@ -70,11 +70,14 @@ def read_evaluations(paths: list[Path], metric: str | None = None) -> ScoreFile:
                     f"{key}: {str(one)[:80]} in one, {str(other)[:80]} in the other",
                     FIX,
                 )
+    digests = [sha256_of(path) for _, path in named]
+    for (_, path), digest in zip(named, digests, strict=True):
+        if digests.count(digest) > 1:
+            raise GspoError(f"{path} is given twice", "a seed counts once", "give each evaluation once")
     models = {log.model for log in logs}
     own = [path.stem for _, path in named] if len(models) == 1 < len(logs) else [log.model for log in logs]
-    digests = "".join(sha256_of(path) for _, path in named)
-    found = ScoreFile(named[0][1], sha256(digests.encode()).hexdigest(), sorted(first.scores), {}, {}, None, {},
-                      first.metric, "problem")  # fmt: skip
+    joined = sha256("".join(digests).encode()).hexdigest()
+    found = ScoreFile(named[0][1], joined, sorted(first.scores), {}, {}, None, {}, number=first.metric, each="problem")
     for (name, _), default, log in zip(named, own, logs, strict=True):
         by_seed = found.scores.setdefault(name or default, {})
         found.last_steps.setdefault(name or default, {})[len(by_seed)] = 0

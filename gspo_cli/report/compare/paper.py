@@ -9,16 +9,20 @@ from gspo_cli.report.compare.texts import value
 def rows(found: StudyComparison) -> list[list[str]]:
     """The head and a row an arm: seeds, mean and standard deviation over seeds, difference with its 95 % interval.
 
-    All are of the pairs in which neither run collapsed, as the sentence is. Empty if nothing was tested.
+    All are of the pairs in which neither run collapsed, as the sentence is; the baseline has a row above the arms that
+    it shares such pairs with. Empty if nothing was tested.
     """
     tested = [one for one in (found.primary, *found.others) if isinstance(one, Compared)]
     if not tested:
         return []
     first = tested[0]
     unit = f", {first.wording.shown_unit}" if first.wording.shown_unit else ""
-    head = ["arm", "seeds", f"{first.metric}{unit}", f"difference to {first.baseline} [95 % interval]"]
-    own = [[one.treatment, *_score(one, one.stats.scores.treatment_S), _difference(one)] for one in tested]
-    return [head, [first.baseline, *_score(first, first.stats.scores.baseline_S), ""], *own]
+    table = [["arm", "seeds", f"{first.metric}{unit}, mean ± sd", f"difference to {first.baseline} [95 % interval]"]]
+    for one in tested:
+        baseline = [one.baseline, *_score(one, one.stats.scores.baseline_S), ""]
+        own = [one.treatment, *_score(one, one.stats.scores.treatment_S), _difference(one)]
+        table += [own] if baseline in table else [baseline, own]
+    return table
 
 
 def _score(one: Compared, scores_S: np.ndarray) -> list[str]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.config import flat
+from gspo_cli.report.compare.scores import collapses_known, common_range
 from gspo_cli.report.runs.curves import QUERIES
 from gspo_cli.report.runs.facts import TRAINER, command_for
-from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec
+from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, CurveMetric, MetricSpec
 from gspo_cli.report.runs.pairs import Pair, RunRecord
 from gspo_cli.runlog.schema import metric
 from gspo_cli.runlog.trainer_config import kind_of_key
@@ -277,8 +278,11 @@ def _status(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
 def _cells(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
     stored = any(r.answers for r in pair.records)
     for record in pair.records:
-        if gap := _gap(record, spec, stored):
-            do = "complete it; a part of a run is not compared"
+        gap, do = _gap(record, spec, stored), "complete it; a part of a run is not compared"
+        counts_as_collapsed = record.not_finite and collapses_known(pair)
+        if not gap and record.curves and spec.metric in record.curves.non_finite and not counts_as_collapsed:
+            gap, do = "a value is not finite", "judge by another metric, or leave the seed out with --seeds"
+        if gap:
             if isinstance(spec, BenchmarkMetric) and spec.k and gap == UNSCORED:
                 do = f"training logs {spec.metric} with eval.bench and eval.samples = {spec.k}; of stored weights: "
                 do += f"gspo eval benchmarks {record.run.folder.parent} --bench {spec.bench} --samples {spec.k}"
@@ -287,6 +291,12 @@ def _cells(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
                 if record.answers and record.answers.num_ungraded:
                     do = "grade them again, or --grader-errors wrong counts them in both arms"
             yield Failure("cells", f"{spec.text} of {record.name}", *_sides(pair, record, gap), do)
+    if isinstance(spec, CurveMetric) and spec.axis:
+        first, last = common_range(pair.records, spec)
+        if last < first:
+            axis = f"{spec.axis} that all runs cover"
+            do = "compare over steps: --metric METRIC:area@steps"
+            yield Failure("cells", axis, f"some begin at {first:g}", f"others end at {last:g}", do)
 
 
 UNSCORED = "neither stored answers nor a value in the log"
@@ -319,6 +329,14 @@ def _gap(record: RunRecord, spec: MetricSpec, stored: bool) -> str | None:
 def _copies(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
     for what, hashes in (
         ("the same metrics.jsonl", [(r.name, r.curves.sha256) for r in pair.records if r.curves]),
+        (
+            "the same imported log",
+            [
+                (r.name, str(imported.get("sha256") or imported["files"]))
+                for r in pair.records
+                if (imported := r.facts.imported)
+            ],
+        ),
         ("the same answers", [(r.name, r.answers.sha256) for r in pair.records if r.answers]),
     ):
         first: dict[str, str] = {}

@@ -132,8 +132,8 @@ def read_scores(path: Path, form: str = "last") -> ScoreFile:
 
 def _curves(path: Path, text: str) -> tuple[dict[tuple[str, int, str], Curve], dict[str, set[int]] | None]:
     """The curve of each (run, seed, task) in the file's order, and the collapsed runs: those with a row that says so.
-    Their column may be empty, and then says nothing."""
-    rows = csv.DictReader(io.StringIO(text, newline=""))
+    Their column may be empty as a whole, and then says nothing."""
+    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     names = [name.strip() for name in rows.fieldnames or ()]
     rows.fieldnames = names
     for name, field in Row.model_fields.items():
@@ -144,7 +144,7 @@ def _curves(path: Path, text: str) -> tuple[dict[tuple[str, int, str], Curve], d
                 f"{HEADER}; separate them by commas",
             )
     values: dict[tuple[str, int, str], dict[int, float]] = {}
-    collapsed: dict[str, set[int]] = {}
+    collapsed: dict[tuple[str, int], bool] = {}
     for cells in rows:
         where = f"{path}, line {rows.line_num}"
         row = _row(where, cells, len(names))
@@ -157,11 +157,20 @@ def _curves(path: Path, text: str) -> tuple[dict[tuple[str, int, str], Curve], d
             )
         curve[row.step] = row.value
         if row.collapsed is not None:
-            collapsed.setdefault(row.run, set()).update([row.seed] if row.collapsed else [])
+            collapsed[row.run, row.seed] = row.collapsed or collapsed.get((row.run, row.seed), False)
     if not values:
         raise GspoError(f"{path} has no rows", "there is nothing below its header", HEADER)
+    if unsaid := [(run, seed) for run, seed, _ in values if collapsed and (run, seed) not in collapsed]:
+        raise GspoError(
+            f"{path} says of some runs whether they collapsed, and not of run {unsaid[0][0]}, seed {unsaid[0][1]}",
+            "an empty cell may mean either",
+            "write 0 or 1 in column collapsed in a row of every seed, or leave the column out",
+        )
+    fallen: dict[str, set[int]] = {run: set() for run, _, _ in values}
+    for (run, seed), fell in collapsed.items():
+        fallen[run].update([seed] if fell else [])
     columns = {key: np.array(sorted(curve.items()), np.float64).T for key, curve in values.items()}
-    return {key: (steps, own) for key, (steps, own) in columns.items()}, collapsed or None
+    return {key: (steps, own) for key, (steps, own) in columns.items()}, fallen if collapsed else None
 
 
 def _row(where: str, cells: dict[Any, Any], num_columns: int) -> Row:

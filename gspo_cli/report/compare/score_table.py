@@ -164,15 +164,15 @@ def _collapses(file: ScoreFile, baseline: str, treatment: str, seeds: list[int])
     """The collapsed runs of the pairs, as the file says; None if it does not."""
     if file.collapsed is None:
         return None
-    a, b = (sorted(file.collapsed.get(run, set()) & set(seeds)) for run in (baseline, treatment))
+    a, b = (sorted(file.collapsed[run] & set(seeds)) for run in (baseline, treatment))
     return count_collapses(a, b, len(seeds))
 
 
 def _by_task(tasks: list[str], a_SJ: Array, b_SJ: Array) -> list[TaskRow]:
     """The mean difference on each task with its interval over seeds; not adjusted for the number of tasks."""
-    d_SJ = b_SJ - a_SJ
+    d_SJ, largest = b_SJ - a_SJ, float(np.abs([a_SJ, b_SJ]).max())
     return [
-        TaskRow(task, float(d_S.mean()), None if is_flat(d_S) else paired_t(d_S).ci)
+        TaskRow(task, float(d_S.mean()), None if is_flat(d_S, largest) else paired_t(d_S).ci)
         for task, d_S in zip(tasks, d_SJ.T, strict=True)
     ]
 

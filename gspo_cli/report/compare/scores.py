@@ -163,18 +163,13 @@ def in_points(spec: MetricSpec, config: dict[str, Any]) -> bool | None:
 
 def logged_scores(records: list[RunRecord], spec: MetricSpec) -> list[float]:
     """Each run's score from its log; NaN where it has no value. A failed run keeps its last value to the end of the
-    plan or the range.
-
-    Areas are over one range: from the largest first to the smallest last position of the runs that reached their budget
-    (of all runs, if none did).
+    plan or the range; areas are over one `common_range`.
     """
     if isinstance(spec, BenchmarkMetric):
         logged = [r.curves.values[spec.metric].to_list() if r.curves else [] for r in records]
         return [float(values[-1]) if values else np.nan for values in logged]
     curves = [r.curves.xy(spec.metric, spec.budget) if r.curves else None for r in records]
-    known = [(r.facts.status, xy[0]) for r, xy in zip(records, curves, strict=True) if xy]
-    whole = [x for status, x in known if status == "completed"] or [x for _, x in known]
-    first, last = max((float(x[0]) for x in whole), default=0.0), min((float(x[-1]) for x in whole), default=0.0)
+    first, last = common_range(records, spec)
 
     def score(record: RunRecord, xy: tuple[Array, Array] | None) -> float:
         if xy is None:
@@ -185,6 +180,24 @@ def logged_scores(records: list[RunRecord], spec: MetricSpec) -> list[float]:
         return last_mean(*xy, planned, min(1.0, spec.batches / planned) if spec.batches else 0.1)
 
     return list(map(score, records, curves))
+
+
+def common_range(records: list[RunRecord], spec: MetricSpec) -> tuple[float, float]:
+    """The stretch of the metric's axis that all runs cover which reached their budget (all runs, if none did).
+
+    It goes from the first step to the last at which any of them has a value, as far as all have lines: one that has no
+    value at an end (it did not apply, or was not finite) shortens nothing. Where there is no such stretch, the second
+    number is the smaller one.
+    """
+    logged = [(r.facts.status, r.curves) for r in records if r.curves and len(r.curves.values[spec.metric])]
+    whole = [curves for status, curves in logged if status == "completed"] or [curves for _, curves in logged]
+    if not whole:
+        return 0.0, 0.0
+    indices = [curves.values[spec.metric].index for curves in whole]
+    begin = max(min(int(steps[0]) for steps in indices), *(curves.first_step for curves in whole))
+    end = min(max(int(steps[-1]) for steps in indices), *(curves.num_steps for curves in whole))
+    first_R, last_R = np.stack([curves.positions(pd.Index([begin, end]), spec.budget) for curves in whole]).T
+    return float(np.nanmax(first_R, initial=-np.inf)), float(np.nanmin(last_R, initial=np.inf))
 
 
 def difference_stats(
@@ -201,7 +214,8 @@ def difference_stats(
         margin = None
     elif scores.points:
         margin = (DEFAULT_MARGIN if margin is None else margin) / 100
-    t = None if paired.is_flat(D_S) else paired.paired_t(D_S, looks)
+    largest = float(np.abs([scores.treatment_S, scores.baseline_S]).max())
+    t = None if paired.is_flat(D_S, largest) else paired.paired_t(D_S, looks)
     cube = None if scores.cube is None else (scores.cube[0][kept_S], scores.cube[1][kept_S])
     sides = (scores.baseline_S[kept_S], scores.treatment_S[kept_S])
     constant = len(D_S) < 3 or any(paired.is_flat(side) for side in sides)
@@ -241,12 +255,17 @@ def curves_apart_from(pair: Pair, spec: MetricSpec) -> int | None:
 
 
 def collapses(pair: Pair, rule: CollapseRule) -> Collapses | None:
-    """The collapsed runs among the paired seeds; None for imported runs with rewards outside [0, 1], whose spread
-    nothing bounds."""
-    if any(r.facts.imported and r.curves and not r.curves.values[REWARD].between(0, 1).all() for r in pair.records):
+    """The collapsed runs among the paired seeds; None where they are not known."""
+    if not collapses_known(pair):
         return None
     left, right = ([s for s in pair.seeds if _has_collapsed(side[s], rule)] for side in (pair.left, pair.right))
     return count_collapses(left, right, len(pair.seeds))
+
+
+def collapses_known(pair: Pair) -> bool:
+    """Not for imported runs with rewards outside [0, 1], whose spread nothing bounds."""
+    imported = [r.curves.values[REWARD] for r in pair.records if r.facts.imported and r.curves]
+    return all(rewards.between(0, 1).all() for rewards in imported)
 
 
 def below_start(pair: Pair) -> Sides[list[int]]:
@@ -268,8 +287,8 @@ def _below_start(record: RunRecord) -> bool:
 
 
 def _has_collapsed(record: RunRecord, rule: CollapseRule) -> bool:
-    """Whether training stopped on values that are not finite, or the reward fell by the rule."""
-    if record.facts.not_finite:
+    """Whether training stopped on values that are not finite, a mean reward is not, or the reward fell by the rule."""
+    if record.not_finite:
         return True
     if record.curves is None:
         return False

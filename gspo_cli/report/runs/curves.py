@@ -14,6 +14,7 @@ from gspo_cli.report.runs.folders import StoredRun
 from gspo_cli.report.runs.log import Log, Wanted, load_log
 from gspo_cli.report.runs.metric_spec import REWARD, Axis
 from gspo_cli.report.runs.reader import LogReader, corrupt, read_fast
+from gspo_cli.runlog.log import MAX_STEP
 from gspo_cli.stats.problems import Array
 
 TOKENS, QUERIES = "compute/gen_tokens", "compute/queries"
@@ -36,6 +37,9 @@ class RunCurves:
     """Metric -> the denominators of these values; NaN where the log has none."""
     seconds: pd.Series[float]
     """Training seconds up to the end of each step; empty where the times were not recorded."""
+    non_finite: frozenset[str]
+    """Metrics with a value that is not finite, which the curves leave out."""
+    first_step: int
     num_steps: int
     """The last step that has a line."""
     num_bytes: int
@@ -52,12 +56,15 @@ class RunCurves:
         values = self.values.get(metric)
         if values is None or not len(values):
             return None
-        steps = values.index.to_numpy(np.float64)
-        if axis == "steps":
-            return steps, values.to_numpy(np.float64)
-        x = np.where(steps == 0, 0.0, self._along(axis).reindex(values.index).to_numpy(np.float64))
+        x = self.positions(values.index, axis)
         known = np.isfinite(x)
         return (x[known], values.to_numpy(np.float64)[known]) if known.any() else None
+
+    def positions(self, steps: pd.Index[int], axis: Axis) -> Array:
+        """Where the ends of these steps stand on an axis; NaN where that is not recorded."""
+        if axis == "steps":
+            return steps.to_numpy(np.float64)
+        return np.where(steps == 0, 0.0, self._along(axis).reindex(steps).to_numpy(np.float64))
 
     def total(self, axis: Axis) -> float | None:
         """All steps made, tokens sampled or seconds trained."""
@@ -90,8 +97,9 @@ def _curves(log: Log, names: Mapping[str, Collection[str]]) -> RunCurves:
             steps = pd.Index(step[rows], name="step")
             values[name], counts[name] = pd.Series(value[rows], steps), pd.Series(count[rows], steps)
     seconds = training_seconds(log.run.folder / "perf.jsonl")
-    last = int(step.max(initial=0))
-    return RunCurves(values, counts, seconds, last, log.num_bytes, log.sha256, log.torn_bytes)
+    bad = frozenset(log.frame["metric"][~finite])
+    first, last = (int(end) for end in (step.min(initial=MAX_STEP), step.max(initial=0)))
+    return RunCurves(values, counts, seconds, bad, first, last, log.num_bytes, log.sha256, log.torn_bytes)
 
 
 def training_seconds(path: Path) -> pd.Series[float]:

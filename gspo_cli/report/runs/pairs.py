@@ -19,7 +19,7 @@ from gspo_cli.report.runs.curves import RunCurves, load_curves
 from gspo_cli.report.runs.facts import Facts, read_facts
 from gspo_cli.report.runs.folders import StoredRun, Study
 from gspo_cli.report.runs.log import Log, Wanted
-from gspo_cli.report.runs.metric_spec import BenchmarkMetric, MetricSpec
+from gspo_cli.report.runs.metric_spec import REWARD, BenchmarkMetric, MetricSpec
 from gspo_cli.report.runs.reader import corrupt
 from gspo_cli.runlog.checksums import add_checksums, sha256_of
 from gspo_cli.runlog.fs import require_regular, write_text
@@ -161,6 +161,11 @@ class RunRecord:
     def name(self) -> str:
         """The run folder's name."""
         return self.run.folder.name
+
+    @property
+    def not_finite(self) -> bool:
+        """Whether training stopped on values that are not finite, or a mean reward in the log is not."""
+        return self.facts.not_finite or (self.curves is not None and REWARD in self.curves.non_finite)
 
 
 Records = dict[str, dict[int, RunRecord]]
