@@ -224,7 +224,7 @@ def test_what_the_file_leaves_open_is_not_guessed(tmp_path: Path) -> None:
 
 def test_differences_that_only_rounding_tells_apart_are_equal(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    bases = 131_072 + rng.normal(0, 1000, 8)  # on both sides of a power of two
+    bases = rng.uniform(1e5, 1e6, 8)
     rows = [(run, seed, float(base) + 0.1 * (run == "b"), 0) for seed, base in enumerate(bases) for run in "ab"]
     (one,) = compared(write(tmp_path / "large.csv", rows, "run,seed,value,collapsed"))["comparisons"]
     assert one["verdict"] == "inconclusive" and "all seed differences are equal" in one["sentence"]
