@@ -359,6 +359,10 @@ def import_(
         )
     theirs = recorded_config(log) if config is None else read_config(config)
     recorded = (theirs or {}).get("seed")
+    if type(recorded) is int and recorded >= 0 and seed not in (None, recorded):
+        raise GspoError(
+            f"--seed {seed}: the configuration says seed {recorded}", "a run has one seed", "leave out --seed"
+        )
     if seed is None:
         seed = recorded if type(recorded) is int and recorded >= 0 else 0
     run = import_run(log, study_folder(out, name, name), algo, label, seed, reward, theirs)
@@ -423,4 +427,4 @@ def _archive(study: Path, follow: bool, updates: bool, json_: bool) -> None:
         console.print_json({"study": str(study), "to": "archive", "path": str(target), "bytes": size})
     else:
         console.out.print(str(target))
-        console.note(f"{size:,} bytes; gspo report compare {target} --out FOLDER reads it")
+        console.note(f"{size:,} bytes; gspo report compare {shlex.quote(str(target))} --out FOLDER reads it")

@@ -19,6 +19,7 @@ from gspo_cli.errors import GspoError
 from gspo_cli.runlog.checksums import sha256_of, write_run_checksums
 from gspo_cli.runlog.fs import require_regular, write_text
 from gspo_cli.runlog.log import MAX_STEP, RunLog, config_text, now, short_hash
+from gspo_cli.runlog.schema import is_known
 from gspo_cli.runlog.strict_json import unique_keys
 from gspo_cli.types import StepMetrics
 
@@ -202,7 +203,7 @@ def translate_metrics(trainer: str, values: Values) -> dict[str, dict[str, float
     lines: dict[str, dict[str, float]] = {"rollout": {}, "step": {}}
     for name, value in values.items():
         if _is_number(value) and name not in ("step", "global_step", "epoch", *SECONDS) and not name.startswith("_"):
-            same = ("step", name) if name.startswith(CALLBACK) else ("rollout", f"{trainer}/{name}")
+            same = ("step", name) if name.startswith(CALLBACK) and is_known(name) else ("rollout", f"{trainer}/{name}")
             line, ours = names.get(name, same)
             lines[line][ours] = float(value)
     return {line: metrics for line, metrics in lines.items() if metrics}

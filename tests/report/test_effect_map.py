@@ -68,6 +68,7 @@ def test_what_is_no_map(tmp_path: Path, sweep: Path) -> None:
         ([one, same], (), "all their recipes are the same"),
         ([one, same], ("train.minibatches",), "both have train.minibatches = 4"),
         ([str(sweep)], ("train.minibatches", "noise.token", "train.lr"), "they are train.minibatches"),
+        ([one, same], ("train.minibatch",), "did you mean 'train.minibatches'?"),
     ):
         assert why in refusal(map_cells, names, tmp_path, ComparisonRequest(), axes)
 

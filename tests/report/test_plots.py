@@ -212,6 +212,16 @@ def test_runs_without_a_log_and_torn_logs_are_named(tmp_path: Path) -> None:
     assert side["runs"][0]["log"]["torn_bytes"] == 7
 
 
+def test_a_run_that_does_not_count_is_in_no_figure(tmp_path: Path) -> None:
+    write_study(tmp_path, seeds=3, steps=4)
+    (tmp_path / "gspo-s1" / "invalidated.json").write_text('{"reason": "wrong data"}')
+    report = make(tmp_path, "reward")
+    table, why = read_csv(tmp_path, "reward"), "invalidated: wrong data"
+    assert set(table.loc[(table["arm"] == "gspo") & (table["series"] == "seed"), "seed"]) == {0, 2}
+    assert [row["reason"] for row in side_file(tmp_path, "reward")["excluded"]] == [why]
+    assert f"reward: Left out: gspo (seed 1). Reason: {why}." in report.notes
+
+
 def test_nothing_to_plot(tmp_path: Path) -> None:
     write_run(tmp_path, "gspo", 0, [])
     assert "nothing to plot" in refusal(make, tmp_path)

@@ -222,6 +222,13 @@ def test_what_the_file_leaves_open_is_not_guessed(tmp_path: Path) -> None:
     assert "a quote that opens must close" in refusal(read_scores, open_quote)
 
 
+def test_a_seed_or_step_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "ok.csv", [("a", 0, 1), ("b", 0, 2)], "run,seed,value")
+    assert "--seeds 1,2: no run has it" in run(path, "--seeds", "0-2").stderr
+    path = write(tmp_path / "step.csv", [("a", 0, 1, 10), ("a", 0, 2, "")], "run,seed,value,step")
+    assert "line 3: no step" in refusal(read_scores, path)
+
+
 def test_differences_that_only_rounding_tells_apart_are_equal(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     bases = rng.uniform(1e5, 1e6, 8)

@@ -119,11 +119,14 @@ def test_side_files_name_runs_logs_and_what_was_left_out(reported: Path, study: 
     assert [run["run"] for run in used["runs"]] == ["grpo-s0", "gspo-s0"] and used["excluded"] == []
 
 
-def test_runs_ls_show_diff_path(reported: Path, gspo_here: Gspo) -> None:
+def test_runs_ls_show_diff_path(reported: Path, tmp_path: Path, gspo_here: Gspo) -> None:
     root = reported.parent
     rows = [json.loads(line) for line in gspo_here("runs", "ls", str(root), "--json").out.splitlines()]
     keys = ("run", "status", "steps", "planned")
     assert [[row[k] for k in keys] for row in rows] == [[f"{arm}-s0", "completed", 2, 2] for arm in ("grpo", "gspo")]
+    (tmp_path / "gspo-s0").symlink_to(root / "demo" / "gspo-s0")
+    (row,) = gspo_here("runs", "ls", str(tmp_path), "--json").out.splitlines()
+    assert json.loads(row)["study"] == tmp_path.name
     about = json.loads(gspo_here("runs", "show", "demo/gspo-s0", "--out", str(root), "--json").out)
     assert about["about"]["model_sha256"] and about["config"]["algo.name"] == "gspo"
     done = gspo_here("runs", "diff", "demo/grpo-s0", "demo/gspo-s0", "--out", str(root), "--json")

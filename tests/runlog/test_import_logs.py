@@ -51,6 +51,9 @@ def test_only_what_means_the_same_gets_our_name() -> None:
         "trl", {"reward": 0.5, "loss": 1.0, "clip_ratio/region_mean": 0.2, "step": 3, "note": "x"}
     )
     assert found == {"rollout": {"reward/mean": 0.5, "trl/loss": 1.0, "trl/clip_ratio/region_mean": 0.2}}
+    own = translate_metrics("trl", {"reward": 0.5, "clip/token_frac": 0.1, "clip/fraction": 0.2, "weight/norm": 3.0})
+    assert own["step"] == {"clip/token_frac": 0.1}  # of the callback; the others are the trainer's
+    assert own["rollout"] == {"reward/mean": 0.5, "trl/clip/fraction": 0.2, "trl/weight/norm": 3.0}
     found = translate_metrics("verl", {"critic/score/mean": 0.5, "critic/rewards/mean": 0.4, "actor/grad_norm": 2.0})
     assert found == {"rollout": {"reward/mean": 0.5, "verl/critic/rewards/mean": 0.4}, "step": {"grad/norm": 2.0}}
 
@@ -70,7 +73,10 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
     times = strict_lines(study / "gspo-s0" / "perf.jsonl")
     assert (times[0]["rollout_s"], times[0]["update_s"]) == (2.0, 3.0)
     assert gspo_here("runs", "verify", str(study)).code == 0
-    assert gspo_here("report", "plots", str(study)).code == 0
+    drawn = ok(gspo_here("report", "plots", str(study)))
+    assert "Left out of the panel of tokens: grpo (seeds 0, 1); gspo (seeds 0, 1)." in drawn.err
+    notes = json.loads((study / "figures" / "reward.json").read_text())["notes"]
+    assert "Imported: what is called a rollout batch is one optimizer step." in notes
     found = json.loads(gspo_here("report", "compare", str(study), "--json").out)
     assert found["verdict"] == "descriptive" and "p_t" not in found and not (study / "compare.json").exists()
     assert {arm["arm"]: round(arm["values"]["0"], 3) for arm in found["arms"]} == {"grpo": 0.425, "gspo": 0.5}

@@ -131,7 +131,11 @@ def test_a_run_whose_reward_is_no_number_has_collapsed_and_shortens_no_other(tmp
 def test_one_log_is_not_two_seeds(tmp_path: Path, gspo_here: Gspo) -> None:
     for algo in LEVEL:
         made(gspo_here, tmp_path, algo, 0)
-        put(gspo_here, tmp_path / "log.json", tmp_path / "config.json", algo, "--seed", "1")
+        where = (tmp_path / "log.json", "--config", tmp_path / "config.json", "--algo", algo, "--name", "t")
+        other = gspo_here("runs", "import", *where, "--out", tmp_path, "--seed", "1")
+        check_refused(other, "--seed 1: the configuration says seed 0")
+        (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text().replace('"seed": 0', '"seed": 1'))
+        put(gspo_here, tmp_path / "log.json", tmp_path / "config.json", algo)
     reasons = judged(gspo_here, tmp_path)["reasons"]
     assert {(one["check"], one["what"]) for one in reasons} == {("copies", "the same imported log")}
 

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from gspo_cli.config import flat
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, nearest
+from gspo_cli.recipe import known_keys
 from gspo_cli.report.compare.result import Compared, Found
 from gspo_cli.report.compare.study import ComparisonRequest, compare
 from gspo_cli.report.compare.texts import BELOW_START, sensitivity_texts
@@ -52,6 +53,9 @@ def map_cells(
     folders = [study for name in names for study in _studies(name, root)]
     tables = [_settings(folder) for folder in folders]
     keys = list(axes) or _differing(tables)
+    for key in keys:
+        if not any(key in table for table in tables) and key not in (known := list(known_keys())):
+            raise GspoError(f"--axis {key}", "no recipe has this key", nearest(key, known, "name a recipe's key"))
     if not 1 <= len(keys) <= MOST:
         raise GspoError(
             "no axis for a map" if not keys else f"the studies differ in {len(keys)} keys",

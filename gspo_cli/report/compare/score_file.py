@@ -38,7 +38,7 @@ Step = Annotated[int, BeforeValidator(_plain_number), Field(ge=-LAST_STEP, le=LA
 
 
 class Row(BaseModel):
-    """One row; a cell that is missing or empty has the column's default."""
+    """One row; a column that is missing, or a cell that is empty in one that may be, has its default."""
 
     run: str
     seed: Step
@@ -181,6 +181,8 @@ def _row(where: str, cells: dict[Any, Any], num_columns: int) -> Row:
             'write 0.5, or quote a name that holds a comma: "a,b"',
         )
     stripped = {name: str(cells.get(name) or "").strip() for name in Row.model_fields}
+    if not stripped["step"] and "step" in cells:
+        raise GspoError(f"{where}: no step", "the file has a column step", FIX["step"])
     try:
         return Row.model_validate({name: text for name, text in stripped.items() if text})
     except ValidationError as error:

@@ -15,7 +15,7 @@ from gspo_cli.report.compare.learning_curves import LearningCurve, learning_curv
 from gspo_cli.report.compare.result import Table, Tested, adjust, to_json
 from gspo_cli.report.compare.score_file import ScoreFile
 from gspo_cli.report.compare.scores import Scores, difference_stats
-from gspo_cli.report.compare.study import ComparisonRequest, treatments
+from gspo_cli.report.compare.study import ComparisonRequest, refuse_absent, treatments
 from gspo_cli.report.compare.verdict import Collapses, Interval, Wording, count_collapses
 from gspo_cli.stats import problems, robust
 from gspo_cli.stats.paired import is_flat, paired_t
@@ -94,6 +94,7 @@ def compare_scores(file: ScoreFile, request: ComparisonRequest, form: str) -> Fi
 
     Errors: GspoError for a run that the file lacks, or fewer than two.
     """
+    refuse_absent(request.seeds, {seed for by_seed in file.scores.values() for seed in by_seed}, "file")
     names = list(file.scores)
     baseline = request.baseline or next((run for run in names if run != request.treatment), names[0])
     first = request.treatment or next((run for run in names if run != baseline), baseline)

@@ -342,7 +342,7 @@ def _chosen(by_trial: dict[str, float], sign: float, trials: dict[str, Any], rec
         "chosen": trials[ranked[0]]["chosen"],
         "gen_tokens": cost["tokens"],
         "seconds": round(cost["seconds"], 3),
-        "study": runs[0].run.folder.resolve().parent.name if runs else None,
+        "study": runs[0].run.folder.parent.resolve().name if runs else None,
         "starts": sorted({str(r.facts.run_json.get("model_sha256")) for r in runs}),
         "conditions": conditions_of(runs[0].facts.config_flat) if runs else None,
         "scores": [

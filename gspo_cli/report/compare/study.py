@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,13 +79,7 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
         raise GspoError(f"--assume {unknown[0]}", f"it takes {', '.join(ASSUMABLE)}", "e.g. --assume start,data")
     declared = report_config(study)
     spec = parse_metric(request.metric or declared.metric)
-    seeds = sorted({run.seed for run in study.runs})
-    if absent := sorted(set(request.seeds or ()) - set(seeds)):
-        raise GspoError(
-            f"--seeds {','.join(map(str, absent))}: no run has it",
-            f"the study has seeds {', '.join(map(str, seeds))}",
-            "name some of these, or leave out --seeds for all",
-        )
+    refuse_absent(request.seeds, {run.seed for run in study.runs}, "study")
     records = load_records(study, spec)
     if len(records) == 1:
         arm, by_seed = next(iter(records.items()))
@@ -199,6 +193,16 @@ def seed_departure(study: Study, pair: Pair, declared: ReportConfig) -> str:
     steps = f"a resume changed train.steps of {', '.join(changed)}" if changed else ""
     seeds = departure(planned, valid.seeds, sorted({r.run.seed for r in invalid}), declared.looks)
     return "; ".join(filter(None, (seeds, steps)))
+
+
+def refuse_absent(asked: Sequence[int] | None, present: Collection[int], where: str) -> None:
+    """Errors: GspoError for a seed that no run has."""
+    if absent := sorted(set(asked or ()) - set(present)):
+        raise GspoError(
+            f"--seeds {','.join(map(str, absent))}: no run has it",
+            f"the {where} has seeds {', '.join(map(str, sorted(present)))}",
+            "name some of these, or leave out --seeds for all",
+        )
 
 
 def _look(num_seeds: int, looks: tuple[int, ...]) -> str:

@@ -44,9 +44,10 @@ def differences(baseline: str) -> str:
 
 
 def without_log(study: Study, logs: Sequence[Log]) -> list[dict[str, Any]]:
-    """The runs that have no log yet, as entries of the side file's `excluded`."""
+    """The runs that have no log yet or do not count, as entries of the side file's `excluded`."""
     read = {log.run.folder for log in logs}
-    return [entry(run, None, NO_LOG) for run in study.runs if run.folder not in read]
+    left_out = [run for run in study.runs if run.folder not in read]
+    return [entry(run, None, NO_LOG if run.invalid is None else f"invalidated: {run.invalid}") for run in left_out]
 
 
 def without_values(
@@ -63,17 +64,18 @@ def entry(run: StoredRun, panel: str | None, why: str) -> dict[str, Any]:
 
 
 def excluded_notes(excluded: Sequence[dict[str, Any]]) -> list[str]:
-    """One note a reason, naming arms and seeds."""
-    seeds: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    """One note a reason and panel, naming arms and seeds."""
+    seeds: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for item in excluded:
-        seeds[item["reason"]][item["arm"]].add(item["seed"])
+        place = f" of the panel of {item['panel'].replace('_', ' ')}" if item["panel"] else ""
+        seeds[place, item["reason"]][item["arm"]].add(item["seed"])
     notes = []
-    for why, arms in seeds.items():
+    for (place, why), arms in seeds.items():
         who = [
             f"{arm} ({'seeds' if len(mine) > 1 else 'seed'} {', '.join(map(str, sorted(mine)))})"
             for arm, mine in arms.items()
         ]
-        notes.append(f"Left out: {'; '.join(who)}. Reason: {why}.")
+        notes.append(f"Left out{place}: {'; '.join(who)}. Reason: {why}.")
     return notes
 
 

@@ -115,7 +115,7 @@ def _scores(logs: list[Log]) -> Iterator[Drawn]:
 
 
 def _load(study: Study, report: PlotResult) -> list[Log]:
-    runs = [run for run in study.runs if (run.folder / "metrics.jsonl").is_file()]
+    runs = [run for run in study.runs if run.invalid is None and (run.folder / "metrics.jsonl").is_file()]
     wanted: dict[str, set[str]] = defaultdict(set, eval={SCORES}, rollout={PARTS})
     for kind, metric in chain.from_iterable(figure.wanted for figure in FIGURES.values()):
         wanted[kind].add(metric)

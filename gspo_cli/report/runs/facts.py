@@ -57,8 +57,6 @@ class Facts:
     status: Status
     reason: str
     """Why it ended, unless it completed."""
-    invalid: str | None
-    """The reason in its `invalidated.json`; None = the run counts."""
     config_flat: Json
     """The configuration by dotted key."""
 
@@ -66,6 +64,11 @@ class Facts:
     def name(self) -> str:
         """The folder's name."""
         return self.run.folder.name
+
+    @property
+    def invalid(self) -> str | None:
+        """Why the run does not count; None if it does."""
+        return self.run.invalid
 
     @property
     def planned_steps(self) -> int:
@@ -109,10 +112,8 @@ def read_facts(run: StoredRun) -> Facts:
     if type(steps) is not int or not 1 <= steps <= MAX_STEP:
         raise corrupt(str(run.folder / "config.json"), f"`train.steps` is {steps!r:.80}, not a positive whole number")
     status, reason = final_status(run.folder, events)
-    note = run.folder / "invalidated.json"
-    invalid = str(read_object(note).get("reason") or "no reason given") if note.is_file() else None
     run_json = read_object(run.folder / "run.json")
-    return Facts(run, run_json, config, status, reason, invalid, flat(config))
+    return Facts(run, run_json, config, status, reason, flat(config))
 
 
 def read_events(folder: Path) -> list[Json]:
@@ -183,7 +184,7 @@ def tuning_command(facts: Facts, arms: list[str], seeds: list[int], key: str, gr
 
 def _train_again(facts: Facts, options: set[str], arms: str, seeds: list[int], suffix: str, more: list[str]) -> str:
     """The command that began the run, without some of its options and their values, for other arms and seeds."""
-    study, kept, skip = facts.run.folder.resolve().parent, ["gspo"], False
+    study, kept, skip = facts.run.folder.parent.resolve(), ["gspo"], False
     for word in _training_words(facts):
         if not skip and word.partition("=")[0] not in options | SWITCHES:
             kept.append(word)
@@ -227,7 +228,7 @@ def row_of(facts: Facts) -> Json:
         reason = f"no sign of life for {beat['age_s']:.0f} s: stopped, killed, or its host {beat['host']} is gone"
     values = metrics if isinstance(metrics := last.get("metrics"), dict) else {}
     return {
-        "study": run.folder.resolve().parent.name, "run": facts.name, "arm": run.arm, "algorithm": run.algorithm,
+        "study": run.folder.parent.resolve().name, "run": facts.name, "arm": run.arm, "algorithm": run.algorithm,
         "seed": run.seed, "status": status, "reason": reason,
         "phase": beat and beat["phase"], "last_sign_s": beat and beat["age_s"],
         "slowest_rank": beat and slowest_rank(run.folder),

@@ -30,7 +30,9 @@ class StoredRun:
     baseline: str = ""
     """The arm that its recipe compares the others with."""
     synthetic: str = ""
-    """Synthetic noise and row lengths, as sentences."""
+    """Synthetic noise and row lengths, and what a step of an imported run is, as sentences."""
+    invalid: str | None = None
+    """The reason in its `invalidated.json`; None = the run counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ def _read_run(folder: Path) -> StoredRun:
             raise corrupt(str(path), "it is no ordinary file")
     run_json, config_json = folder / "run.json", folder / "config.json"
     about, config = read_object(run_json), read_object(config_json)
+    note, step_is = folder / "invalidated.json", about.get("step_is", "rollout batch")
+    imported = "" if step_is == "rollout batch" else f"Imported: what is called a rollout batch is one {step_is}."
     algo = {"replay": "none", **algo} if isinstance(algo := config.get("algo"), dict) else {}
     return StoredRun(
         folder=folder,
@@ -128,7 +132,8 @@ def _read_run(folder: Path) -> StoredRun:
         replay=_field(config_json, algo, "replay", str),
         seed=_field(run_json, about, "seed", int),
         baseline=str(report.get("baseline", "")) if isinstance(report := config.get("report"), dict) else "",
-        synthetic=synthetic_settings(config),
+        synthetic=" ".join(filter(None, (synthetic_settings(config), imported))),
+        invalid=str(read_object(note).get("reason") or "no reason given") if note.is_file() else None,
     )
 
 
