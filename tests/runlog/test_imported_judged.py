@@ -69,6 +69,7 @@ def test_trl_s_grpo_and_gspo(tmp_path: Path, gspo_here: Gspo) -> None:
     means = [study[algo]["reward_points"]["peer"] for algo in ("grpo", "gspo")]
     assert 100 * found["effect"] == pytest.approx(means[1] - means[0])
     assert found["verdict"] == "suggestive" and found["unit"] == "reward" and not found["points"]
+    assert "same algorithm" not in found["sentence"]
     half = judged(gspo_here, tmp_path, "--assume", "start,data")
     assert half["verdict"] == "suggestive" and "not recorded: equal tuning." in half["sentence"]
     whole = judged(gspo_here, tmp_path, "--assume", "start,data,tuning")
@@ -105,6 +106,14 @@ def test_only_the_algorithm_may_differ(tmp_path: Path, gspo_here: Gspo) -> None:
     assert {one["what"] for one in found["reasons"]} == {"trainer.learning_rate", "trainer.model.name"}
     shown = json.loads(gspo_here("runs", "show", "t/gspo-s2", "--out", str(tmp_path), "--json").out)["config"]
     assert shown["trainer.epsilon"] == 3e-4 and shown["trainer.output_dir"] == "out/gspo-2"
+
+
+def test_arms_that_differ_by_their_label_alone_are_named(tmp_path: Path, gspo_here: Gspo) -> None:
+    for seed in range(4):
+        made(gspo_here, tmp_path, "grpo", seed)
+        made(gspo_here, tmp_path, "gspo", seed, last=0.7, importance_sampling_level="token", epsilon=0.2)
+    said = "The recorded configurations of both arms have the same algorithm."
+    assert said in judged(gspo_here, tmp_path)["sentence"]
 
 
 def test_a_run_without_its_configuration_is_only_described(tmp_path: Path, gspo_here: Gspo) -> None:
