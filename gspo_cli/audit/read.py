@@ -254,7 +254,7 @@ def _python(text: str, name: str, _: Path) -> Iterator[Settings]:
     lines = text.splitlines()
     built = [call for call in reader.calls if CONFIG.fullmatch(call.name)]
     for call in built:
-        given = call.keywords | reader.assigned.get(call.target, {}) | {"_class": Value(None, call.name)}
+        given = call.keywords | {"_class": Value(None, call.name)}
         yield settings_of(framework, given, "keywords that are not known are passed" if call.open else None)
     if built:
         return

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import refusal
+from program import Gspo, refusal
 
 from gspo_cli.audit.frameworks import FRAMEWORKS
 from gspo_cli.audit.judge import Verdict, judge, names_in
@@ -139,6 +139,60 @@ def train(rounds, lr=1e-5):
     for loop, clip in (("", 0.1), ("for eps in (0.2, 0.3):\n    ", "unknown")):
         found, _ = facts(tmp_path, "b.py", text.split("def")[0] + "def other(rounds): pass\n" + loop + after)
         assert (found["clip_low"], found["updates"]) == (clip, 4)
+
+
+CONFIG = "config = GRPOConfig(loss_type='grpo', epsilon=0.2, beta=0.0, gradient_accumulation_steps=1)\n"
+LEVEL = "config.importance_sampling_level = 'sequence'\n"
+TWO = "class A:\n    x: float = 0.2\nclass B:\n    x: float = 0.3\n"
+MAKE = "GRPOConfig(loss_type='grpo', beta=0.0, gradient_accumulation_steps=1, epsilon={})\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (CONFIG + LEVEL, {"unit": "sequence"}),
+        (CONFIG + "if os.environ.get('GSPO'):\n    " + LEVEL, {"unit": "unknown"}),
+        (CONFIG + "for x in y:\n    " + LEVEL, {"unit": "unknown"}),
+        (CONFIG + "try:\n    x()\nexcept OSError:\n    " + LEVEL, {"unit": "unknown"}),
+        (CONFIG + "def never():\n    " + LEVEL, {"unit": "unknown"}),
+        ("if g():\n    " + CONFIG + "    " + LEVEL, {"unit": "sequence"}),
+        (CONFIG + "setattr(config, 'epsilon', 3e-4)\n", {"clip_low": 3e-4}),
+        (CONFIG + "setattr(config, name, 3e-4)\n", {"clip_low": "unknown", "unit": "unknown"}),
+        (CONFIG + "config = dataclasses.replace(config, epsilon=3e-4)\n", {"clip_low": 3e-4}),
+        (CONFIG + "config.epsilon *= 0.5\n", {"clip_low": 0.1}),
+        (CONFIG + "config.num_iterations *= 2\n", {"updates": "unknown"}),
+        (CONFIG + "config.update(options)\n", {"clip_low": "unknown"}),
+        ("x = 0.2\ndef other():\n    x = 3e-4\n" + MAKE.format("x"), {"clip_low": 0.2}),
+        ("x = 0.2\ndef f():\n    global x\n    x = 3e-4\ndef g():\n    " + MAKE.format("x"), {"clip_low": "unknown"}),
+        ("def main():\n    " + MAKE.format("x") + "x = 0.3\nmain()\n", {"clip_low": 0.3}),
+        ("x = None\n" + MAKE.format("x or 3e-4"), {"clip_low": 3e-4}),
+        ("x = 0.1\n" + MAKE.format("x and 3e-4"), {"clip_low": 3e-4}),
+        ("y = 0.2\nx = y = 3e-4\n" + MAKE.format("y"), {"clip_low": 3e-4}),
+        ("x = 0.2\nfor i in range(3):\n    x = x * 0.1\n" + MAKE.format("x"), {"clip_low": "unknown"}),
+        ("x = 0.2\nwhile True:\n    x = x / 2\n    " + MAKE.format("x"), {"clip_low": "unknown"}),
+        ("x = 0.2\n[" + MAKE.format("x").strip() + " for x in (0.1, 0.3)]\n", {"clip_low": "unknown"}),
+        ("if (x := 0.3):\n    " + MAKE.format("x"), {"clip_low": 0.3}),
+        (TWO + "a = A()\n" + MAKE.format("a.x"), {"clip_low": 0.2}),
+        (TWO + "a = B(x=0.1)\n" + MAKE.format("a.x"), {"clip_low": 0.1}),
+        (TWO + MAKE.format("a.x"), {"clip_low": "unknown"}),
+        ("class A:\n    x: float = 0.2\n    def f(self):\n        self.x = 3e-4\n    def g(self):\n        "
+         + MAKE.format("self.x"), {"clip_low": "unknown"}),
+    ],
+)  # fmt: skip
+def test_what_python_would_do(tmp_path: Path, text: str, expected: dict[str, Any]) -> None:
+    found, _ = facts(tmp_path, "a.py", "import os, dataclasses\nfrom trl import GRPOConfig\n" + text)
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_a_name_that_is_made_again_is_another_configuration(tmp_path: Path, gspo_here: Gspo) -> None:
+    again = CONFIG.replace("'grpo'", "'sapo'")
+    path = tmp_path / "a.py"
+    path.write_text("from trl import GRPOConfig\n" + CONFIG + "config.loss_type = 'dapo'\n" + again)
+    out = gspo_here("audit", path).out
+    assert "  sapo  " in out and out.count("it computes") == 2, out
+    path.write_text(CONFIG + "if g():\n    config = replace(config, epsilon=3e-4)\nconfig.beta = 0.1\n")
+    lines = gspo_here("audit", path).out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("  KL ")] == ["unknown", "unknown"]
 
 
 def test_trl_version_is_read_from_a_pin_above_the_file(tmp_path: Path) -> None:
