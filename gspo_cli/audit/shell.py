@@ -6,16 +6,18 @@ What only a running shell could know (output of commands, environment variables)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import NamedTuple
 
 from gspo_cli.audit.findings import MARK, unresolved
 from gspo_cli.audit.shell_values import MAX_DEPTH, Environment, Text, arithmetic, merged, split, text_of, truth
-from gspo_cli.audit.shell_words import ASSIGNMENT, expansion_end, tokens
+from gspo_cli.audit.shell_words import ASSIGNMENT, NAME, expansion_end, tokens
 
 MAX_TEXT, MAX_WORDS = 200_000, 50_000
+SETTERS = ("read", "mapfile", "readarray", "getopts", "eval", "let")
+"""Commands that give variables values which only a running shell knows."""
 
 
 class Word(NamedTuple):
@@ -51,6 +53,14 @@ class Reader:
     """The text of another script by its path, to `source` it."""
     unread: list[str] = field(default_factory=list)
     """Scripts that it sources and that cannot be read."""
+    functions: dict[str, int] = field(default_factory=dict)
+    """Where the body of each function begins among the tokens."""
+    uncalled: dict[str, int] = field(default_factory=dict)
+    """Those that no command has named so far."""
+    local: set[str] = field(default_factory=set)
+    """The variables that belong to the function which runs."""
+    may_call_any: bool = False
+    """Whether a command's name comes from outside."""
     depth: int = 0
     words: int = 0
     line: int = 1
@@ -62,6 +72,8 @@ class Reader:
         while self.at < len(self.tokens):
             self.block((), 0)
             self.at += 1  # a stray `fi` or `done`
+        for name in [*self.uncalled] if self.may_call_any else ():
+            self.run_function(name, 1)
         return self
 
     def block(self, ends: tuple[str, ...], depth: int) -> str:
@@ -75,6 +87,10 @@ class Reader:
             if raw in ends:
                 self.at += 1
                 return raw
+            if raw == "(":
+                self.parentheses(depth)
+                status = None
+                continue
             if kind == "op":
                 glue = raw
                 self.at += 1
@@ -89,8 +105,57 @@ class Reader:
                 del self.commands[commands:]
             elif runs is None:
                 self.environment = merged(before, self.environment, line)
+            elif raw == "exit" and glue == ";" and not depth:
+                self.at = len(self.tokens)
             glue = ";"
         return ""
+
+    def parentheses(self, depth: int) -> None:
+        """`( ... )`, whose variables are its own, or `(( ... ))`, after which those in it are not known."""
+        self.at += 1
+        before, start = dict(self.environment), self.at
+        self.block((")",), depth + 1)
+        self.environment = before
+        if self.tokens[start : start + 1] and self.tokens[start][1] == "(":
+            self.forget(raw for _, raw, _ in self.tokens[start : self.at])
+
+    def forget(self, texts: Iterable[str]) -> None:
+        """The variables named in these texts have values that are not known."""
+        for name in {name for text in texts for name in NAME.findall(text) if name in self.environment}:
+            self.environment[name] = [[(unresolved(f"${name}"), self.line)]]
+
+    def loop(self, depth: int) -> None:
+        """The body of a loop: what it sets changes from round to round, and may not be set at all."""
+        end, open_ = self.at, 1
+        while open_ and end < len(self.tokens):
+            open_ += {"do": 1, "done": -1}.get(self.tokens[end][1], 0)
+            end += 1
+        inside = [raw for _, raw, _ in self.tokens[self.at : end]]
+        self.forget(found[1] for raw in inside if (found := ASSIGNMENT.match(raw)))
+        before, line = dict(self.environment), self.tokens[min(self.at, len(self.tokens) - 1)][2]
+        self.block(("done",), depth + 1)
+        self.environment = merged(before, self.environment, line)
+
+    def body(self, start: int, depth: int) -> None:
+        """`{ ... }` or `( ... )` of a function."""
+        if depth > MAX_DEPTH:
+            raise TooMuch
+        if self.tokens[start : start + 1] and self.tokens[start][1] == "(":
+            self.parentheses(depth)
+        elif start < len(self.tokens):
+            self.statement(self.tokens[start][1], depth + 1)
+
+    def run_function(self, name: str, depth: int) -> None:
+        """The body of a function where it is called."""
+        back, around, self.local = self.at, (self.local, dict(self.environment)), set()
+        start = self.at = self.functions.pop(name)  # within itself it is not read again
+        self.uncalled.pop(name, None)
+        self.body(start, depth)
+        self.at, self.functions[name] = back, start
+        own, (self.local, before) = self.local, around
+        for variable in own:
+            self.environment.pop(variable, None)
+            self.environment |= {variable: before[variable]} if variable in before else {}
 
     def statement(self, raw: str, depth: int) -> bool | None:
         """Read one statement; returns whether it succeeds, if that is known."""
@@ -101,7 +166,7 @@ class Reader:
         if raw in ("while", "until"):
             self.at += 1
             self.block(("do",), depth + 1)
-            self.block(("done",), depth + 1)
+            self.loop(depth)
             return None
         if raw == "for":
             head = self.simple()
@@ -111,7 +176,10 @@ class Reader:
                 known = len(values) == 1 and MARK not in text_of(values[0])
                 self.environment[names[0]] = values if known else [[(unresolved(f"${names[0]}"), head[0][1])]]
             self.skip_to("do")
-            self.block(("done",), depth + 1)
+            if names and known:
+                self.block(("done",), depth + 1)
+            else:
+                self.loop(depth)
             return None
         if raw == "case":
             self.case(depth)
@@ -121,10 +189,19 @@ class Reader:
             if raw == "{":
                 self.block(("}",), depth + 1)
             return None
-        if raw == "function" or re.fullmatch(r"[\w-]+\(\)", raw):
-            self.at += 2 if raw == "function" else 1
+        signs = [sign for _, sign, _ in self.tokens[self.at + 1 : self.at + 3]]
+        if raw == "function" or re.fullmatch(r"[\w-]+\(\)", raw) or signs == ["(", ")"]:
+            self.at += 2 if raw == "function" else 3 if signs == ["(", ")"] else 1
+            while self.at < len(self.tokens) and self.tokens[self.at][0] == "op" and self.tokens[self.at][1] != "(":
+                self.at += 1
+            name = (signs[0] if raw == "function" and signs else raw).removesuffix("()")
+            start, before, commands = self.at, dict(self.environment), len(self.commands)
+            self.body(start, depth)  # only to find its end
+            self.functions[name] = self.uncalled[name] = start
+            self.environment = before
+            del self.commands[commands:]
             return None
-        return self.command(self.simple())
+        return self.command(self.simple(), depth)
 
     def skip_to(self, word: str) -> None:
         """Go behind the next such word."""
@@ -201,10 +278,13 @@ class Reader:
             self.at += 1
         return found
 
-    def command(self, raw: list[tuple[str, int]]) -> bool | None:
+    def command(self, raw: list[tuple[str, int]], depth: int) -> bool | None:
         """Assign, or expand a command; returns the truth of a test."""
+        before = dict(self.environment)
         if raw and raw[0][0] in ("export", "local", "readonly", "declare", "typeset"):
+            own = raw[0][0] in ("local", "declare", "typeset")
             raw = [word for word in raw[1:] if not word[0].startswith("-")]
+            self.local |= {word.partition("=")[0] for word, _ in raw} if own else set()
             if not any(ASSIGNMENT.match(word) for word, _ in raw):
                 return True
         while raw and (found := ASSIGNMENT.match(raw[0][0])):
@@ -212,6 +292,11 @@ class Reader:
             raw = raw[1:]
         if not raw:
             return True
+        if raw[0][0] in self.functions:
+            self.run_function(raw[0][0], depth)
+        if raw[0][0] not in ("source", "."):
+            self.environment = before if raw[0][0] not in self.functions else self.environment
+        self.may_call_any |= raw[0][0].lstrip('"').startswith("$")
         self.outside = []
         words: list[Word] = []
         for word, line in raw:
@@ -231,6 +316,10 @@ class Reader:
             return truth([word.text for word in words[1:] if word.text not in ("]", "]]")], self.bare(raw))
         if words[0].text in ("source", ".") and len(words) > 1:
             self.source(words[1])
+        if words[0].text in SETTERS:
+            self.forget(word.text for word in words[1:])
+        if words[0].text == "unset":
+            self.environment |= {word.text: [[]] for word in words[1:]}
         self.commands.append(Command(words, self.outside))
         return None if words[0].text not in ("set", "echo", ":", "cd", "true") else True
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from gspo_cli.audit.findings import Value, parsed
+from gspo_cli.audit.findings import UNKNOWN, Value, parsed
 from gspo_cli.errors import GspoError
 
 MAX_TABLE, MAX_KEYS, MAX_DEPTH, MAX_BASES = 400_000, 20_000, 40, 20
@@ -154,11 +154,13 @@ def find(folder: Path, base: str, folders: tuple[Path, ...] = ()) -> Path | None
 
 
 def hydra(words: Sequence[tuple[str, int]], name: str) -> dict[str, Value]:
-    """Overrides `a.b=c`, `+a.b=c`, `++a.b=c` of a command; `~a.b` removes nothing that is read here."""
+    """Overrides `a.b=c`, `+a.b=c`, `++a.b=c` of a command; what becomes of a key without it (`~a.b`) is not known."""
     found = {}
     for text, line in words:
         if match := re.match(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", text, re.DOTALL):
             found[match[1].replace("/", ".").split("@")[0]] = _written(match[2], f"{name}:{line}")
+        elif match := re.fullmatch(r"~([A-Za-z_][\w./-]*)(=.*)?", text, re.DOTALL):
+            found[match[1].replace("/", ".")] = Value(UNKNOWN, f"{name}:{line} (it is taken away)")
     return found
 
 

@@ -79,6 +79,44 @@ def test_what_the_environment_decides_is_unknown(tmp_path: Path) -> None:
     assert verdict.name_matches is None and not verdict.differs
 
 
+def verl(clip: str, loss: str = "gspo") -> str:
+    """One command of verl."""
+    actor = "actor_rollout_ref.actor"
+    keys = f"{actor}.policy_loss.loss_mode={loss} {actor}.clip_ratio_low={clip} {actor}.clip_ratio_high={clip}"
+    batch = f"data.train_batch_size=128 {actor}.ppo_mini_batch_size=32"
+    return f"python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo {batch} {keys}"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("C=0.3\nf() {\n    local C=0.2\n}\n" + verl("$C"), {"clip_low": 0.3}),
+        ("C=0.3\nf() {\n    local C=0.2\n}\nf\n" + verl("$C"), {"clip_low": 0.3}),
+        ("C=0.3\nfunction f {\n    C=0.2\n}\nf\n" + verl("$C"), {"clip_low": 0.2}),
+        ("C=0.3\nf () (\n    C=0.2\n)\nf\n" + verl("$C"), {"clip_low": 0.3}),
+        ("M=gspo\nb() { M=vanilla; }\nif [ $1 = base ]; then b; fi\n" + verl("0.2", "$M"), {"unit": "unknown"}),
+        ("main() {\n    " + verl("0.2") + "\n}\nmain \"$@\"\n", {"algorithm": "gspo", "clip_low": 0.2}),
+        ("go() { " + verl("0.2") + "; }\n\"$@\"\n", {"algorithm": "gspo"}),
+        ("f() { f; }\nf\n" + verl("0.2"), {"clip_low": 0.2}),
+        ("C=0.3\nunset C\n" + verl("${C:-0.2}"), {"clip_low": 0.2}),
+        ("C=0.3\n( C=0.2 )\n" + verl("$C"), {"clip_low": 0.3}),
+        ("C=0.3\nC=0.2 echo x\n" + verl("$C"), {"clip_low": 0.3}),
+        ("C=1\n(( C = C * 2 ))\n" + verl("$C"), {"clip_low": "unknown"}),
+        ("C=0.3\nread C\n" + verl("$C"), {"clip_low": "unknown"}),
+        ("C=0.3\neval \"C=0.2\"\n" + verl("$C"), {"clip_low": "unknown"}),
+        ("C=0.3\nwhile [ $i -lt 3 ]; do\n    C=0.2\ndone\n" + verl("$C"), {"clip_low": "unknown"}),
+        ("C=3\nfor i in 1 2; do\n    C=$((C + 1))\n    " + verl("$C") + "\ndone\n", {"clip_low": "unknown"}),
+        ("for i in 1; do\n    C=0.2\ndone\n" + verl("$C"), {"clip_low": 0.2}),
+        (verl("0.2") + "\nexit 0\n" + verl("0.3", "vanilla"), {"algorithm": "gspo"}),
+        ("[ -n \"$X\" ] || exit 1\nif [ -z \"$Y\" ]; then exit 1; fi\n" + verl("0.2"), {"clip_low": 0.2}),
+        (verl("0.2") + " ~actor_rollout_ref.actor.clip_ratio_low", {"clip_low": "unknown", "clip_high": 0.2}),
+    ],
+)  # fmt: skip
+def test_what_a_shell_would_do(tmp_path: Path, script: str, expected: dict[str, Any]) -> None:
+    found, _ = facts(tmp_path, "a.sh", script)
+    assert {key: found[key] for key in expected} == expected
+
+
 TRL = """from trl import GRPOConfig
 steps = 8
 config = GRPOConfig(output_dir="x", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4,
