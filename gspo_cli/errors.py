@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -32,6 +33,11 @@ def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """What to do about a name that is unknown: the one that it may be a slip for, if any is near."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def quoted(path: object) -> str:
+    """A path as it stands in a command that the user may paste."""
+    return shlex.quote(str(path))
 
 
 def reason(error: BaseException) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from gspo_cli.cli import console, options
 from gspo_cli.cli.options import Json, JsonLines, RecipeArgument, Set
-from gspo_cli.errors import ExitCode
+from gspo_cli.errors import ExitCode, quoted
 
 app = console.Commands(help="Inspect the shipped recipes; write and check your own.", no_args_is_help=True)
 
@@ -168,11 +168,12 @@ def new(
     lines = [f"{data}: {made.rows} rows; the columns are {', '.join(made.columns)}"]
     for number, row in enumerate(made.shown, start=1):
         lines += [f"row {number}:", *(f"    {name} = {value}" for name, value in row.items())]
+    first = quoted(made.files[0])
     lines += [
         f"guessed: the prompt is {made.guessed['prompt']}, the answer {made.guessed['answer'] or 'in no column'}, "
         f"the reward {made.guessed['reward']}" + ("" if len(made.files) == 1 else " (write it)"),
         f"held out: {made.held_out} of {made.rows} rows",
         *made.files,
-        f"next: gspo rollout {made.files[0]} --show-prompt --model FOLDER; gspo train {made.files[0]} --model FOLDER",
+        f"next: gspo rollout {first} --show-prompt --model FOLDER; gspo train {first} --model FOLDER",
     ]
     console.print_result(asdict(made), json_, "\n".join(lines))

@@ -11,7 +11,7 @@ import typer
 
 from gspo_cli.cli import console, options
 from gspo_cli.cli.options import FigureWidth, Format, Json, Results, Study, parse_seeds
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, quoted
 
 if TYPE_CHECKING:
     from gspo_cli.report.compare.result import Found
@@ -116,7 +116,8 @@ def compare(
         show_comparison(comparison)
     missing = not_begun(found_study.folder, [(run.arm, run.seed) for run in found_study.runs])
     if missing and not json_:
-        console.note(f"the study is unfinished: {missing}; gspo train --resume {found_study.folder} trains the rest")
+        command = f"gspo train --resume {quoted(found_study.folder)}"
+        console.note(f"the study is unfinished: {missing}; {command} trains the rest")
     if comparison.unsaved:
         console.note(f"warning: the comparison was not stored: {comparison.unsaved}")
     unmet = require is not None and not _shows(comparison.primary, require)
@@ -171,7 +172,8 @@ def serve(
 
     folder = find_study(study, out).folder
     if (folder / "run.json").is_file():
-        raise GspoError(f"{folder} is a run", "the page is of a whole study", f"gspo report serve {folder.parent}")
+        whole = f"gspo report serve {quoted(folder.parent)}"
+        raise GspoError(f"{folder} is a run", "the page is of a whole study", whole)
     with PageServer(folder, port) as server:
         console.print_result({"url": server.url, "study": str(folder)}, json_)
         sys.stdout.flush()

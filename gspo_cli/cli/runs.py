@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gspo_cli.cli import console, options
 from gspo_cli.cli.options import Json, JsonLines, NewestRun, Results, RunName, Study
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, quoted
 
 app = console.Commands(help="List, show, compare, verify, prune, import and export runs.", no_args_is_help=True)
 
@@ -49,13 +49,14 @@ def ls(
     for run in (run for run in runs if run.get("slowest_rank")):
         console.note(f"{run['run']}: {run['slowest_rank']}")
     for run in (run for run in runs if run["status"] in ("killed", "silent")):
-        console.note(f"{run['run']}: {run['reason']}; to resume: gspo train --resume {run['folder']}")
+        console.note(f"{run['run']}: {run['reason']}; to resume: gspo train --resume {quoted(run['folder'])}")
     studies = dict[Path, list[tuple[str, int]]]()
     for run in (run for run in runs if run["run"] and Path(run["folder"]) != folder):
         studies.setdefault(Path(run["folder"]).parent, []).append((run["arm"], run["seed"]))
     for study, present in studies.items():
         if missing := not_begun(study, present):
-            console.note(f"{study.name}: not begun: {missing}; to train what remains: gspo train --resume {study}")
+            command = f"gspo train --resume {quoted(study)}"
+            console.note(f"{study.name}: not begun: {missing}; to train what remains: {command}")
 
 
 def _list_row(run: dict[str, Any]) -> tuple[str, ...]:
@@ -427,4 +428,4 @@ def _archive(study: Path, follow: bool, updates: bool, json_: bool) -> None:
         console.print_json({"study": str(study), "to": "archive", "path": str(target), "bytes": size})
     else:
         console.out.print(str(target))
-        console.note(f"{size:,} bytes; gspo report compare {shlex.quote(str(target))} --out FOLDER reads it")
+        console.note(f"{size:,} bytes; gspo report compare {quoted(target)} --out FOLDER reads it")

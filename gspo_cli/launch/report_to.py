@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gspo_cli.errors import quoted
 from gspo_cli.launch.local import same_package
 
 LAST_LOOK_S = 60.0
@@ -44,6 +45,7 @@ def reporting(study: Path, trackers: list[str], note: Callable[[str], None]) -> 
                 said = output.read().decode(errors="replace").strip().splitlines()
             last = said[-1] if said else "it said nothing"
             if code:
-                note(f"warning: {tracker} was not kept up to date: {last}; gspo runs export {study} --to {tracker}")
+                command = f"gspo runs export {quoted(study)} --to {tracker}"
+                note(f"warning: {tracker} was not kept up to date: {last}; {command}")
             else:
                 note(f"{tracker}: {last}")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, quoted
 from gspo_cli.runlog.fs import write_text
 from gspo_cli.runlog.log import canonical
 
@@ -106,7 +106,8 @@ def refuse_damaged(log: Path, sha256: str | None = None) -> None:
     if why is not None:
         raise GspoError(
             f"{log} was changed after it was written", why,
-            f"`gspo runs verify {log.parent}` names every change; restore the run from a copy", ExitCode.STORAGE,
+            f"`gspo runs verify {quoted(log.parent)}` names every change; restore the run from a copy",
+            ExitCode.STORAGE,
         )  # fmt: skip
 
 

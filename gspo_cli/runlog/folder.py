@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gspo_cli.distributed import created_by_first_attempt, launch_time
-from gspo_cli.errors import ExitCode, GspoError, first_fault, nearest
+from gspo_cli.errors import ExitCode, GspoError, first_fault, nearest, quoted
 from gspo_cli.runlog.fs import remove_tree, storage_error
 from gspo_cli.runlog.lock import LOCK
 from gspo_cli.runlog.strict_json import read_object
@@ -58,7 +58,7 @@ def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
         raise GspoError(
             f"run folder {study / used[0]} already holds a run{_progress(study / used[0])}",
             "starting again would mix two logs",
-            f"--resume {study / used[0]} to continue it, --overwrite to delete it, or --name OTHER",
+            f"--resume {quoted(study / used[0])} to continue it, --overwrite to delete it, or --name OTHER",
         )
     for run in used:
         if not is_run(study / run):

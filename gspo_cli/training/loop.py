@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.profiler import profile
 
 from gspo_cli.distributed import ACTIVITY, PROFILE, Interruption
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, quoted
 from gspo_cli.evals.command import measure_all
 from gspo_cli.evals.settings import Subject
 from gspo_cli.events import BatchDone, BatchSampled, EvaluationProgress, Noted, PreflightDone, Warned
@@ -186,7 +186,7 @@ def abandon_if_late(session: Session, step: int, num_updates: int, phases: list[
         return
     if num_updates == session.run.recipe.minibatches:
         raise Interruption
-    number, folder = session.signals.agreed(), session.log.folder
+    number, folder = session.signals.agreed(), quoted(session.log.folder)
     assert number is not None
     session.log.event("interrupted", signal=number.name, step=step, unsaved=True)
     raise GspoError(

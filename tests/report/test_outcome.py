@@ -35,7 +35,7 @@ def test_start_end_and_time_of_an_arm(tmp_path: Path) -> None:
 def test_the_end_of_a_study_has_the_sentence_and_the_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = write_study(tmp_path / "demo")
+    study = write_study(tmp_path / "my runs" / "demo")
     for run in study.glob("*-s*"):
         (run / "checkpoints" / "step-000020" / "model").mkdir(parents=True)
     show_outcome(study)
@@ -43,7 +43,7 @@ def test_the_end_of_a_study_has_the_sentence_and_the_weights(
     assert "GSPO better than GRPO on reward/mean:area@steps" in " ".join(text.split())
     assert f"weights: {study}/*/checkpoints/step-000020/model" in text
     assert (
-        f"next: gspo report html {study} (" in text
+        f"next: gspo report html '{study}' (" in text
         and "`report compare`" in text
         and not (study / "compare.json").exists()
     )

@@ -13,7 +13,7 @@ import typer
 from gspo_cli.cli import console
 from gspo_cli.cli.views.comparison import show_outcome
 from gspo_cli.cli.views.training import StudyView, TrainView
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, quoted
 
 if TYPE_CHECKING:
     from gspo_cli.distributed import Ranks
@@ -79,7 +79,7 @@ def train_jobs(
                 codes = ray_cluster.run_on_cluster(jobs, cluster, view)
     except (KeyboardInterrupt, SystemExit):
         how = f"--jobs {at_once}" if cluster is None else "--launcher ray"
-        console.note(f"the running runs were saved; to resume: gspo train --resume {path} {how}")
+        console.note(f"the running runs were saved; to resume: gspo train --resume {quoted(path)} {how}")
         raise
     finally:
         if cluster is not None:
@@ -118,9 +118,9 @@ def name_rest(study: Path, runs: list[str]) -> Iterator[None]:
         refused = isinstance(error, GspoError) and error.code == ExitCode.USER_ERROR
         if len(runs) > 1 and study.exists() and not refused:
             rest = ", ".join(run for run in runs if not is_complete(study / run))
-            console.note(f"the study is unfinished: {rest}; to train them all: gspo train --resume {study}")
+            console.note(f"the study is unfinished: {rest}; to train them all: gspo train --resume {quoted(study)}")
             if isinstance(error, GspoError) and error.code > ExitCode.STORAGE:  # a signal
-                error.hint = f"gspo train --resume {study} goes on with the whole study"
+                error.hint = f"gspo train --resume {quoted(study)} goes on with the whole study"
         raise
 
 

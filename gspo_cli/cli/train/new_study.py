@@ -14,7 +14,7 @@ from gspo_cli.cli.options import listed, parse_seeds, registered
 from gspo_cli.cli.train.execute import as_job, past_guard, report_study, train_jobs, train_one_by_one
 from gspo_cli.cli.views.plan import show_plan
 from gspo_cli.cli.views.training import ColdStartBar, TrainView
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, quoted
 
 if TYPE_CHECKING:
     from gspo_cli.config import Recipe
@@ -178,7 +178,7 @@ def show_choice(study: Path, tuning: dict[str, Any], as_json: bool) -> None:
         keys = ", ".join(f"{key} = {value}" for key, value in result["chosen"].items())
         scores = ", ".join("n/a" if s["score"] is None else f"{s['score']:.4g}" for s in result["scores"])
         console.out.print(f"{arm}: {keys} ({tuning['metric']} of {result['trials']} trials, best first: {scores})")
-    console.note(f"to train with these settings, on other seeds: gspo train ... --tuned {study} --seeds 0-7")
+    console.note(f"to train with these settings, on other seeds: gspo train ... --tuned {quoted(study)} --seeds 0-7")
 
 
 def train_sweep(request: StudyRequest, ranks: Ranks) -> None:
@@ -223,6 +223,6 @@ def train_sweep(request: StudyRequest, ranks: Ranks) -> None:
             record_plan(folder / name, plan)
     stopped = [past_guard(partial(train_new_study, one, ranks)) for one in requests]
     if ranks.is_main and not request.dry_run:
-        console.note(f"the map: gspo report map {folder}")
+        console.note(f"the map: gspo report map {quoted(folder)}")
     if any(stopped):
         raise typer.Exit(ExitCode.GUARD)

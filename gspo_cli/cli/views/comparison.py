@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from math import ceil, log2
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from gspo_cli.cli import console
+from gspo_cli.errors import quoted
 
 if TYPE_CHECKING:
     from gspo_cli.report.compare.learning_curves import LearningCurve
@@ -44,8 +44,8 @@ def show_outcome(folder: Path) -> None:
         console.note(*_sentences(study), prose=True)
     if weights := _weights(study):
         console.note(f"weights: {weights}")
-    quoted = shlex.quote(str(folder))
-    console.note(f"next: gspo report html {quoted} (a page of all; `report compare` and `report plots` take it too)")
+    command = f"gspo report html {quoted(folder)}"
+    console.note(f"next: {command} (a page of all; `report compare` and `report plots` take it too)")
 
 
 def _sentences(study: Study) -> list[str]:

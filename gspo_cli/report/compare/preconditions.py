@@ -1,11 +1,11 @@
 """What must hold before two arms are compared. All checks run; all failures are reported."""
 
-import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gspo_cli.config import flat
+from gspo_cli.errors import quoted
 from gspo_cli.report.compare.scores import collapses_known, common_range
 from gspo_cli.report.runs.curves import QUERIES
 from gspo_cli.report.runs.facts import TRAINER, command_for
@@ -271,7 +271,7 @@ def _status(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
         facts, run = record.facts, record.run
         if facts.status not in ("completed", "failed"):
             sides = _sides(pair, record, f"{record.name}: {facts.status} ({facts.reason})")
-            do = f"let it finish, or resume it: gspo train --resume {shlex.quote(str(run.folder))}"
+            do = f"let it finish, or resume it: gspo train --resume {quoted(run.folder)}"
             yield Failure("status", "how the run ended", *sides, do)
 
 
@@ -285,9 +285,9 @@ def _cells(pair: Pair, spec: MetricSpec) -> Iterable[Failure]:
         if gap:
             if isinstance(spec, BenchmarkMetric) and spec.k and gap == UNSCORED:
                 do = f"training logs {spec.metric} with eval.bench and eval.samples = {spec.k}; of stored weights: "
-                do += f"gspo eval benchmarks {record.run.folder.parent} --bench {spec.bench} --samples {spec.k}"
+                do += f"gspo eval benchmarks {quoted(record.run.folder.parent)} --bench {spec.bench} --samples {spec.k}"
             if isinstance(spec, BenchmarkMetric) and stored:
-                do = f"gspo eval benchmarks {record.run.folder} --bench {spec.bench}"
+                do = f"gspo eval benchmarks {quoted(record.run.folder)} --bench {spec.bench}"
                 if record.answers and record.answers.num_ungraded:
                     do = "grade them again, or --grader-errors wrong counts them in both arms"
             yield Failure("cells", f"{spec.text} of {record.name}", *_sides(pair, record, gap), do)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from gspo_cli import __version__
 from gspo_cli.config import ReportConfig
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, quoted
 from gspo_cli.report.compare.imported import ASSUMABLE, needed, unstated, why_not_judged, with_assumptions
 from gspo_cli.report.compare.learning_curves import learning_curves
 from gspo_cli.report.compare.preconditions import CHECKS, OF_IMPORTED, WAIVABLE, failures
@@ -87,7 +87,7 @@ def compare(study: Study, request: ComparisonRequest, keep: bool = True) -> Stud
             raise GspoError(
                 f"the study is unfinished: only {arm} has begun",
                 f"still to train: {missing}",
-                f"gspo train --resume {study.folder} trains them all",
+                f"gspo train --resume {quoted(study.folder)} trains them all",
             )
         raise GspoError(
             f"the study has one arm, {arm}",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gspo_cli.config import CheckpointConfig
 from gspo_cli.distributed import ACTIVITY, SINGLE_PROCESS, TIMEOUT_S, Ranks
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, quoted
 from gspo_cli.events import Noted
 from gspo_cli.models.files import INDEX
 from gspo_cli.models.sharding import is_sharded
@@ -134,7 +134,7 @@ class Checkpoints:
         raise GspoError(
             f"interrupted by {number.name} after rollout batch {session.step}",
             f"the whole run is saved in {self.run}",
-            f"gspo train --resume {self.run} continues it",
+            f"gspo train --resume {quoted(self.run)} continues it",
             CODES[number],
         )
 
@@ -211,7 +211,7 @@ class Checkpoints:
         return GspoError(
             f"{self.failed_saves} checkpoint{'s' if self.failed_saves > 1 else ''} of {self.run} could not be saved",
             "the disk refused; events.jsonl has the reasons",
-            f"free some space, then gspo train --resume {self.run} continues from the last checkpoint",
+            f"free some space, then gspo train --resume {quoted(self.run)} continues from the last checkpoint",
             ExitCode.STORAGE,
         )
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from gspo_cli.distributed import Ranks
-from gspo_cli.errors import ExitCode, GspoError
+from gspo_cli.errors import ExitCode, GspoError, quoted
 from gspo_cli.models.load import load_policy, weights_hash
 from gspo_cli.models.sharding import copy_from_rank0, full_tensor, is_sharded
 from gspo_cli.runlog.log import Position
@@ -111,7 +111,7 @@ def collect(session: Session, run: Path, ranks: Ranks) -> CheckpointState:
             raise GspoError(
                 f"{bad.partition('@')[0]} is not finite after rollout batch {session.step}",
                 "a state like that is never saved",
-                f"gspo train --resume {run} goes back to the last checkpoint, with another recipe if need be",
+                f"gspo train --resume {quoted(run)} goes back to the last checkpoint, with another recipe if need be",
                 ExitCode.GUARD,
             )
 
