@@ -123,7 +123,7 @@ def _load(study: Study, report: PlotResult) -> list[Log]:
     if not any(len(log.frame) for log in logs):
         raise GspoError(
             f"nothing to plot in {study.folder}",
-            "no run in it has a log line with a metric of the figures",
+            "no run in it that counts has a log line with a metric of the figures",
             "wait for the first rollout batch, or name another study",
         )
     for log in logs:
