@@ -69,6 +69,8 @@ class Reader:
     """Those not read yet, each with its path."""
     path: tuple[int, ...] = ()
     """As that of a call."""
+    objects: dict[str, list[Call]] = field(default_factory=dict)
+    """The objects that were ever assigned to a name."""
     docstring: str = ""
 
     def read(self, text: str) -> Reader:
@@ -187,6 +189,7 @@ class Reader:
         elif not call.name[:1].isupper():
             return None
         call.target = ast.unparse(target)
+        self.objects.setdefault(call.target, []).append(call)
         return call
 
     def bind(self, node: ast.Assign | ast.AnnAssign | ast.AugAssign, target: ast.expr, value: Any) -> None:
@@ -206,7 +209,7 @@ class Reader:
     def set(self, owner: ast.expr, name: str | None, value: Any, line: int) -> None:
         """`owner.name = value`; a name of None stands for any. It is certain if it runs whenever the object is made."""
         place, made, source = ast.unparse(owner), self.value(owner), f"{self.name}:{line}"
-        for one in [made] if isinstance(made, Call) else [call for call in self.calls if call.target == place]:
+        for one in [made] if isinstance(made, Call) else self.objects.get(place, []):
             certain = one is made and name and one.path[: len(self.path)] == self.path
             one.keywords |= dict.fromkeys(
                 [name] if name else one.keywords, Value(value if certain else UNKNOWN, source)
