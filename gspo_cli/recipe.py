@@ -22,7 +22,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import InitErrorDetails
 
 from gspo_cli.config import AlgoConfig, Recipe, flat, merge, nest
-from gspo_cli.errors import GspoError, nearest
+from gspo_cli.errors import GspoError, nearest, quoted
 from gspo_cli.plugins import add_search_folder
 from gspo_cli.tables import refuse_text
 
@@ -67,7 +67,7 @@ def find(name: str) -> Path:
     elif os.path.isfile(name):
         why, hint = (
             "a recipe is a .toml file",
-            f"if it holds data, write their recipe: gspo recipes new NAME --data {name}",
+            f"if it holds data, write their recipe: gspo recipes new NAME --data {quoted(name)}",
         )
     raise GspoError(f"no recipe {name!r}", why, hint)
 

@@ -64,7 +64,11 @@ def test_without_single_updates_the_comparison_is_the_same(tmp_path: Path) -> No
     assert (ours["effect"], ours["ci"], ours["verdict"]) == (theirs["effect"], theirs["ci"], theirs["verdict"])
     kept = (tmp_path / "demo" / "gspo-s0" / "metrics.jsonl").read_text()
     assert '"update"' not in kept and len(kept.splitlines()) == len(log.read_text().splitlines()) - 1
-    refused = run(runs.app, "export", study, "--no-updates")
+    Path(archive).unlink()
+    study.parent.rename(spaced := tmp_path / "my runs")
+    printed = run(runs.app, "export", spaced / "demo", "--to", "archive").stderr
+    assert f"gspo report compare '{spaced / 'demo.tar.xz'}' --out" in " ".join(printed.split())
+    refused = run(runs.app, "export", spaced / "demo", "--no-updates")
     assert refused.exit_code == 2 and "only an archive" in refused.stderr
 
 

@@ -109,6 +109,7 @@ def test_a_figure_made_of_other_data_is_found(study: Path, gspo_here: Gspo) -> N
 
 def test_side_files_name_runs_logs_and_what_was_left_out(reported: Path, study: Path, gspo_here: Gspo) -> None:
     (study / "gspo-s0" / "invalidated.json").write_text('{"reason": "wrong data"}')
+    assert problems(study) == {}  # figures of before stay what they were
     assert gspo_here("report", "compare", str(study)).code == 3
     side: dict[str, Any] = json.loads((study / "compare.sources.json").read_text())
     assert side["file"] == "compare.json" and side["runs"] == []

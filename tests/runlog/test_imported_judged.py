@@ -69,7 +69,7 @@ def test_trl_s_grpo_and_gspo(tmp_path: Path, gspo_here: Gspo) -> None:
     means = [study[algo]["reward_points"]["peer"] for algo in ("grpo", "gspo")]
     assert 100 * found["effect"] == pytest.approx(means[1] - means[0])
     assert found["verdict"] == "suggestive" and found["unit"] == "reward" and not found["points"]
-    assert "same algorithm" not in found["sentence"]
+    assert "No recorded setting" not in found["sentence"]
     half = judged(gspo_here, tmp_path, "--assume", "start,data")
     assert half["verdict"] == "suggestive" and "not recorded: equal tuning." in half["sentence"]
     whole = judged(gspo_here, tmp_path, "--assume", "start,data,tuning")
@@ -112,7 +112,7 @@ def test_arms_that_differ_by_their_label_alone_are_named(tmp_path: Path, gspo_he
     for seed in range(4):
         made(gspo_here, tmp_path, "grpo", seed)
         made(gspo_here, tmp_path, "gspo", seed, last=0.7, importance_sampling_level="token", epsilon=0.2)
-    said = "The recorded configurations of both arms have the same algorithm."
+    said = "No recorded setting of the algorithm differs between the arms."
     assert said in judged(gspo_here, tmp_path)["sentence"]
 
 

@@ -49,7 +49,7 @@ def with_assumptions(settings: Settings, stated: frozenset[str], paired: bool) -
     """The settings whose sentences name what the user stated, and what else is not recorded."""
     texts = ["" if paired else "Unpaired: runs are matched in the order of their seeds."]
     if not settings.differences:
-        texts.append("The recorded configurations of both arms have the same algorithm.")
+        texts.append("No recorded setting of the algorithm differs between the arms.")
     if stated:
         texts.append(f"Stated by the user, not recorded: {', '.join(ASSUMABLE[n] for n in ASSUMABLE if n in stated)}.")
     texts.append("Imported: code, versions and hardware are not recorded.")

@@ -148,7 +148,7 @@ def _draw(study: Study, figures: Sequence[Drawn], report: PlotResult, images: Co
         excluded = [*notes.without_log(study, logs), *content.excluded]
         remarks = list(dict.fromkeys([*content.remarks, *notes.excluded_notes(excluded)]))
         report.notes += [f"{name}: {remark}" for remark in remarks]
-        lines = [*content.captions, *remarks, *dict.fromkeys(log.run.synthetic for log in logs if log.run.synthetic)]
+        lines = [*content.captions, *remarks, *dict.fromkeys(log.run.remark for log in logs if log.run.remark)]
         # no time and no path, so that the same logs give the same bytes anywhere
         side = {
             "figure": name,

@@ -29,8 +29,8 @@ class StoredRun:
     seed: int
     baseline: str = ""
     """The arm that its recipe compares the others with."""
-    synthetic: str = ""
-    """Synthetic noise and row lengths, and what a step of an imported run is, as sentences."""
+    remark: str = ""
+    """What its figures must say: synthetic noise and row lengths, and what a step of an imported run is."""
     invalid: str | None = None
     """The reason in its `invalidated.json`; None = the run counts."""
 
@@ -132,7 +132,7 @@ def _read_run(folder: Path) -> StoredRun:
         replay=_field(config_json, algo, "replay", str),
         seed=_field(run_json, about, "seed", int),
         baseline=str(report.get("baseline", "")) if isinstance(report := config.get("report"), dict) else "",
-        synthetic=" ".join(filter(None, (synthetic_settings(config), imported))),
+        remark=" ".join(filter(None, (synthetic_settings(config), imported))),
         invalid=str(read_object(note).get("reason") or "no reason given") if note.is_file() else None,
     )
 
