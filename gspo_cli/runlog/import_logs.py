@@ -69,16 +69,17 @@ def read_trainer_log(path: Path, reward: str | None = None) -> tuple[str, Rows]:
     trainers' files of a tracker.
     Errors: GspoError if it is none of these.
     """
-    if (found := find_tracker_file(path)) is not None:
-        scalars = _scalars_in_events if found[0] == "tensorboard" else _scalars_in_wandb
-        return _trainer_of(path, found[0], read_files(*found, scalars), reward)
-    if reward is not None:
+    found = find_tracker_file(path)
+    if found is None and reward is not None:
         raise GspoError(
             f"--reward {reward}: {path} is no file of a tracker",
             "TRL's and verl's logs name the reward themselves",
             "leave out --reward",
         )
     try:
+        if found is not None:
+            scalars = _scalars_in_events if found[0] == "tensorboard" else _scalars_in_wandb
+            return _trainer_of(path, found[0], read_files(*found, scalars), reward)
         require_regular(path)
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
@@ -101,7 +102,8 @@ def read_trainer_log(path: Path, reward: str | None = None) -> tuple[str, Rows]:
 def _by_step(rows: Rows) -> dict[int, Values]:
     """The values of each step; later ones replace earlier ones.
 
-    Errors: OverflowError for a number beyond floats, ValueError for a step or reward that is no number.
+    Errors: OverflowError for a number beyond floats, ValueError for a step or reward that is no number, or a name that
+    no log can hold.
     """
     merged: dict[int, Values] = {}
     for step, values in rows:
@@ -110,7 +112,8 @@ def _by_step(rows: Rows) -> dict[int, Values]:
         for name in ("reward", "critic/score/mean"):
             if name in values and not _is_number(values[name]):
                 raise ValueError(f"step {step}: {name} {values[name]!r:.100} is no number")
-        for value in values.values():
+        for name, value in values.items():
+            name.encode()  # fails for half of a surrogate pair
             if _is_number(value):
                 float(value)
         merged.setdefault(int(step), {}).update(values)

@@ -92,7 +92,8 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
     ["", "{}", '{"log_history": []}', '{"step": 1}', "[1]", '{"log_history": [{"reward": 1}]}',
      *(f'{{"log_history": [{{"step": {step}, "reward": {reward}}}]}}'
        for step, reward in (("2.5", "1"), ("-7", "1"), ("true", "1"), ("1", "true"), ("1", '"good"'))),
-     '{"log_history": [{"step": 1, "reward": 1, "reward": 2}]}'],
+     '{"log_history": [{"step": 1, "reward": 1, "reward": 2}]}',
+     r'{"log_history": [{"step": 1, "reward": 1, "\ud800": 2}]}'],
 )  # fmt: skip
 def test_what_is_no_log(tmp_path: Path, gspo_here: Gspo, text: str) -> None:
     for name in ("x.json", "x.jsonl"):
@@ -204,6 +205,13 @@ def test_a_file_cut_off_or_changed_is_refused(tmp_path: Path, gspo_here: Gspo, k
     assert not (tmp_path / "t").exists()
     file.write_bytes(whole)
     assert read_trainer_log(folder)[0] == "trl"
+
+
+def test_a_step_or_reward_of_a_tracker_that_no_log_can_hold(tmp_path: Path) -> None:
+    far = wandb_run(tmp_path / "far", [{"train/reward": 0.5, "train/global_step": 2e9}])
+    assert "step 2000000000 is no whole number from 0 to" in refused(far)
+    mixed = wandb_run(tmp_path / "mixed", [{"train/reward": 0.5}, {"train/reward": {"_type": "histogram"}}])
+    assert "is no number" in refused(mixed)
 
 
 def test_a_folder_of_several_runs_or_of_none(tmp_path: Path) -> None:
