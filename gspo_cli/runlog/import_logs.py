@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from gspo_cli import __version__
 from gspo_cli.errors import GspoError
 from gspo_cli.runlog.checksums import sha256_of, write_run_checksums
-from gspo_cli.runlog.fs import require_regular, write_text
+from gspo_cli.runlog.fs import remove_tree, require_regular, write_text
 from gspo_cli.runlog.log import MAX_STEP, RunLog, config_text, now, short_hash
 from gspo_cli.runlog.schema import is_known
 from gspo_cli.runlog.strict_json import unique_keys
@@ -161,7 +161,7 @@ def import_run(
     """Write another trainer's log as a run of a study, and return the run's folder.
 
     `trainer_config` = what the trainer was told, as it stands there; the table `trainer` of the run's `config.json`.
-    Errors: GspoError if the log cannot be read or the folder exists.
+    Errors: GspoError if the log cannot be read or the folder exists. Whatever ends it early, no folder is left.
     """
     (trainer, steps), run = read_trainer_log(path, reward), study / f"{arm}-s{seed}"
     if run.exists():
@@ -170,24 +170,28 @@ def import_run(
         "name": study.name, "seed": seed, "algo": {"name": algorithm, "replay": "none"},
         "train": {"steps": steps[-1][0]},
     } | ({"trainer": trainer_config} if trainer_config else {})  # fmt: skip
-    run.mkdir(parents=True)
-    write_text(run / "config.json", json.dumps(config, indent=1))
     about = {
         "schema": 1, "run_id": uuid.uuid4().hex, "created": now(), "gspo": __version__, "study": study.name, "arm": arm,
         "seed": seed, "imported": {"from": trainer} | _origin(path),
         "step_is": STEP_IS.get(trainer, "step of the tracker"),
     }  # fmt: skip
-    write_text(run / "run.json", json.dumps(about, indent=1))
-    log = RunLog(run, short_hash(config_text(config)))
-    log.event("start", imported=trainer)
-    for step, values in steps:
-        seconds = {ours: values[name] for name, ours in SECONDS.items() if _is_number(values.get(name))}
-        times = {name: float(value) for name, value in seconds.items() if math.isfinite(value)}
-        for kind, metrics in translate_metrics(trainer, values).items():
-            log.line(kind, step, StepMetrics(dict(metrics)), perf=times if kind == "rollout" else None)
-        log.flush()
-    log.event("end", status="completed")
-    write_run_checksums(run)
+    run.mkdir(parents=True)
+    try:
+        write_text(run / "config.json", json.dumps(config, indent=1))
+        write_text(run / "run.json", json.dumps(about, indent=1))
+        log = RunLog(run, short_hash(config_text(config)))
+        log.event("start", imported=trainer)
+        for step, values in steps:
+            seconds = {ours: values[name] for name, ours in SECONDS.items() if _is_number(values.get(name))}
+            times = {name: float(value) for name, value in seconds.items() if math.isfinite(value)}
+            for kind, metrics in translate_metrics(trainer, values).items():
+                log.line(kind, step, StepMetrics(dict(metrics)), perf=times if kind == "rollout" else None)
+            log.flush()
+        log.event("end", status="completed")
+        write_run_checksums(run)
+    except BaseException:
+        remove_tree(run)
+        raise
     return run
 
 

@@ -58,6 +58,15 @@ def test_only_what_means_the_same_gets_our_name() -> None:
     assert found == {"rollout": {"reward/mean": 0.5, "verl/critic/rewards/mean": 0.4}, "step": {"grad/norm": 2.0}}
 
 
+def test_an_import_that_fails_leaves_nothing(tmp_path: Path, gspo_here: Gspo, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gspo_cli.runlog.log.RunLog.flush", full)
+    assert gspo_here("runs", "import", str(trl(tmp_path / "state.json", 0.4)), *INTO, tmp_path / "out").code != 0
+    assert not list(tmp_path.glob("out/*/*"))
+
+
 def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_here: Gspo) -> None:
     for seed in (0, 1):
         for algo, log in (("grpo", trl(tmp_path / "state.json", 0.4)), ("gspo", verl(tmp_path / "v.jsonl", 0.5))):
