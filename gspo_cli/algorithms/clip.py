@@ -25,6 +25,9 @@ from gspo_cli.algorithms.ops import (
 )
 from gspo_cli.types import Mean, Reduced
 
+MOST = 1e9
+"""A range as large as that clips nothing; beyond float32 it could not be compared."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clip:
@@ -36,8 +39,8 @@ class Clip:
     def __post_init__(self) -> None:
         if not 0 < self.low < 1:
             raise ValueError("clip.low must lie between 0 and 1 (it is subtracted from 1)")
-        if self.high <= 0:
-            raise ValueError("clip.high must be positive (it is added to 1)")
+        if not 0 < self.high <= MOST:
+            raise ValueError(f"clip.high must be positive, and at most {MOST:g} (it is added to 1)")
 
     @property
     def log_bounds(self) -> tuple[float, float]:

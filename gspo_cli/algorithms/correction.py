@@ -23,6 +23,8 @@ BOUNDS: dict[Kind, tuple[float, float]] = {
 }
 """Published defaults: truncation in verl and slime, icepop in NeMo-RL and verl, the sequence mask in SkyRL, the one
 that keeps token weights in NeMo-RL; for opsm what TRL advises, in nats."""
+ONE_BOUND = ("tis", "seq_tis", "opsm")
+"""Kinds without a lower bound."""
 MASKS = ("none", "opsm")
 """Kinds that weigh nothing, so that the ratio may hold the mismatch as well."""
 

@@ -12,6 +12,7 @@ from gspo_cli.algorithms.clip import Clip, clipped_loss
 from gspo_cli.algorithms.contract import LossInputs, LossOutput
 
 UNIT = "sequence"
+ONE_ADVANTAGE = True
 REDUCTION = "seq-mean"
 token_terms = ops.sum_of_tokens
 advantage = ops.group_advantage

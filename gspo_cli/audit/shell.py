@@ -184,6 +184,10 @@ class Reader:
         if raw == "case":
             self.case(depth)
             return None
+        if raw == "!" and self.at + 1 < len(self.tokens):
+            self.at += 1
+            inner = self.statement(self.tokens[self.at][1], depth)
+            return None if inner is None else not inner
         if raw in ("{", "!", "time"):
             self.at += 1
             if raw == "{":

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from gspo_cli.config import TaskConfig
@@ -107,21 +108,22 @@ def credit(
 ) -> tuple[tuple[float, ...], ...] | None:
     """A factor for each response token, from a task that assigns credit; None for any other task.
 
-    Errors: GspoError when the task does not give one factor per token.
+    Errors: GspoError when the task does not give one finite number per token.
     """
     if not isinstance(task, Crediting):
         return None
     credits = []
     for sample in samples:
         tokens = pieces(tokenizer, sample.token_ids)
-        factors = tuple(float(c) for c in task.token_credits(problem, tokens))
-        if len(factors) != len(tokens):
+        factors = tuple(task.token_credits(problem, tokens))
+        numbers = all(isinstance(factor, int | float) and isfinite(factor) for factor in factors)
+        if len(factors) != len(tokens) or not numbers:
             raise GspoError(
-                f"token_credits gave {len(factors)} factors for {len(tokens)} tokens",
-                "each response token needs one factor for its advantage",
+                f"token_credits gave {len(factors)} factors for {len(tokens)} tokens: {factors!s:.80}",
+                "each response token needs one finite number, the factor for its advantage",
                 "correct the task's token_credits",
             )
-        credits.append(factors)
+        credits.append(tuple(map(float, factors)))
     return tuple(credits)
 
 

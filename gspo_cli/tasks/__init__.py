@@ -174,10 +174,11 @@ def read_problems(task: Task, config: TaskConfig) -> list[Problem]:
         problems = list(task.problems(config.split))
     seen = set[str]()
     for number, problem in enumerate(problems, start=1):
-        if not isinstance(problem, Problem) or not isinstance(problem.id, str) or not isinstance(problem.prompt, str):
+        texts = isinstance(problem, Problem) and (problem.id, problem.prompt, problem.answer)
+        if not texts or not all(isinstance(text, str) for text in texts):
             raise GspoError(
                 f"{source}: problem {number} is {problem!r:.80}",
-                "problems() gives Problem(id, prompt, answer), with text for id and prompt",
+                "problems() gives Problem(id, prompt, answer), all three texts",
                 "docs/extending.md has a complete example",
             )
         if problem.id in seen:

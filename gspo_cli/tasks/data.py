@@ -17,6 +17,8 @@ HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(/[\w.-]+)?")
 SAVED = ("dataset_dict.json", "state.json")
 """What marks a folder that `datasets` saved: several splits, or one."""
 
+SPLITS = {"train", "test", "validation", "valid", "val", "dev", "eval"}
+"""First words of the names of files that hold one part of the data."""
 AS_TEXT = "write it as text; task.system and task.template add what is the same in all prompts (docs/prompts.md)"
 
 
@@ -45,12 +47,26 @@ def read_source(path: str | None, hub: Hub | None, split: str) -> tuple[str, lis
         folder = Path(path)
         if any((folder / name).is_file() for name in SAVED):
             return path, list(number_rows(path, _saved_rows(folder, split)))
-        return path, [row for file in data_files(folder) for row in read_rows(file)]
+        return path, [row for file in of_split(folder, split) for row in read_rows(file)]
     if path is not None:
         organisation, name, *configuration = path.split("/")
         hub = f"{organisation}/{name}", configuration[0] if configuration else None, hub and hub[2]
     assert hub is not None
     return hub[0], list(number_rows(hub[0], _hub_rows(hub, split)))
+
+
+def of_split(path: Path, split: str) -> list[Path]:
+    """The file, or the files of a folder; of files that are named after splits (`train-0.jsonl`), those of this one.
+
+    Errors: GspoError for a split other than `train` where no file is named after it.
+    """
+    files = data_files(path)
+    names = {file: re.split(r"[-_.]", file.name)[0].lower() for file in files if path.is_dir()}
+    found = [file for file in files if names.get(file) == split]
+    if not found and (split != "train" or len(SPLITS & {*names.values()}) > 1):
+        why = f"no file of {path} is named after it" if names else f"{path} is one file, without splits"
+        raise GspoError(f"task.split = {split}", why, "name the file with task.path, and leave task.split out")
+    return found if len(SPLITS & {*names.values()}) > 1 or split != "train" else files
 
 
 def is_local(path: str) -> bool:

@@ -19,6 +19,8 @@ from gspo_cli.types import Problem, Score
 
 PROMPTS = ("prompt", "question", "problem", "messages")
 """Names of the column with the prompt, if the recipe names none."""
+READ_ANSWERS = {"number", "math", "exact", "choice"}
+"""Built-in rewards that score nothing without a row's answer."""
 FIELD = re.compile(r"\{([^{}\n]+)\}")
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -82,6 +84,9 @@ class OwnData:
         columns: dict[str, str] = {str(ours): theirs for ours, theirs in self.config.columns.items()}
         if "answer" in columns:
             require_column(source, rows, "answer", columns["answer"])
+        rewards = {self.config.reward, *(reward.name for reward in self.config.rewards)}
+        if rewards & READ_ANSWERS and any("answer" in row for _, row in rows):
+            columns.setdefault("answer", "answer")
         known = [name for name in PROMPTS if any(name in row for _, row in rows)]
         if self.config.template is None or "{question}" in self.config.template or "prompt" in columns or known:
             columns.setdefault("prompt", (known or PROMPTS)[0])

@@ -85,8 +85,8 @@ def limited(deadline_s: float | None, total: int) -> Iterator[Count]:
 
     before = signal.signal(signal.SIGUSR2, end) if in_main and deadline_s is not None else None
     watcher = threading.Thread(target=watch, name="rewards", daemon=True)
-    watcher.start()
     try:
+        watcher.start()
         yield count
     except DeadlinePassed as error:
         raise GspoError(

@@ -28,6 +28,7 @@ from gspo_cli.config import ColdStart, Recipe
 from gspo_cli.errors import GspoError
 from gspo_cli.models import tiny
 from gspo_cli.models.adapters import refuse_adapter
+from gspo_cli.models.admission import position_limit
 from gspo_cli.models.device import pick_device
 from gspo_cli.models.load import load_policy
 from gspo_cli.models.remote_code import allowed_code
@@ -76,7 +77,14 @@ def build(recipe: Recipe, folder: Path, progress: Progress) -> None:
     """Trains the cold start and saves it as a Hugging Face folder."""
     model, tokenizer = base_model(recipe)
     if recipe.cold_start is not None:
-        supervise(model, demonstrations(recipe, tokenizer), recipe.cold_start, progress)
+        rows, limit = demonstrations(recipe, tokenizer), position_limit(model.config)
+        if limit is not None and (longest := max(len(prompt + response) for prompt, response in rows)) > limit:
+            raise GspoError(
+                f"a demonstration of the cold start has {longest} tokens",
+                f"the model has {limit} positions",
+                "leave out demonstrations that are too long, or take another model",
+            )
+        supervise(model, rows, recipe.cold_start, progress)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -148,6 +156,10 @@ def supervise(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step % 10 == 9 or step + 1 == cold.steps:
+            if not math.isfinite(loss.item()):
+                raise GspoError(
+                    f"the cold start diverged by step {step + 1}", f"its loss is {loss.item()}", "lower cold_start.lr"
+                )
             progress(step + 1, cold.steps, loss.item())
     model.eval()
 

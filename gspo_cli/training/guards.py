@@ -133,6 +133,7 @@ class SignalWatch:
     def __init__(self, recipe: Recipe, emit: Emit) -> None:
         rollout = recipe.rollout
         self.responses, self.limit, self.emit = rollout.prompts * rollout.samples, rollout.max_new_tokens, emit
+        self.masks = recipe.algo.truncation == "mask"
         self.warned = False
 
     def observe(self, step: int, values: Mapping[str, float | None]) -> None:
@@ -141,7 +142,10 @@ class SignalWatch:
         many_cut = share >= CUT_WARNING
         cut = f"{round(share * self.responses)} of {self.responses} responses were cut off at {self.limit} tokens"
         if values.get("update/applied") == 0 and not values.get("update/overflow_frac"):
-            if many_cut:
+            if values.get("group/zero_std_frac") != 1 and reward is not None:
+                why = "rewards differ, but every response with an advantage is left out, or the algorithm gives none"
+                why = f"{cut}, and algo.truncation = 'mask' leaves them out; {RAISE_LENGTH}" if self.masks else why
+            elif many_cut:
                 why = f"{cut}, and all responses to each prompt got the same reward; {RAISE_LENGTH}"
             else:
                 got = "no response got a reward"

@@ -136,6 +136,12 @@ def read_resume_point(
     record, config = (read_object(folder / name) for name in ("run.json", "config.json"))
     state = read_state(checkpoint)
     recipe, changes = apply_overrides(config, state.changes, overrides, allowed, str(record["config_sha256"]))
+    if state.ahead < min(recipe.rollout.max_lag, recipe.train.steps - state.step):
+        raise GspoError(
+            f"{folder} was to end after rollout batch {state.step + state.ahead}",
+            "with rollout.max_lag its next batches would have been sampled before the last updates, and were not",
+            "train anew with more steps",
+        )
     plugins = changed_plugins(folder, record)
     if plugins and "plugins" not in allowed:
         raise GspoError(

@@ -49,7 +49,7 @@ def preflight(
         report.warnings.append("replay = r2 with one mini-batch per rollout batch replays nothing: no update is stale")
     micro_batches = next((part.micro_batches for part in mini_batches if part.micro_batches), None)
     if micro_batches is None:
-        report.warnings.append("no response of the first rollout batch was scored, so nothing could be compared")
+        report.warnings.append("no response of the first rollout batch is trained on, so nothing could be compared")
         return report
     again = squares = tokens_squared = k1 = k3 = torch.zeros((), dtype=torch.float64, device=learner.model.device)
     rounded = tokens_rounded = again

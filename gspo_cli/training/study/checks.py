@@ -1,16 +1,18 @@
 """Refuse recipes that mathematics, model or machine forbid, before anything is loaded."""
 
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from gspo_cli.algorithms import AlgorithmSpec
-from gspo_cli.algorithms.correction import MASKS
+from gspo_cli.algorithms.correction import BOUNDS, MASKS, ONE_BOUND
 from gspo_cli.config import Recipe
 from gspo_cli.distributed import Ranks
 from gspo_cli.errors import GspoError
 from gspo_cli.models.adapters import refuse_adapter, require_peft
 from gspo_cli.models.remote_code import code_arguments
 from gspo_cli.rollout.engine import check_engine, check_spread
+from gspo_cli.runlog.schema import metric
 
 
 def check_combination(recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> None:
@@ -21,10 +23,30 @@ def check_combination(recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> 
     algo, tiny, lag = recipe.algo, recipe.model.tiny, recipe.rollout.max_lag
     needs_sampler, dual_clip = algorithm.NEEDS_SAMPLER, getattr(params, "dual_clip", None)
     corrected, sampler_is_old = algo.correction.kind not in MASKS, algo.old_log_probs == "sampler"
+    correction, (least, most) = algo.correction, BOUNDS.get(algo.correction.kind, (0.0, inf))
+    low, high = correction.low, correction.high
     critic = algorithm.token_advantages is not None
     router_noise = recipe.noise is not None and recipe.noise.experts > 0
     sees_lag = sampler_is_old or needs_sampler or corrected
     for forbidden, message, why, hint in (
+        (
+            correction.kind == "none" and (low, high) != (None, None),
+            "algo.correction with a bound and no kind",
+            "a bound belongs to a kind of correction, and none is switched on",
+            "algo.correction.kind, such as 'tis', or remove the bound",
+        ),
+        (
+            low is not None and correction.kind in ONE_BOUND,
+            f"algo.correction.low with kind = {correction.kind}",
+            f"{correction.kind} has no lower bound",
+            "remove algo.correction.low",
+        ),
+        (
+            (least if low is None else low) >= (high or most),
+            f"algo.correction from {least if low is None else low:g} to {high or most:g}",
+            "no weight lies between these bounds, so nothing would be learned",
+            "set both bounds, the lower one below the upper one",
+        ),
         (
             needs_sampler and corrected,
             f"{algo.name} with correction = {algo.correction.kind}",
@@ -80,6 +102,8 @@ def check_combination(recipe: Recipe, algorithm: AlgorithmSpec, params: Any) -> 
     ):
         if forbidden:
             raise GspoError(message, why, hint)
+    if (best := recipe.checkpoint.best) is not None and not {"rollout", "step"} & {*metric(best).lines.split(", ")}:
+        raise GspoError(f"checkpoint.best = {best}", "it has no value per rollout batch", "e.g. reward/mean")
     algorithm.check(recipe, params)
     if recipe.model.lora is not None:
         require_peft("[model.lora]")
