@@ -324,7 +324,8 @@ class Reader:
             self.forget(word.text for word in words[1:])
         if words[0].text == "unset":
             self.environment |= {word.text: [[]] for word in words[1:]}
-        self.commands.append(Command(words, self.outside))
+        if words[0].text not in ("echo", "printf"):
+            self.commands.append(Command(words, self.outside))
         return None if words[0].text not in ("set", "echo", ":", "cd", "true") else True
 
     def source(self, name: Word) -> None:

@@ -98,6 +98,8 @@ def verl(clip: str, loss: str = "gspo") -> str:
         ("main() {\n    " + verl("0.2") + "\n}\nmain \"$@\"\n", {"algorithm": "gspo", "clip_low": 0.2}),
         ("go() { " + verl("0.2") + "; }\n\"$@\"\n", {"algorithm": "gspo"}),
         ("f() { f; }\nf\n" + verl("0.2"), {"clip_low": 0.2}),
+        ("C=0.3\nif ! [ a = a ]; then C=0.2; fi\n" + verl("$C"), {"clip_low": 0.3}),
+        ("echo " + verl("0.3", "vanilla") + "\n" + verl("0.2"), {"clip_low": 0.2, "algorithm": "gspo"}),
         ("C=0.3\nunset C\n" + verl("${C:-0.2}"), {"clip_low": 0.2}),
         ("C=0.3\n( C=0.2 )\n" + verl("$C"), {"clip_low": 0.3}),
         ("C=0.3\nC=0.2 echo x\n" + verl("$C"), {"clip_low": 0.3}),
