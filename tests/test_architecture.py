@@ -131,7 +131,7 @@ def test_no_folder_has_too_many_files() -> None:
 
 def fresh(program: str) -> str:
     """What a program prints in an interpreter of its own."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
     return done.stdout
 
 
