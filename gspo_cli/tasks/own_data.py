@@ -65,7 +65,7 @@ class OwnData:
         """Path and split of the held-out rows. Errors: GspoError for a name that is neither a file nor a split."""
         path = self.config.path
         if Path(name).exists() or name.endswith(SUFFIXES) or "/" in name:
-            return name, self.config.split
+            return name, "train" if Path(name).is_file() else self.config.split
         if path is not None and is_local(path) and not (Path(path) / SAVED[0]).is_file():
             why = f"{path} has no splits, of which it could be one"
             raise GspoError(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import Dataset, DatasetDict
 from program import Gspo, check_refused, ok, refusal, write_rows
 
 from gspo_cli.algorithms import ALGORITHMS, AlgorithmSpec
@@ -104,6 +105,10 @@ def test_files_named_after_splits_are_told_apart(tmp_path: Path) -> None:
     assert "task.split = nosuch" in refusal(read_source, str(tmp_path), None, "nosuch")
     one = str(tmp_path / "test.jsonl")
     assert len(read_source(one, None, "train")[1]) == 1 and "without splits" in refusal(read_source, one, None, "test")
+    saved = tmp_path / "saved"
+    DatasetDict({"part": Dataset.from_list([{"prompt": "p"}])}).save_to_disk(str(saved))
+    task = OwnData(TaskConfig(name="data", path=str(saved), split="part", held_out=one, template="{prompt}"))
+    assert [problem.prompt for problem in task.problems("held_out")] == ["test"]
     plain = tmp_path / "plain"
     plain.mkdir()
     for name in ("a", "b"):
