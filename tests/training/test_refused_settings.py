@@ -163,6 +163,6 @@ def test_a_run_that_sampled_ahead_is_not_made_longer(tmp_path: Path, gspo_here: 
     keep = ("--set", "eval.bench=[]", "--set", "checkpoint.keep_optimizer=true")
     ok(gspo_here("train", smoke, *lag, *keep, "--steps", "1", "--out", tmp_path, "--name", "s"))
     longer = ("train", "--resume", tmp_path / "s", "--steps", "2", "--allow-change", "train.steps")
-    check_refused(gspo_here(*longer), "was to end after rollout batch 1", "train anew with more steps")
+    check_refused(gspo_here(*longer), "sampled no further than rollout batch 1", "train anew")
     run = json.loads(next(tmp_path.glob("s/*/run.json")).read_text())
     assert run["planned_steps"] == 1

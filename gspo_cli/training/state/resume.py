@@ -138,9 +138,9 @@ def read_resume_point(
     recipe, changes = apply_overrides(config, state.changes, overrides, allowed, str(record["config_sha256"]))
     if state.ahead < min(recipe.rollout.max_lag, recipe.train.steps - state.step):
         raise GspoError(
-            f"{folder} was to end after rollout batch {state.step + state.ahead}",
-            "with rollout.max_lag its next batches would have been sampled before the last updates, and were not",
-            "train anew with more steps",
+            f"{folder} sampled no further than rollout batch {state.step + state.ahead}",
+            f"with rollout.max_lag = {recipe.rollout.max_lag} the next would be older than the last updates, and is not",
+            "train anew with these settings",
         )
     plugins = changed_plugins(folder, record)
     if plugins and "plugins" not in allowed:
