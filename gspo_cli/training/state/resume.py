@@ -139,7 +139,7 @@ def read_resume_point(
     if state.ahead < min(recipe.rollout.max_lag, recipe.train.steps - state.step):
         raise GspoError(
             f"{folder} sampled no further than rollout batch {state.step + state.ahead}",
-            f"with rollout.max_lag = {recipe.rollout.max_lag} the next would be older than the last updates, and is not",
+            f"with rollout.max_lag = {recipe.rollout.max_lag} the next would be older than the last update, and is not",
             "train anew with these settings",
         )
     plugins = changed_plugins(folder, record)
