@@ -144,7 +144,8 @@ class SignalWatch:
         if values.get("update/applied") == 0 and not values.get("update/overflow_frac"):
             if values.get("group/zero_std_frac") != 1 and reward is not None:
                 why = "rewards differ, but every response with an advantage is left out, or the algorithm gives none"
-                why = f"{cut}, and algo.truncation = 'mask' leaves them out; {RAISE_LENGTH}" if self.masks else why
+                if self.masks and share:
+                    why = f"{cut}, and algo.truncation = 'mask' leaves them out; {RAISE_LENGTH}"
             elif many_cut:
                 why = f"{cut}, and all responses to each prompt got the same reward; {RAISE_LENGTH}"
             else:

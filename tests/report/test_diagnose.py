@@ -87,7 +87,7 @@ def test_a_run_warns_once_of_cut_responses_and_each_time_of_a_batch_without_upda
         watch.observe(step, {"update/applied": 1.0, "length/truncated_frac": 0.5})
     assert len(said) == 1 and "8 of 16" in said[0] and "rollout.max_new_tokens" in said[0]
     for step, cut in ((3, 0.875), (4, 0.25)):
-        watch.observe(step, {"update/applied": 0.0, "length/truncated_frac": cut, "reward/mean": 1.0})
+        watch.observe(step, {"update/applied": 0.0} | batch(1.0, 1.0, cut))
     many, few = said[1:]
     assert "14 of 16 responses were cut off at 96 tokens" in many and "raise rollout.max_new_tokens" in many
     assert few.startswith("no update from rollout batch 4: all responses") and "max_new_tokens" not in few
