@@ -28,6 +28,7 @@ OF_GRADING = {
     "unsafe_local", "grader_python", "overwrite", "out", "json_",
 }  # fmt: skip
 """Options of `benchmarks` that have a part in grading stored answers."""
+OF_PROGRAMS = {"workers", "unsafe_local", "grader_python"}
 
 
 @app.command()
@@ -104,6 +105,9 @@ def benchmarks(
     chosen = find_benchmarks(names, recipe)
     if not chosen:
         raise GspoError("--bench names no benchmark", "it is empty", "`gspo eval list` lists them")
+    idle = set() if any("grader" in benchmark.takes for benchmark in chosen) else {"grader"}
+    idle |= set() if any(benchmark.runs_programs for benchmark in chosen) else OF_PROGRAMS
+    options.refuse_beside(context, f"--bench {bench}", {str(p.name) for p in context.command.params} - idle)
     if resume and overwrite:
         raise GspoError("--resume and --overwrite together", "one keeps stored answers, one deletes them", "use one")
     if greedy and temperature:

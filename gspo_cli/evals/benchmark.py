@@ -152,7 +152,7 @@ class Benchmark:
     recipe: Recipe | None = None
     """Of the rows that a recipe holds out: prompts, stop strings and rewards are those of its training."""
     takes: tuple[str, ...] = ()
-    """The options it accepts of `release`, `window`, `contests`, `ratings`."""
+    """The options it accepts of `release`, `window`, `contests`, `ratings`, `grader`."""
 
     @property
     def template(self) -> dict[str, str]:

@@ -15,20 +15,21 @@ from typing import Any
 from gspo_cli.distributed import Ranks, interleave
 from gspo_cli.errors import ExitCode, GspoError
 from gspo_cli.evals.benchmark import VERDICTS, Benchmark, Grade, Grader, GraderChoice, ProblemSet, sha256
-from gspo_cli.evals.settings import Overrides, Settings, Subject, fit_context, resolve_settings
+from gspo_cli.evals.settings import Overrides, Settings, Subject, first_difference, fit_context, resolve_settings
 from gspo_cli.evals.store import Answer, Mode, Store, open_store
-from gspo_cli.evals.summary import score, summarise
+from gspo_cli.evals.summary import data_facts, score, summarise
 from gspo_cli.rollout.engine import SampleKey, generate_checked
-from gspo_cli.rollout.prompts import cut_at_stop, decode, encode
+from gspo_cli.rollout.prompts import cut_at_stop, decode, encode, opened_thinking
 from gspo_cli.seeds import derive_seed
 from gspo_cli.types import Problem, Prompt, Response
 
-THINK = "<think>"
 PORTION = 256
 """Most answers in one engine call and one part file: what a kill can cost."""
 PORTION_TOKENS = 2**16
 """Most tokens, padding included, in a call to the built-in engine, about a minute's work; vLLM needs many answers at a
 time."""
+DECISIVE = ("name", "version", "python", "numpy", "headline")
+"""What a grader's verdicts depend on, of what it says about itself."""
 Progress = Callable[[int, int, int], None]
 """Called with answers stored, answers wanted, and tokens drawn since the last call."""
 
@@ -44,14 +45,6 @@ class EvalPlan:
     subject: Subject
     portions: list[list[SampleKey]]
     grader_choice: GraderChoice
-
-    @property
-    def response_prefix(self) -> str:
-        """`<think>` if the chat template opens the thinking part itself; the grader must see it open."""
-        if self.benchmark.recipe is not None:  # training does not show it to rewards
-            return ""
-        last = next(reversed(self.prompts.values()))
-        return THINK if str(self.subject.tokenizer.decode(list(last.token_ids))).rstrip().endswith(THINK) else ""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -128,14 +121,22 @@ def evaluate(
     """
     with open_store(folder, plan.identity, plan.portions, mode, warn) as store:
         grader = plan.benchmark.grader(plan.problems, plan.grader_choice)
-        stored = store.summary()["grader"] if store.finished else {}
-        if store.finished and all(stored.get(key) == grader.about.get(key) for key in ("name", "version")):
-            grader.close()
-            warn(f"{folder} is finished and has these settings: its answers and figures are used again")
-            return store.summary()
+        if store.finished:
+            stored, keys = store.summary(), [key for key in DECISIVE if key in grader.about]
+            wanted = {
+                "data": json.loads(json.dumps(data_facts(plan.problems, plan.settings))),
+                "grader": {key: grader.about[key] for key in keys},
+            }
+            graded_by = {"data": stored.get("data"), "grader": {key: stored["grader"].get(key) for key in keys}}
+            difference = first_difference(graded_by, wanted)
+            if difference is None:
+                grader.close()
+                warn(f"{folder} is finished and has these settings: its answers and figures are used again")
+                return stored
+            warn(f"the answers in {folder} are graded again ({difference})")
         store.event("start", mode=mode, stored=len(store.parts), portions=len(plan.portions))
         started = time.monotonic()
-        with closing(GradingQueue(grader, plan.problems, plan.response_prefix)) as grading:
+        with closing(GradingQueue(grader, plan.problems)) as grading:
             new_tokens = _draw_missing(plan, store, grading, progress)
             generated = time.monotonic() - started
             drawn = [answer for index in range(len(plan.portions)) for answer in store.parts[index]]
@@ -179,7 +180,7 @@ def measure(plan: EvalPlan, ranks: Ranks, progress: Progress) -> dict[str, Any]:
     total = sum(map(len, plan.portions))
     progress(0, total, 0)
     grader = plan.benchmark.grader(plan.problems, plan.grader_choice)
-    with closing(GradingQueue(grader, plan.problems, plan.response_prefix)) as grading:
+    with closing(GradingQueue(grader, plan.problems)) as grading:
         for index, drawn in enumerate(generate(plan, plan.portions)):
             grading.submit(index, [a for i, a in enumerate(drawn, len(answers)) if i % ranks.size == ranks.rank])
             answers += drawn
@@ -218,6 +219,7 @@ def generate(plan: EvalPlan, portions: Iterable[list[SampleKey]]) -> Iterator[li
                     prompt_sha256=sha256(json.dumps(plan.prompts[key[0]].token_ids)),
                     text=decode(plan.subject.tokenizer, sample), text_repaired=False,
                     n_tokens=len(sample.token_ids), finish_reason=sample.finish,
+                    response_prefix=opened_thinking(plan.subject.tokenizer, plan.prompts[key[0]]),
                 )
             )  # fmt: skip
         yield answers
@@ -226,10 +228,9 @@ def generate(plan: EvalPlan, portions: Iterable[list[SampleKey]]) -> Iterator[li
 class GradingQueue:
     """Grades portions one after the other while the next ones are drawn."""
 
-    def __init__(self, grader: Grader, problems: ProblemSet, response_prefix: str = "") -> None:
+    def __init__(self, grader: Grader, problems: ProblemSet) -> None:
         self.grader = grader
         self.problems = {p.id: p for p in problems.problems}
-        self.response_prefix = response_prefix
         self.pool = ThreadPoolExecutor(1, "grading")
         self.pending: dict[int, Future[list[Grade]]] = {}
 
@@ -258,7 +259,7 @@ class GradingQueue:
 
     def _text(self, answer: Answer) -> str:
         """The answer with what a reward may ask of it, unless it was sampled elsewhere."""
-        text = self.response_prefix + answer.text
+        text = answer.response_prefix + answer.text
         return text if answer.n_tokens is None else Response(text, answer.n_tokens, answer.finish_reason or "stop")
 
     def result(self) -> list[Grade]:

@@ -104,7 +104,7 @@ def resolve_settings(benchmark: Benchmark, overrides: Overrides, seed: int) -> S
     """The benchmark's settings with the user's changes.
 
     `--temperature 0` without `--samples` asks for one answer per problem.
-    Errors: GspoError for several samples at temperature 0.
+    Errors: GspoError for several samples at temperature 0, or a truncated distribution, which has no effect there.
     """
     sampling = replace(benchmark.sampling, **overrides.model_dump(exclude={"samples", "limit"}, exclude_none=True))
     greedy = sampling.temperature == 0
@@ -115,7 +115,13 @@ def resolve_settings(benchmark: Benchmark, overrides: Overrides, seed: int) -> S
             "greedy decoding gives the same answer every time",
             "--samples 1, or a --temperature above 0",
         )
-    if greedy:  # truncating the distribution has no effect then
+    if greedy:
+        if given := [name for name in ("top_p", "top_k", "min_p") if getattr(overrides, name) is not None]:
+            raise GspoError(
+                f"{benchmark.name}: --{given[0].replace('_', '-')} at temperature 0",
+                "greedy decoding takes the likeliest token, whatever the others are",
+                "leave it out, or give a --temperature above 0",
+            )
         sampling = replace(sampling, top_p=1.0, top_k=0, min_p=0.0)
     return Settings(samples, sampling, seed, overrides.limit)
 

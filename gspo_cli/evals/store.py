@@ -42,6 +42,8 @@ class Answer:
     """Whether the text held invalid Unicode, replaced by U+FFFD in the file; the grader saw the original."""
     n_tokens: int | None
     finish_reason: FinishReason | None
+    response_prefix: str = ""
+    """What the prompt began of the response, `<think>` or nothing: graded with the text."""
 
     @property
     def key(self) -> SampleKey:
@@ -182,7 +184,7 @@ class Store:
 
 ANSWER_COLUMNS = {
     "problem_id": "string", "sample": "int32", "seed": "int64", "prompt_sha256": "string", "text": "large_string",
-    "text_repaired": "bool_", "n_tokens": "int32", "finish_reason": "string",
+    "text_repaired": "bool_", "n_tokens": "int32", "finish_reason": "string", "response_prefix": "string",
 }  # fmt: skip
 GRADE_COLUMNS = {
     "extracted": "large_string", "extracted_by": "string", "verdict": "string", "reason": "string",

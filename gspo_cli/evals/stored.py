@@ -2,20 +2,34 @@
 
 from collections import Counter
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from gspo_cli.errors import GspoError
+from pydantic import BaseModel, Field, ValidationError
+
+from gspo_cli.errors import GspoError, first_fault
 from gspo_cli.evals.benchmark import Benchmark, GraderChoice, ProblemSet
 from gspo_cli.evals.runner import GradingQueue
 from gspo_cli.evals.settings import Settings
-from gspo_cli.evals.store import Answer, Store
+from gspo_cli.evals.store import Answer, open_store
 from gspo_cli.evals.summary import summarise
 from gspo_cli.rows import data_files, read_rows, require_columns
-from gspo_cli.runlog.folder import make_writable
+from gspo_cli.types import FinishReason
 
 NEEDED = ("problem_id", "sample", "text")
+Int32: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Given(BaseModel):
+    """The columns of a row beside its problem and text; all but the first may be missing."""
+
+    sample: Int32
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    prompt_sha256: str | None = None
+    text_repaired: bool = False
+    n_tokens: Int32 | None = None
+    finish_reason: FinishReason | None = None
+    response_prefix: str = ""
 
 
 def grade_stored(
@@ -24,7 +38,8 @@ def grade_stored(
     """The summary of stored answers, without a model: those of a parquet or jsonl file with `problem_id`, `sample` and
     `text`. The grades and the summary go into `folder`.
 
-    Errors: GspoError for a file that is not such a table, or answers to problems that the benchmark does not have.
+    Errors: GspoError for a file that is not such a table, answers to problems that the benchmark does not have, or a
+    folder that is in use or holds another evaluation.
     """
     answers = _read_table(path)
     ids = {p.id for p in problems.problems}
@@ -37,18 +52,18 @@ def grade_stored(
         )
     num_samples = max(Counter(a.problem_id for a in answers).values())
     settings = Settings(num_samples, benchmark.sampling, seed=0, limit=None)
-    store = Store(folder, {"benchmark": benchmark.name, "answers": str(path)}, [], warn=lambda _: None)
-    if store.finished and not overwrite:
+    if (folder / "summary.json").is_file() and not overwrite:
         raise GspoError(f"{folder} holds graded answers", "they would be replaced", "--overwrite, or another --out")
-    with closing(GradingQueue(benchmark.grader(problems, choice), problems)) as grading:
-        grading.submit(0, answers)
-        grades, about = grading.result(), grading.grader.about
-    summary = summarise(benchmark, problems, settings, None, about, answers, grades)
-    summary["answers"] = str(path)
-    if unanswered := len(ids) - summary["num_problems"]:
-        summary["warnings"].append(f"{unanswered} of {len(ids)} problems have no answer in {path.name}")
-    make_writable(folder)
-    store.finish(answers, grades, summary)
+    identity, keys = {"benchmark": benchmark.name, "answers": str(path)}, [a.key for a in answers]
+    with open_store(folder, identity, [keys], "overwrite" if overwrite else "new", warn=lambda _: None) as store:
+        with closing(GradingQueue(benchmark.grader(problems, choice), problems)) as grading:
+            grading.submit(0, answers)
+            grades, about = grading.result(), grading.grader.about
+        summary = summarise(benchmark, problems, settings, None, about, answers, grades)
+        summary["answers"] = str(path)
+        if unanswered := len(ids) - summary["num_problems"]:
+            summary["warnings"].append(f"{unanswered} of {len(ids)} problems have no answer in {path.name}")
+        store.finish(answers, grades, summary)
     return summary
 
 
@@ -57,13 +72,15 @@ def _read_table(path: Path) -> list[Answer]:
     answers = []
     for where, row in (located for file in data_files(path) for located in read_rows(file)):
         require_columns(where, row, NEEDED, "rename or add it")
-        try:
-            sample = int(row["sample"])
-        except (TypeError, ValueError) as error:
-            raise GspoError(f"{where}: sample {row['sample']!r}", "a sample is a number", "correct that row") from error
-        given: dict[str, Any] = {field.name: row.get(field.name) for field in fields(Answer)} | {"sample": sample}
-        given |= {"problem_id": str(row["problem_id"]), "text": str(row["text"])}
-        answers.append(Answer(**given | {"text_repaired": bool(row.get("text_repaired"))}))
+        text = row["text"]
+        if not isinstance(text, str):
+            raise GspoError(f"{where}: 'text' is not text", f"it is of type {type(text).__name__}", "correct that row")
+        try:  # an empty cell of a csv file is a missing one
+            given = Given.model_validate({name: v for name, v in row.items() if v not in (None, "")})
+        except ValidationError as error:
+            why, hint = first_fault(error), "correct that row; only problem_id, sample and text must be there"
+            raise GspoError(f"{where} is no answer", why, hint) from error
+        answers.append(Answer(problem_id=str(row["problem_id"]), text=text, **given.model_dump()))
     repeated = next((key for key, count in Counter(a.key for a in answers).items() if count > 1), None)
     if repeated:
         problem, sample = repeated

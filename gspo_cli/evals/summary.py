@@ -10,6 +10,7 @@ from typing import Any
 from gspo_cli.evals.benchmark import VERDICTS, Benchmark, Grade, ProblemSet
 from gspo_cli.evals.settings import Settings, Subject
 from gspo_cli.evals.store import Answer
+from gspo_cli.rollout.collect import problems_hash
 from gspo_cli.runlog.provenance import PACKAGES, installed
 from gspo_cli.stats.problems import (
     clustered_error,
@@ -94,15 +95,7 @@ def summarise(
         **_benchmark_figures(problems, answers, grades),
         **({"contest_of": dict(problems.contests)} if problems.contests else {}),
         "warnings": [*problems.warnings, *(_warnings(settings, answers) if subject else [])],
-        "data": {
-            "release": None,
-            "window": None,
-            **problems.source,
-            "n": len(problems.problems),
-            "limit": settings.limit,
-            "ids_sha256": problems.ids_sha256,
-            "excluded": {reason: sorted(ids) for reason, ids in problems.excluded.items()},
-        },
+        "data": data_facts(problems, settings),
         "sampling": sampling if subject else None,
         "seed": settings.seed if subject else None,
         "engine": asdict(info) if info else None,
@@ -117,6 +110,20 @@ def summarise(
         },
         "packages": {name: version for name, version in packages.items() if version},
     }  # fmt: skip
+
+
+def data_facts(problems: ProblemSet, settings: Settings) -> dict[str, Any]:
+    """The problems that were used, and what their answers were graded against."""
+    return {
+        "release": None,
+        "window": None,
+        **problems.source,
+        "n": len(problems.problems),
+        "limit": settings.limit,
+        "ids_sha256": problems.ids_sha256,
+        "problems_sha256": problems_hash(problems.problems),
+        "excluded": {reason: sorted(ids) for reason, ids in problems.excluded.items()},
+    }
 
 
 def _benchmark_figures(problems: ProblemSet, answers: Sequence[Answer], grades: Sequence[Grade]) -> dict[str, Any]:

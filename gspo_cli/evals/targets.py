@@ -131,6 +131,7 @@ UNUSED = {
     "rollout.prompts": "--limit",
     "model.path": "the argument MODEL",
     "model.tiny": "the argument MODEL",
+    "model.lora": "",
 } | dict.fromkeys([f"rollout.{key}" for key in ("routes", "max_lag", "store", "keep_newest", "stop")], "")
 """Keys of training that an evaluation does not use, and what decides them here, if anything does."""
 
@@ -222,7 +223,7 @@ def _bare_model(name: str, out: Path, all_checkpoints: bool, layers: list[Layer]
         raise GspoError(
             f"{name} is not a run", "only a run has checkpoints", "leave out --all-checkpoints, or name a run"
         )
-    safe_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
+    safe_name = re.sub(r"[^\w.-]+", "-", name).strip("-.")
     base = Layer("the defaults", {"rollout": {"deadline_s": DEADLINE_S}})
     return Target(name, out / f"eval-{safe_name}", None, _model_source([base, *layers], Path(name)), PLAIN, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gspo_cli.config import TaskConfig
 from gspo_cli.errors import GspoError
 from gspo_cli.rollout.engine import Engine, SampleKey, generate_checked
-from gspo_cli.rollout.prompts import cut_at_stop, decode, encode, pieces
+from gspo_cli.rollout.prompts import cut_at_stop, decode, encode, opened_thinking, pieces
 from gspo_cli.seeds import derive_seed, permutation
 from gspo_cli.tasks import Crediting, Task
 from gspo_cli.tasks.rewards import own_code
@@ -82,7 +82,11 @@ def collect(
         drawn.append((problem, samples, texts))
     deadline = config.deadline_s if own_code(config) else None  # the graders here have deadlines of their own
     with timed("score_s"):
-        scores = iter(score(task, [(problem, text) for problem, _, texts in drawn for text in texts], deadline))
+        seen: list[tuple[Problem, str]] = [
+            (problem, Response(opened_thinking(tokenizer, prompts[problem.id]) + text, text.num_tokens, text.finish))
+            for problem, _, texts in drawn for text in texts
+        ]  # fmt: skip
+        scores = iter(score(task, seen, deadline))
     groups = []
     for problem, samples, texts in drawn:
         its_scores, credits = tuple(itertools.islice(scores, num_samples)), credit(task, tokenizer, problem, samples)
@@ -127,7 +131,7 @@ def credit(
     return tuple(credits)
 
 
-def problems_hash(problems: list[Problem]) -> str:
+def problems_hash(problems: Sequence[Problem]) -> str:
     """sha256 over the problems in their order."""
     rows = [[p.id, p.prompt, p.answer, *filter(None, (p.columns, p.messages))] for p in problems]
     text = json.dumps(rows, sort_keys=True, default=str)

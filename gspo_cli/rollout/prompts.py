@@ -23,6 +23,8 @@ TEMPLATE_TOKENS = 512
 """More than a chat template adds to a prompt."""
 PLAIN = TaskConfig()
 """The chat template if the tokenizer has one, and nothing else."""
+THINK, TAIL = "<think>", 16
+"""What opens a thinking part, and more tokens than it and the line breaks after it."""
 BEFORE = "a\n"
 """A text whose last token joins no token that follows it."""
 
@@ -84,6 +86,12 @@ def added_ids(tokenizer: AnyTokenizer) -> tuple[list[int], list[int]]:
     return whole[:start], whole[start + len(bare) :]
 
 
+def opened_thinking(tokenizer: AnyTokenizer, prompt: Prompt) -> str:
+    """`<think>` if the prompt, usually its chat template, opens the thinking part: what rewards and graders must see in
+    front of the response to tell whether it was closed."""
+    return THINK if str(tokenizer.decode(list(prompt.token_ids[-TAIL:]))).rstrip().endswith(THINK) else ""
+
+
 def prompt_notes(tokenizer: AnyTokenizer, prompt: Prompt, task: TaskConfig = PLAIN) -> list[str]:
     """Warnings about the end of prompts: a model takes a text that ends in EOS for finished."""
     chat, end, notes = uses_chat(tokenizer, task), added_ids(tokenizer)[1], []
@@ -114,7 +122,8 @@ def _by_chat_template(tokenizer: AnyTokenizer, problem: Problem, task: TaskConfi
         raise GspoError(
             "the chat template refuses the prompt",
             str(error),
-            "some templates take no system prompt: put that text into task.template; or --set task.chat=false",
+            "some templates take no system prompt: put that text into task.template; `task.chat = false` in a recipe "
+            "does without the template",
         ) from error
     return bare_ids(tokenizer, text)
 

@@ -11,13 +11,16 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
-from gspo_cli.errors import GspoError
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+
+from gspo_cli.errors import GspoError, first_fault
 from gspo_cli.evals.benchmark import DataChoice, GraderChoice, Outcomes, ProblemSet
 from gspo_cli.evals.benchmarks.elo import (
     Contest,
     RatingTable,
+    contest_files,
     estimate_rating,
     mean_rating,
     rate,
@@ -36,7 +39,8 @@ from gspo_cli.types import Problem
 
 NEEDED = ("id", "contest_id", "index", "description", "official_tests")
 GENERATED = "test_cases_"
-DEFAULT_LIMIT_S = 2.0
+HINT = "give rows in the schema of open-r1/codeforces"
+DEFAULT_LIMIT_S, MAX_LIMIT_S = 2.0, 600.0
 LANGUAGE = "Python; published ratings are mostly of C++, so a comparison is not like for like"
 
 
@@ -65,23 +69,25 @@ def load(choice: DataChoice) -> ProblemSet:
         p.stem.removeprefix(GENERATED).lstrip("0"): p
         for path in choice.paths if path.is_dir() for p in path.rglob(f"{GENERATED}*.parquet")
     }  # fmt: skip
+    used = list(files)
     contests = read_contests(choice.contests) if choice.contests else {}
     ratings = read_ratings(choice.ratings) if choice.ratings else None
     places: dict[str, ContestPlace] = {}
 
     def build(row: Row) -> tuple[Problem, SharedTests]:
-        problem, tests = _build_problem(row, generated.get(str(row["contest_id"])))
-        rating = row.get("rating")
-        rating = None if rating is None else float(rating)
-        places[problem.id] = ContestPlace(str(row["contest_id"]), str(row["index"]), rating)
+        more = generated.get(str(row["contest_id"]))
+        problem, tests = _build_problem(row, more)
+        used.extend([more] if more and more not in used else [])
+        places[problem.id] = ContestPlace(str(row["contest_id"]), str(row["index"]), row["rating"])
         return problem, tests
 
     gradable = GradableProblems("codeforces", _checked_rows(files), "id", build)
     source = {
         "source": "local",
         "revision": None,
-        "files": {p.name: sha256_of(p) for p in files},
-        "contests": sha256_of(choice.contests) if choice.contests and choice.contests.is_file() else None,
+        "files": {p.name: sha256_of(p) for p in used},
+        "contests": {p.name: sha256_of(p) for p in contest_files(choice.contests)} if choice.contests else None,
+        "ratings": sha256_of(choice.ratings) if choice.ratings else None,
         "language": LANGUAGE,
     }
     return ProblemSet(
@@ -90,12 +96,30 @@ def load(choice: DataChoice) -> ProblemSet:
     )  # fmt: skip
 
 
+class Example(BaseModel):
+    input: str
+    output: str
+
+
+class Extras(BaseModel):
+    """The columns that a row may lack."""
+
+    rating: FiniteFloat | None = None
+    time_limit: Annotated[FiniteFloat, Field(gt=0, le=MAX_LIMIT_S)] | None = None
+    examples: list[Example] | None = None
+    generated_checker: str | None = None
+
+
 def _checked_rows(files: Sequence[Path]) -> Iterator[Row]:
     for file in files:
         for where, row in read_rows(file):
-            require_columns(where, row, NEEDED, "give rows in the schema of open-r1/codeforces")
-            require_text(where, "description", row["description"])
-            yield row
+            require_columns(where, row, NEEDED, HINT)
+            for column in ("id", "description"):
+                require_text(where, column, row[column] if column != "id" else str(row[column]))
+            try:
+                yield row | Extras.model_validate(row).model_dump()
+            except ValidationError as error:
+                raise GspoError(f"{where} is no problem of codeforces", first_fault(error), HINT) from error
 
 
 def _build_problem(row: Row, generated: Path | None) -> tuple[Problem, SharedTests]:
@@ -126,11 +150,15 @@ def _read_tests(row: Row, generated: Path | None) -> CheckedTests:
         more = _generated_cases(generated, str(row["id"])) if generated else []
         if row.get("official_tests_complete") is False and not more:
             raise BadTests("its official tests are cut off, and there are no generated ones")
-        inputs, outputs = (tuple(str(case[k]) for case in (*cases, *more)) for k in ("input", "output"))
-        limit_s = float(row.get("time_limit") or DEFAULT_LIMIT_S)
+        inputs, outputs = ([case[k] for case in (*cases, *more)] for k in ("input", "output"))
+        if not all(isinstance(text, str | int | float) for text in (*inputs, *outputs)):
+            raise BadTests("an input or output is no text")
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise BadTests(f"the tests cannot be read: {type(error).__name__}") from error
-    return CheckedTests(inputs, outputs, checker=row.get("generated_checker") or None, limit_s=limit_s)
+    limit_s = row["time_limit"] or DEFAULT_LIMIT_S
+    return CheckedTests(
+        tuple(map(str, inputs)), tuple(map(str, outputs)), checker=row["generated_checker"] or None, limit_s=limit_s
+    )
 
 
 def _generated_cases(path: Path, problem: str) -> list[dict[str, str]]:

@@ -188,11 +188,18 @@ class Entry(BaseModel):
 ENTRIES = TypeAdapter(Annotated[list[Entry], Field(min_length=1)])
 
 
+def contest_files(path: Path) -> list[Path]:
+    """The file itself, or every json file of a folder."""
+    return sorted(path.glob("*.json")) if path.is_dir() else [path]
+
+
 def read_contests(path: Path) -> dict[str, Contest]:
-    """The snapshots of a file or of every json file of a folder; plain, or under `contests`. Errors: GspoError."""
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    """The snapshots of a file or of every json file of a folder; plain, or under `contests`.
+
+    Errors: GspoError for another form, or a contest or problem that is there twice.
+    """
     contests: dict[str, Contest] = {}
-    for file in files:
+    for file in contest_files(path):
         content = read_json(file)
         plain = content.get("contests", content) if isinstance(content, dict) else content
         try:
@@ -200,7 +207,11 @@ def read_contests(path: Path) -> dict[str, Contest]:
         except ValidationError as error:
             raise GspoError(f"{file} holds no contests", first_fault(error), f"the form is {CONTEST_FORM}") from error
         for key, found in table.items():
-            contests[key] = Contest(key, {problem.index: problem.points for problem in found.problems}, found.rows)
+            points = {problem.index: problem.points for problem in found.problems}
+            if key in contests or len(points) < len(found.problems):
+                what = f"contest {key}" if key in contests else f"a problem of contest {key}"
+                raise GspoError(f"{file}: {what} is there twice", "one would replace the other", "remove one")
+            contests[key] = Contest(key, points, sorted(found.rows, key=lambda row: (-row[0], row[1])))
     if not contests:
         raise GspoError(f"no contests in {path}", "it is empty", f"the form is {CONTEST_FORM}")
     return contests
@@ -241,9 +252,9 @@ def read_submissions(path: Path, contests: Mapping[str, Contest]) -> list[Submis
 def _attempts(contest: Contest, status: Mapping[str, Sequence[str]]) -> dict[str, list[bool]]:
     """Attempts by problem index, from `{"1350A": ["WA", "AC"]}` (or `{"A": [..]}`).
 
-    Errors: GspoError for a problem that the contest does not have.
+    Errors: GspoError for a problem that the contest does not have, or that is named twice.
     """
-    attempts = {}
+    attempts: dict[str, list[bool]] = {}
     for key, verdicts in status.items():
         index = key.removeprefix(contest.id) if key.removeprefix(contest.id) in contest.points else key
         if index not in contest.points:
@@ -252,6 +263,9 @@ def _attempts(contest: Contest, status: Mapping[str, Sequence[str]]) -> dict[str
                 f"it has {', '.join(contest.id + i for i in contest.points)}",
                 "check the submissions",
             )
+        if index in attempts:
+            why = f"{key!r} is problem {index} of contest {contest.id}, which was named before"
+            raise GspoError(f"two lists of attempts at problem {index}", why, "join them in their order")
         attempts[index] = [verdict == ACCEPTED for verdict in verdicts]
     return attempts
 

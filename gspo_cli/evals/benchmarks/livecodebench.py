@@ -167,7 +167,7 @@ LIVECODEBENCH = code_benchmark(
     description=f"programming problems of {RELEASE}, {WINDOW}: 166",
     load=load,
     hub=DATA.repo,
-    takes=("release", "window"),
+    takes=("release", "window", "grader"),
 )
 
 

@@ -48,10 +48,12 @@ class GradableProblems:
         problems: list[Problem] = []
         self.tests: dict[str, SharedTests] = {}
         self.excluded: dict[str, list[str]] = {}
+        seen: set[str] = set()
         for row in rows:
             identity = str(row[id_column])
-            if identity in self.tests:
+            if identity in seen:
                 raise GspoError(f"two problems with the id {identity}", "answers are stored by id", "remove one row")
+            seen.add(identity)
             try:
                 problem, self.tests[identity] = build(row)
                 problems.append(problem)
@@ -120,6 +122,6 @@ SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_new_tokens=32768)
 
 code_benchmark = partial(
     Benchmark, grader=CodeGrader, samples=8, sampling=SAMPLING, prompt_template="code-1", prompt_text=TEMPLATE,
-    runs_programs=True,
+    runs_programs=True, takes=("grader",),
 )  # fmt: skip
 """A benchmark whose answers are programs, with its name, description and problems, and what differs."""

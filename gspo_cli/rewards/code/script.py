@@ -92,7 +92,7 @@ def _call_function(sandbox: Sandbox, program: str, tests: CodeTests, index: int,
 
 
 CHECKER_S = 10
-PASSING = ("1", "100")
+PASSING = (1.0, 100.0)
 RUN_CHECKER = b"""
 import os, runpy, sys
 here = os.path.dirname(os.path.abspath(__file__))
@@ -134,7 +134,7 @@ def _run_test(sandbox: Sandbox, program: str, tests: CheckedTests, index: int) -
 
 
 def _checker_passes(sandbox: Sandbox, checker: str, text: str, expected: str, output: bytes) -> bool | None:
-    """Whether a checker passes an output; None if it fails or prints nothing.
+    """Whether a checker passes an output; None if it fails or prints anything but one number.
 
     Errors: OSError when the sandbox does not start.
     """
@@ -142,8 +142,10 @@ def _checker_passes(sandbox: Sandbox, checker: str, text: str, expected: str, ou
     files = {name: content.encode("utf-8", "surrogatepass") for name, content in texts.items()}
     job = Job("run.py", files | {"output": output, "run.py": RUN_CHECKER}, FLAGS, announce=True, cpu_s=CHECKER_S)
     done = _run_job(sandbox, job, b"", START_S + CHECKER_S, cap=1 << 16)
-    printed = done.stdout.decode("utf-8", "replace").strip()
-    return printed in PASSING if done.code == 0 and printed else None
+    try:
+        return float(done.stdout) in PASSING if done.code == 0 else None
+    except ValueError:
+        return None
 
 
 def same_words(output: str, expected: str) -> bool:
