@@ -101,6 +101,41 @@ def test_a_chat_template_is_used_and_its_open_thinking_part_counts(
     (summary,) = objects(done.out)
     assert len(summary["chat_template_sha256"]) == 64
     assert summary["verdicts"]["correct"] == 1 and summary["reasons"].get("unclosed") == 1
+    stored = Path(summary["folder"]) / "answers.parquet"
+    command = ("eval", "benchmarks", "--answers", stored, "--bench", "aime24", "--data", f"aime24={aime}", "--json")
+    assert objects(ok(gspo_here(*command, "--out", tmp_path / "again")).out)[0]["verdicts"] == summary["verdicts"]
+
+
+def test_stored_answers_are_graded_again_when_what_decides_changes(
+    evaluate: Callable[..., Done], aime: Path, answering: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(lambda _problem, _sample: "\\boxed{1}")
+    command = ("--bench", "aime24", "--data", f"aime24={aime}", "--samples", "1", "--json")
+    assert objects(ok(evaluate(*command)).out)[0]["average"] == pytest.approx(1 / 3)
+    monkeypatch.setattr("gspo_cli.rollout.builtin.engine.sample", None)  # nothing may be drawn
+    again = ok(evaluate(*command))
+    assert "used again" in again.err
+    write_rows(aime, [row | {"answer": "1"} for row in AIME])
+    again = ok(evaluate(*command))
+    assert "are graded again (data.files.aime: " in again.err and objects(again.out)[0]["average"] == 1.0
+
+
+def test_stored_answers_replace_no_other_evaluation(
+    gspo_here: Gspo, tiny: Path, aime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny, "mine")
+    write_rows(tmp_path / "mine.jsonl", [{"problem_id": "60", "sample": 0, "text": "1"}])
+    data = ("--bench", "aime24", "--data", f"aime24={aime}", "--out", "out")
+    ok(gspo_here("eval", "benchmarks", "mine", *FAST, *data, "--samples", "1"))
+    place = tmp_path / "out" / "eval-mine" / "aime24"
+    before = tree(place)
+    check_refused(gspo_here("eval", "benchmarks", "--answers", "mine.jsonl", *data), "holds graded answers")
+    (place / "summary.json").unlink()  # as if it had been killed
+    check_refused(
+        gspo_here("eval", "benchmarks", "--answers", "mine.jsonl", *data), "with other settings", "--overwrite"
+    )
+    assert tree(place).items() <= before.items()
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -160,6 +195,13 @@ def refused(done: Done, tmp_path: Path, *words: str) -> None:
         (["--bench", "gsm8k", "--data", "gsm8k=a", "--revision", "gsm8k=main"], ["a local file has no revision"]),
         (["--bench", "gsm8k"], ["cannot get the problems of gsm8k", "--local-dir gsm8k-data"]),
         (["--all-checkpoints"], ["is not a run", "--all-checkpoints"]),
+        (["--greedy", "--top-k", "5"], ["--top-k at temperature 0"]),
+        (["--bench", "math500", "--top-p", "0.5"], ["math500: --top-p at temperature 0"]),
+        (["--grader", "script"], ["--bench arithmetic with --grader", "no effect"]),
+        (["--workers", "2"], ["--bench arithmetic with --workers"]),
+        (["--unsafe-local"], ["--bench arithmetic with --unsafe-local"]),
+        (["--bench", "codeforces", "--grader", "official"], ["--bench codeforces with --grader"]),
+        (["--set", "model.lora.rank=4"], ["has no part in an evaluation"]),
         (["--resume", "--overwrite"], ["--resume and --overwrite"]),
         (["--answers", "x.jsonl"], ["takes one --bench and no model"]),
     ],
@@ -194,3 +236,23 @@ def test_a_model_without_an_end_of_sequence(gspo_here: Gspo, tiny: Path, tmp_pat
     done = gspo_here("eval", "benchmarks", endless, "--out", tmp_path / "out")
     refused(done, tmp_path, "names no end-of-sequence token")
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"sample": 1.7}, "sample: Input"),
+        ({"sample": -1}, "sample: Input"),
+        ({"sample": "٣"}, "sample: Input"),
+        ({"sample": 2**32}, "sample: Input"),
+        ({"text": ["a"]}, "'text' is not text"),
+        ({"n_tokens": "x"}, "n_tokens: Input"),
+        ({"seed": 1e30}, "seed: "),
+        ({"finish_reason": "eos"}, "finish_reason: Input"),
+        ({"prompt_sha256": 7}, "prompt_sha256: Input"),
+    ],
+)
+def test_bad_columns(gspo_here: Gspo, aime: Path, tmp_path: Path, change: dict[str, object], word: str) -> None:
+    path = write_rows(tmp_path / "a.jsonl", [{"problem_id": "60", "sample": 0, "text": ""} | change])
+    command = ("eval", "benchmarks", "--answers", path, "--bench", "aime24", "--data", f"aime24={aime}")
+    refused(gspo_here(*command, "--out", tmp_path / "out"), tmp_path, word)

@@ -101,3 +101,19 @@ def test_a_recipe_of_ones_own_data_is_evaluated_on_nothing_else(folder: Path) ->
     other = Recipe.model_validate(without)
     assert other.eval.bench == ()
     assert "held_out without rows that are held out" in refusal(find_benchmark, "held_out", other)
+
+
+def test_rewards_see_the_thinking_part_that_the_template_opens(gspo_here: Gspo, folder: Path) -> None:
+    """In training and evaluation alike: otherwise an answer inside of an unclosed part would count in one of them."""
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>{{ '<think>\\n' }}"
+    (folder / "model" / "chat_template.jinja").write_text(template)
+    next(folder.glob("marks_*.py")).write_text(
+        "def kurz(completion):\n    return 2.0 * completion.startswith('<think>')\n"
+    )
+    ok(gspo_here("train", folder / "recipe.toml", "--name", "own", "--steps", "1"))
+    run = folder / "work/results/own/gspo-s0"
+    lines = [line["metrics"] for line in strict_lines(run / "metrics.jsonl")]
+    seen = [line[name] for line in lines for name in ("reward/mean", "held_out/avg@2") if name in line]
+    assert len(seen) == 3 and set(seen) == {1.0}
+    texts = pq.read_table(next(run.glob("rollouts/*.parquet")))["text"].to_pylist()
+    assert not any(text.startswith("<think>") for text in texts)

@@ -54,6 +54,8 @@ def checked(checker: str | None, given: str = "3\n", expected: str = "4") -> Che
         ("print(4)", "print(0)", "wrong_answer"),
         ("print(4)", "1 / 0", "grader_error"),  # breaks on the expected output too
         ("print(4)", "pass", "grader_error"),
+        ("print(4)", "print('ok')\nprint(1)", "grader_error"),
+        ("print(4)", "print(1.0)", "accepted"),
         (MUCH_LARGER, None, "wrong_answer"),
         ("print(4, end='\\r\\n\\n\\n')", None, "accepted"),
     ],
@@ -99,11 +101,12 @@ def test_what_cannot_be_graded_is_left_out(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl", cf_row("A"), cf_row("B", input_mode="file"), cf_row("C", official_tests_complete=False),
         cf_row("D", official_tests=[]), cf_row("E", interaction_format="talk to it"),
+        cf_row("F", official_tests=[{"input": None, "output": "4"}]),
     )  # fmt: skip
     found = codeforces.load(DataChoice((path,)))
     assert [p.id for p in found.problems] == ["7A"]
-    assert sorted(i for ids in found.excluded.values() for i in ids) == ["7B", "7C", "7D", "7E"]
-    assert len(found.excluded) == len(found.warnings) == 4
+    assert sorted(i for ids in found.excluded.values() for i in ids) == ["7B", "7C", "7D", "7E", "7F"]
+    assert len(found.excluded) == len(found.warnings) == 5
     prompt = found.problems[0].prompt
     assert "Even\n\nPrint an even number." in prompt and "Example input\n3\n" in prompt and "stdin" in prompt
 
@@ -155,16 +158,30 @@ def test_no_elo_without_contests(evaluate: Callable[..., Done], tmp_path: Path, 
     assert (said["contest_elo"], said["problem_rating_estimate"], said["average"]) == (None, None, 1.0)
 
 
+WRONG: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"rating": "abc"}, "rating: Input"),
+    ({"time_limit": float("nan")}, "time_limit: Input"),
+    ({"examples": [1]}, "examples.0: Input"),
+    ({"generated_checker": ["x"]}, "generated_checker: Input"),
+    ({"id": "\ud800"}, "'id' is no text"),
+)
+
+
 def test_bad_data(evaluate: Callable[..., Done], tmp_path: Path) -> None:
     twice = write(tmp_path / "twice.jsonl", cf_row("A"), cf_row("A"))
     other = write(tmp_path / "other.jsonl", {"question": "?"})
     empty = write(tmp_path / "empty.jsonl", cf_row("A", official_tests=[]))
+
+    def wrong(change: dict[str, Any]) -> Path:
+        return write(tmp_path / f"{next(iter(change))}.jsonl", cf_row("B"), cf_row("A", **change))
+
     for more, code, words in (
         ([], 2, "codeforces without problems"),
         (["--data", f"codeforces={twice}"], 2, "two problems with the id 7A"),
         (["--data", f"codeforces={other}"], 2, "no 'id'"),
         (["--data", f"codeforces={empty}"], 5, "can be graded"),
         (["--data", f"codeforces={twice}", "--contests", f"codeforces={other}"], 2, "contest"),
+        *((["--data", f"codeforces={wrong(change)}"], 2, word) for change, word in WRONG),
         (["--window", "codeforces=2024-01-01..2024-02-01"], 2, "does not take --window"),
     ):
         done = evaluate(*more)

@@ -129,6 +129,13 @@ def run(gspo_here: Gspo, folder: Path, contests: Any, played: Any, *more: str | 
     return gspo_here("eval", "elo", "--contests", folder / "c.json", "--submissions", folder / "s.json", *more)
 
 
+def test_standings_need_no_order(gspo_here: Gspo, tmp_path: Path) -> None:
+    rows = [[500.0 - i, 0, 2000 - i] for i in range(201)]
+    tables = [{"7": GOOD["7"] | {"problems": [{"index": "A", "points": 400}], "rows": r}} for r in (rows, rows[::-1])]
+    first, second = (run(gspo_here, tmp_path, table, PLAYED, "--json").out for table in tables)
+    assert first == second and json.loads(first)["rank"] == 101
+
+
 @pytest.mark.parametrize(
     ("contests", "played", "words"),
     [
@@ -136,6 +143,12 @@ def run(gspo_here: Gspo, folder: Path, contests: Any, played: Any, *more: str | 
         ("[]", PLAYED, "holds no contests"),
         ({"7": {"name": "a", "problems": [], "rows": []}}, PLAYED, "7.problems: List should have at least 1"),
         ({"7": GOOD["7"] | {"rows": [[1, 0, "x"]]}}, PLAYED, "7.rows.0.2"),
+        (
+            {"7": GOOD["7"] | {"problems": [{"index": "A", "points": None}] * 2}},
+            PLAYED,
+            "a problem of contest 7",
+        ),
+        (GOOD, [{"contest": 7, "problem_status": {"7A": ["AC"], "A": ["WA"]}}], "two lists of attempts at problem A"),
         (GOOD, [], "no submissions"),
         (GOOD, [{"contest": 8, "problem_status": {}}], "names contest 8"),
         (GOOD, [{"contest": 7, "problem_status": {"7B": []}}], "no problem '7B'"),
