@@ -143,11 +143,7 @@ def test_standings_need_no_order(gspo_here: Gspo, tmp_path: Path) -> None:
         ("[]", PLAYED, "holds no contests"),
         ({"7": {"name": "a", "problems": [], "rows": []}}, PLAYED, "7.problems: List should have at least 1"),
         ({"7": GOOD["7"] | {"rows": [[1, 0, "x"]]}}, PLAYED, "7.rows.0.2"),
-        (
-            {"7": GOOD["7"] | {"problems": [{"index": "A", "points": None}] * 2}},
-            PLAYED,
-            "a problem of contest 7",
-        ),
+        ({"7": GOOD["7"] | {"problems": [{"index": "A", "points": None}] * 2}}, PLAYED, "a problem of contest 7"),
         (GOOD, [{"contest": 7, "problem_status": {"7A": ["AC"], "A": ["WA"]}}], "two lists of attempts at problem A"),
         (GOOD, [], "no submissions"),
         (GOOD, [{"contest": 8, "problem_status": {}}], "names contest 8"),
