@@ -148,6 +148,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert not HEAVY & set(loaded)
 
 
+@pytest.mark.slow
 def test_the_report_never_loads_torch() -> None:
     files = (PACKAGE / "report").rglob("*.py")
     names = sorted(".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts) for p in files)

@@ -62,6 +62,7 @@ def said_by(commands: Iterable[Sequence[str]], folder: Path) -> list[dict[str, A
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_torch_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "rows.jsonl").write_text('{"frage": "1 + 1?", "antwort": "2"}\n')

@@ -178,10 +178,12 @@ def waits_of_update(model: PreTrainedModel, groups: int, budget: int, algo: dict
 
 
 CORRECTED = ({"name": "grpo", "correction": {"kind": "seq_mask"}}, {"name": "ipo", "correction": {"kind": "opsm"}})
-PLAIN = ({"name": name} for name in ("gspo", "dppo_kl", "vespo", "aspo", "gepo"))
+PLAIN = [{"name": name} for name in ("gspo", "dppo_kl", "vespo", "aspo", "gepo")]
 
 
-@pytest.mark.parametrize("algo", [*CORRECTED, *PLAIN])
+@pytest.mark.parametrize(
+    "algo", [CORRECTED[0], *(pytest.param(a, marks=pytest.mark.slow) for a in (CORRECTED[1], *PLAIN))]
+)
 def test_an_update_waits_twice_whatever_the_size_of_the_batch(model: PreTrainedModel, algo: dict[str, Any]) -> None:
     for groups, budget in ((2, 1000), (6, 20)):
         places = [t.place.split()[-1] for t in waits_of_update(model, groups, budget, algo)]

@@ -195,6 +195,7 @@ def test_limits_of_positions() -> None:
         assert position_limit(AutoConfig.for_model(kind, **changes)) == limit
 
 
+@pytest.mark.slow
 def test_paths_are_recorded_and_rows_beyond_the_positions_refused(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
     done = ok(gspo_here("train", smoke, "--out", tmp_path, "--name", "s", "--steps", "1"))
     assert "model: this tool's attention, training on packed rows, sampling on a shared cache" in done.err

@@ -53,7 +53,8 @@ def test_experts_that_are_switched_off_do_not_count(kind: str, changes: dict[str
     assert is_mixture(model) == mixture and find_routing(model) is None
 
 
-@pytest.mark.parametrize("replay", ["r3", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replay", ["r3", "none"])
 def test_a_mixture_without_known_routers_is_named(gspo_here: Gspo, smoke: Path, tmp_path: Path, replay: str) -> None:
     """Replay that it cannot have writes nothing."""
     folder, out = saved(build("jamba", **TINY | {"num_hidden_layers": 4}), tmp_path / "model"), tmp_path / "out"

@@ -148,7 +148,7 @@ def assert_equal(one: Path, many: Path) -> None:
 def test_batches_equal_those_of_one_process(
     start: Path, ram: Path, size: int, algo: dict[str, Any], model: dict[str, Any]
 ) -> None:
-    steps = 10 if size == 2 and algo == {"name": "gspo"} else 5
+    steps = 10 if size == 4 else 5
     plain = {"rollout": {"store": 0}, "checkpoint": {"every": 0}}  # after the last batch only
     recipe = toy.recipe(start, **QUIET, **plain, algo=algo, model=model, train=FEW["train"] | {"steps": steps})
     assert_equal(trained(recipe, ram / "one", 1), trained(recipe, ram / "many", size))
@@ -232,7 +232,10 @@ def test_a_checkpoint_of_two_ranks_goes_on_with_another_number(
     assert_equal(whole, run)
 
 
-@pytest.mark.parametrize("model", [{"compute": "bfloat16"}, {"compute": "float16", "float32_head": True}])
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param({"compute": "bfloat16"}, marks=pytest.mark.slow), {"compute": "float16", "float32_head": True}],
+)
 def test_half_passes_train_weights_in_float32(start: Path, ram: Path, model: dict[str, Any]) -> None:
     recipe = toy.recipe(start, **QUIET, model=model, train=FEW["train"] | {"steps": 2})
     run = trained(recipe, ram / "many", 2)
@@ -281,7 +284,7 @@ def uninterrupted(start: Path, tmp_path_factory: pytest.TempPathFactory) -> Call
 @pytest.mark.parametrize(
     ("owner", "name", "call", "grace_s", "done"),
     [
-        ("loop", "train_batch", 2, None, 1),  # sampling is abandoned
+        pytest.param("loop", "train_batch", 2, None, 1, marks=pytest.mark.slow),  # sampling is abandoned
         pytest.param("rollout_queue", "collect", 2, None, 1, marks=pytest.mark.slow),
         ("loop", "update", 3, None, 2),  # the updates are finished
         # unless there is no time: before the first one the batch is undone

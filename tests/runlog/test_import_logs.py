@@ -67,6 +67,7 @@ def test_an_import_that_fails_leaves_nothing(tmp_path: Path, gspo_here: Gspo, mo
     assert not list(tmp_path.glob("out/*/*"))
 
 
+@pytest.mark.slow
 def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_here: Gspo) -> None:
     for seed in (0, 1):
         for algo, log in (("grpo", trl(tmp_path / "state.json", 0.4)), ("gspo", verl(tmp_path / "v.jsonl", 0.5))):

@@ -53,9 +53,8 @@ def trained(one: Session) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]
     return lines, one.learner.model.state_dict()
 
 
-@pytest.mark.parametrize(
-    ("max_lag", "algo"), [pytest.param(1, {}, marks=pytest.mark.slow), (2, {"dynamic_sampling": True})]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("max_lag", "algo"), [(1, {}), (2, {"dynamic_sampling": True})])
 def test_the_numbers_are_those_of_the_simulated_lag(
     tiny_moe: PreTrainedModel, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_lag: int,
     algo: dict[str, Any],

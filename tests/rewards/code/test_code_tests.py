@@ -77,7 +77,7 @@ def test_other_pickles_are_refused(name: str) -> None:
 
 
 def test_a_bomb_is_refused_quickly() -> None:
-    bomb = zlib.compress(bytes(200 << 20), 9)
+    bomb = zlib.compress(bytes(80 << 20), 1)
     start = time.process_time()
     with pytest.raises(BadTests, match="more than 64 MiB"):
         inflate(bomb, 64 << 20)

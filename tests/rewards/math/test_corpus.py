@@ -49,7 +49,7 @@ def right(answer: str, gold: str) -> bool | None:
 
 
 @pytest.mark.parametrize(
-    ("file", "every"), [(CORPUS, 3), (FORMS, 1), *(pytest.param(f, 1, marks=pytest.mark.slow) for f in (CORPUS, WIDE))]
+    ("file", "every"), [(CORPUS, 15), (FORMS, 1), *(pytest.param(f, 1, marks=pytest.mark.slow) for f in (CORPUS, WIDE))]
 )
 def test_the_corpus_is_judged_as_labelled(file: Path, every: int) -> None:
     rows = strict_lines(file)[::every]
