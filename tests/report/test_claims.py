@@ -107,6 +107,7 @@ def test_arms_without_equal_tuning_decide_nothing(tmp_path: Path, gspo_here: Gsp
     assert "lr 1e-09 and 0.0004" in row["conditions"]
 
 
+@pytest.mark.slow
 def test_noise_decides_nothing_and_five_seeds_support_nothing(tmp_path: Path, gspo_here: Gspo) -> None:
     rng = np.random.default_rng(1)
     found = rows(gspo_here, study_of(tmp_path / "noise", lambda *_: {"reward": 0.5 + 0.1 * rng.normal(), "clip": 0.01}))

@@ -62,6 +62,7 @@ def test_a_damaged_copy_is_not_spread(study: Path, gspo_here: Gspo) -> None:
     assert gspo_here("runs", "verify", study).code == 3
 
 
+@pytest.mark.slow
 def test_complete_runs_keep_no_optimizer_by_default(smoke: Path, gspo_here: Gspo, tmp_path: Path) -> None:
     words = ("--out", tmp_path, "--name", "lean", "--set", "checkpoint.keep_optimizer=false")
     ok(gspo_here("train", smoke, "--algo", "grpo,gspo", *words))
