@@ -92,6 +92,7 @@ OF_SOME = {
     "args": ("verifiers",),
     "revision": ("data", "gsm8k", "math"),
     "grader": ("code",),
+    "guesses": ("arithmetic",),
 }
 """Keys of `[task]` that only some of the tasks have."""
 

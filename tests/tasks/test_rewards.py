@@ -169,7 +169,7 @@ def test_a_slow_reward_is_shown_and_ended_at_its_deadline(own: Any, monkeypatch:
 
 VALUES: dict[str, Any] = {
     "path": "x.jsonl", "columns": {"prompt": "q"}, "revision": "0" * 40, "grader": "script", "held_out": 0.1,
-    "environment": "not-installed", "args": {"split": "test"},
+    "environment": "not-installed", "args": {"split": "test"}, "guesses": 0.5,
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from gspo_cli.tasks.own_data import OwnData
 from gspo_cli.training.guards import SignalWatch
 from gspo_cli.training.study.arms import plan_runs
 from gspo_cli.training.study.checks import check_combination
+from gspo_cli.training.study.inputs import read_inputs
 from gspo_cli.types import Problem, Sample, Score
 
 
@@ -44,6 +45,21 @@ def checked(*sets: str) -> None:
 )
 def test_what_would_change_nothing_is_refused(settings: str, said: str) -> None:
     assert said in refusal(checked, settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("task.name=data", "task.guesses=0.9"), "task.guesses is no key of the task 'data'"),
+        (("task.name=gsm8k", "task.path=HERE", "task.revision=main"), "task.revision = 'main' with the local"),
+        (("model.path=HERE", "model.revision=main"), "model.revision = 'main' with the local"),
+    ],
+)
+def test_what_the_data_or_the_model_does_not_read_is_refused(
+    settings: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    recipe = load("quickstart", {}, [setting.replace("HERE", str(tmp_path)) for setting in settings])
+    assert said in refusal(read_inputs, recipe)
 
 
 def test_what_has_an_effect_is_taken() -> None:

@@ -45,6 +45,15 @@ def read_inputs(recipe: Recipe, planning: bool = False) -> Inputs:
     `planning`: a model or data set on a hub that cannot be reached is a note, since a plan needs neither.
     Errors: GspoError for whatever would stop the run when it loads them.
     """
+    for name, path, revision in (
+        ("model", recipe.model.path, recipe.model.revision), ("task", recipe.task.path, recipe.task.revision),
+    ):  # fmt: skip
+        if revision is not None and path is not None and Path(path).exists():
+            raise GspoError(
+                f"{name}.revision = {revision!r} with the local {path}",
+                "only what is on the hub has revisions",
+                f"leave it out, or give the hub name as {name}.path",
+            )
     inputs, task, source, limit = Inputs(), make_task(recipe.task), recipe.model.path, None
     local = is_plugin(recipe.task.name) or recipe.task.path is not None or recipe.task.environment is not None
     with _noted(inputs, planning and not local):
