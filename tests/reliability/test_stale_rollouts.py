@@ -105,6 +105,13 @@ def test_killed_at_changes_of_files(start: Path, ram: Path) -> None:
     assert faults(own, ram, sorted({*ahead, *some[::12]})) == {}
 
 
+def test_a_resume_from_the_start_samples_as_the_run_did(start: Path, ram: Path) -> None:
+    run = toy.train(recipe(start, 1, train={"steps": 2}), ram / "study")
+    whole = (run / "metrics.jsonl").read_bytes()
+    cut_after(run, 0)
+    assert (toy.train(recipe(start, 1, train={"steps": 2}), run.parent) / "metrics.jsonl").read_bytes() == whole
+
+
 def test_more_steps_while_the_queue_is_full_are_those_of_a_longer_run(start: Path, ram: Path) -> None:
     run = toy.train(recipe(start, 1), ram / "study")
     cut_after(run, 3)

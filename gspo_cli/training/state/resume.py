@@ -136,7 +136,8 @@ def read_resume_point(
     record, config = (read_object(folder / name) for name in ("run.json", "config.json"))
     state = read_state(checkpoint)
     recipe, changes = apply_overrides(config, state.changes, overrides, allowed, str(record["config_sha256"]))
-    if state.ahead < min(recipe.rollout.max_lag, recipe.train.steps - state.step):
+    # nothing is ahead of the start: the first batches are sampled when training begins
+    if state.step and state.ahead < min(recipe.rollout.max_lag, recipe.train.steps - state.step):
         raise GspoError(
             f"{folder} sampled no further than rollout batch {state.step + state.ahead}",
             f"with rollout.max_lag = {recipe.rollout.max_lag} the next would be older than the last update, and is not",
