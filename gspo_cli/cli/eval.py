@@ -101,7 +101,7 @@ def benchmarks(
     from gspo_cli.sandbox.choose import SandboxChoice
 
     names = [name for name in dict.fromkeys(options.listed(bench)) if name]
-    recipe = trained_recipe(model, out) if NAME in names else None
+    recipe = trained_recipe(model, out, console.note) if NAME in names else None
     chosen = find_benchmarks(names, recipe)
     if not chosen:
         raise GspoError("--bench names no benchmark", "it is empty", "`gspo eval list` lists them")
@@ -122,11 +122,17 @@ def benchmarks(
         limit=limit,
     )
     if answers is not None:
-        if model is not None or len(chosen) != 1:
+        if NAME in names and model is None:
+            raise GspoError(
+                f"--answers to {NAME} without a run",
+                "its rows and rewards are those of a run's recipe",
+                f"name the run: gspo eval benchmarks RUN --bench {NAME} --answers FILE",
+            )
+        if (model is not None and NAME not in names) or len(chosen) != 1:
             raise GspoError(
                 "--answers takes one --bench and no model", "the answers already exist", "leave out the rest"
             )
-        options.refuse_beside(context, "--answers", OF_GRADING)
+        options.refuse_beside(context, "--answers", OF_GRADING | ({"model"} if NAME in names else set()))
     else:
         for benchmark in chosen:
             resolve_settings(benchmark, overrides, seed=0)

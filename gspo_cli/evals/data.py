@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ from gspo_cli.errors import GspoError, reason
 from gspo_cli.hub import prepare_hub
 from gspo_cli.rewards.math.extract import boxes
 from gspo_cli.rows import is_unicode, read_rows, require_text
+from gspo_cli.runlog.checksums import sha256_of
+from gspo_cli.tasks.math import final_number, reference
 from gspo_cli.types import Problem
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -65,6 +68,12 @@ def download(data: HubData, revision: str | None, benchmark: str) -> tuple[list[
     return paths, commits.pop()
 
 
+def hashes(files: Sequence[Path]) -> dict[str, str]:
+    """The sha256 of each file, by its name, or by its path where two have one name."""
+    names = Counter(file.name for file in files)
+    return {file.name if names[file.name] == 1 else str(file): sha256_of(file) for file in files}
+
+
 LowerRow = dict[str, Any]
 """A row with lower-case column names."""
 Reader = Callable[[LowerRow], tuple[Any, Any, Any]]
@@ -75,9 +84,8 @@ def _own_id(row: LowerRow) -> Any:
     return next((row[name] for name in ID_COLUMNS if row.get(name) is not None), None)
 
 
-def _final_number(solution: Any) -> Any:
-    """GSM8K's reference: what follows the last `####`, without commas."""
-    return solution.rsplit("####", 1)[-1].strip().replace(",", "") if isinstance(solution, str) else solution
+def _of_text(read: Callable[[str], str], answer: Any) -> Any:
+    return read(answer) if isinstance(answer, str) else answer
 
 
 def _last_box(solution: Any) -> Any:
@@ -97,8 +105,8 @@ def _nested(row: LowerRow, table: str, key: str) -> Any:
 
 
 READERS: dict[tuple[str, ...], Reader] = {
-    ("problem", "answer"): lambda row: (_own_id(row), row["problem"], row["answer"]),
-    ("question", "answer"): lambda row: (_own_id(row), row["question"], _final_number(row["answer"])),
+    ("problem", "answer"): lambda row: (_own_id(row), row["problem"], _of_text(reference, row["answer"])),
+    ("question", "answer"): lambda row: (_own_id(row), row["question"], _of_text(final_number, row["answer"])),
     ("prompt", "reward_model"): lambda row: (
         _nested(row, "extra_info", "index"),
         _last_message(row),

@@ -28,7 +28,7 @@ PORTION = 256
 PORTION_TOKENS = 2**16
 """Most tokens, padding included, in a call to the built-in engine, about a minute's work; vLLM needs many answers at a
 time."""
-DECISIVE = ("name", "version", "python", "numpy", "headline")
+DECISIVE = ("name", "version", "math_verify", "python", "numpy", "headline")
 """What a grader's verdicts depend on, of what it says about itself."""
 Progress = Callable[[int, int, int], None]
 """Called with answers stored, answers wanted, and tokens drawn since the last call."""
@@ -127,7 +127,7 @@ def evaluate(
                 "data": json.loads(json.dumps(data_facts(plan.problems, plan.settings))),
                 "grader": {key: grader.about[key] for key in keys},
             }
-            graded_by = {"data": stored.get("data"), "grader": {key: stored["grader"].get(key) for key in keys}}
+            graded_by = {"data": stored["data"], "grader": {key: stored["grader"].get(key) for key in keys}}
             difference = first_difference(graded_by, wanted)
             if difference is None:
                 grader.close()

@@ -108,7 +108,8 @@ class Store:
         self.event("part", index=index, answers=len(answers))
 
     def finish(self, answers: list[Answer], grades: list[Grade], summary: dict[str, Any]) -> None:
-        """Merge the parts. The summary is written last, so it never exists without its answers."""
+        """Merge the parts. The summary is written last, so it never exists without its answers and their grades."""
+        (self.folder / "summary.json").unlink(missing_ok=True)
         _write_answers(self.table, answers, grades, self.identity)
         write_text(self.folder / "summary.json", json.dumps(summary, indent=1) + "\n")
         shutil.rmtree(self.folder / "parts", ignore_errors=True)
@@ -119,7 +120,8 @@ class Store:
         path = self.folder / "summary.json"
         try:
             summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            _ = summary["grader"].keys(), summary["data"].keys()
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise GspoError(f"{path} is damaged", str(error), "--overwrite to evaluate again") from error
         return summary
 

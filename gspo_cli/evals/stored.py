@@ -13,7 +13,7 @@ from gspo_cli.evals.runner import GradingQueue
 from gspo_cli.evals.settings import Settings
 from gspo_cli.evals.store import Answer, open_store
 from gspo_cli.evals.summary import summarise
-from gspo_cli.rows import data_files, read_rows, require_columns
+from gspo_cli.rows import data_files, is_unicode, read_rows, require_columns
 from gspo_cli.types import FinishReason
 
 NEEDED = ("problem_id", "sample", "text")
@@ -50,7 +50,8 @@ def grade_stored(
             f"{benchmark.name} has no problem of that id (its first is {problems.problems[0].id!r})",
             "name the benchmark that was answered, with the same data",
         )
-    num_samples = max(Counter(a.problem_id for a in answers).values())
+    counts = Counter(a.problem_id for a in answers).values()
+    num_samples = max(counts)
     settings = Settings(num_samples, benchmark.sampling, seed=0, limit=None)
     if (folder / "summary.json").is_file() and not overwrite:
         raise GspoError(f"{folder} holds graded answers", "they would be replaced", "--overwrite, or another --out")
@@ -61,6 +62,8 @@ def grade_stored(
             grades, about = grading.result(), grading.grader.about
         summary = summarise(benchmark, problems, settings, None, about, answers, grades)
         summary["answers"] = str(path)
+        if min(counts) < num_samples:
+            summary["warnings"].append(f"problems have {min(counts)} to {num_samples} samples; each counts alike")
         if unanswered := len(ids) - summary["num_problems"]:
             summary["warnings"].append(f"{unanswered} of {len(ids)} problems have no answer in {path.name}")
         store.finish(answers, grades, summary)
@@ -80,6 +83,8 @@ def _read_table(path: Path) -> list[Answer]:
         except ValidationError as error:
             why, hint = first_fault(error), "correct that row; only problem_id, sample and text must be there"
             raise GspoError(f"{where} is no answer", why, hint) from error
+        if not is_unicode(given.response_prefix, given.prompt_sha256):
+            raise GspoError(f"{where} is no answer", "half of a surrogate pair is in it", "repair that row")
         answers.append(Answer(problem_id=str(row["problem_id"]), text=text, **given.model_dump()))
     repeated = next((key for key, count in Counter(a.key for a in answers).items() if count > 1), None)
     if repeated:

@@ -12,12 +12,14 @@ from pydantic import ValidationError
 from gspo_cli.config import ModelConfig, Recipe, RolloutConfig, TaskConfig, flat, merge
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, ProblemSet
-from gspo_cli.plugins import add_search_folder
+from gspo_cli.plugins import add_search_folder, plugin_source
 from gspo_cli.recipe import Layer, parse_set, user_error, validate
+from gspo_cli.rollout.collect import problems_hash
 from gspo_cli.rollout.prompts import PLAIN
 from gspo_cli.runlog.folder import find_folder, newest_run
 from gspo_cli.runlog.strict_json import read_object
 from gspo_cli.tables import Table
+from gspo_cli.tasks import make_task, read_problems
 
 ARITHMETIC = ("dtype", "compute", "float32_head", "float32_matmul", "device", "threads")
 """What a run's checkpoints keep of the recipe's table `[model]`: without these they would give other numbers."""
@@ -184,10 +186,24 @@ def named_folder(name: str | None, out: Path) -> Path | None:
     return folder if folder and any(next(folder.glob(runs), None) for runs in ("run.json", "*/run.json")) else None
 
 
-def trained_recipe(name: str | None, out: Path) -> Recipe | None:
-    """The recipe of the named run, or of a study's first; None for a bare model."""
+def trained_recipe(name: str | None, out: Path, warn: Callable[[str], None]) -> Recipe | None:
+    """The recipe of the named run, or of a study's first; None for a bare model. Warns of data or code that have
+    changed since it was trained."""
     folder = named_folder(name, out)
-    return None if folder is None else run_recipe(_runs_of(folder)[0], ())
+    if folder is None:
+        return None
+    run = _runs_of(folder)[0]
+    recipe, record = run_recipe(run, ()), _read_object(run / "run.json")
+    changed = [
+        plugin for plugin, source in (record.get("plugins") or {}).items()
+        if plugin_source(plugin).get("sha256") != source.get("sha256")
+    ]  # fmt: skip
+    if recipe.task.too_long != "drop":  # else it depends on the tokenizer which rows were trained on
+        rows = problems_hash(read_problems(make_task(recipe.task), recipe.task))
+        changed += ["the rows"] if rows != record.get("data_sha256") else []
+    if changed:
+        warn(f"warning: {', '.join(changed)} changed since {run} was trained: not the benchmark that it logged")
+    return recipe
 
 
 def run_recipe(run: Path, sets: Iterable[str]) -> Recipe:

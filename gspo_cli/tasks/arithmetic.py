@@ -13,7 +13,7 @@ import random
 from functools import cache
 
 from gspo_cli.seeds import derive_seed
-from gspo_cli.types import Problem, Score
+from gspo_cli.types import Problem, Score, visible
 
 MIN_TERMS, MAX_TERMS = 3, 5
 NUM_TRAIN, NUM_HELD_OUT = 20_000, 200
@@ -37,7 +37,7 @@ class OneAnswer:
         raise NotImplementedError
 
     def reward(self, problem: Problem, text: str) -> Score:
-        found = self.find(text)
+        found = self.find(visible(text))
         if found is None:
             return Score(0.0, "no_answer")
         return Score(1.0, "correct") if found == problem.answer else Score(0.0, "wrong")

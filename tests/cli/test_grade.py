@@ -33,7 +33,7 @@ def test_one_verdict_a_line(gspo_forked: Gspo, tmp_path: Path) -> None:
     found = [json.loads(line) for line in done.out.splitlines()]
     assert [tuple(line.values()) for line in found] == [
         ("a", "correct", True, "integer"), (2, "wrong", False, "integer"), ("s", "correct", True, "integer"),
-        ("n", "no_answer", False, "none"), ("a", "grader_error", False, "bad gold"),
+        ("n", "no_answer", False, "none"), ("a", "grader_error", None, "bad gold"),
     ]  # fmt: skip
     assert all(list(line) == ["id", "verdict", "passed", "reason"] for line in found)
 

@@ -117,7 +117,7 @@ def test_stored_answers_are_graded_again_when_what_decides_changes(
     assert "used again" in again.err
     write_rows(aime, [row | {"answer": "1"} for row in AIME])
     again = ok(evaluate(*command))
-    assert "are graded again (data.files.aime: " in again.err and objects(again.out)[0]["average"] == 1.0
+    assert "are graded again (data.files.aime.jsonl: " in again.err and objects(again.out)[0]["average"] == 1.0
 
 
 def test_stored_answers_replace_no_other_evaluation(

@@ -312,7 +312,8 @@ def with_evals(arm: str, seed: int, scores: dict[int, float]) -> list[Any]:
 def write_summary(run: Path, step: int, average: float | None, metric: str = "arithmetic/avg@4") -> Path:
     path = run / "eval" / metric.split("/")[0] / f"step-{step:06d}" / "summary.json"
     path.parent.mkdir(parents=True)
-    about = {"metric": metric, "average": average, "standard_error": 0.02, "num_problems": 200}
+    about = {"metric": metric, "average": average, "standard_error": 0.02, "num_problems": 200,
+             "num_answers": 800, "sampling": {}, "data": {}}  # fmt: skip
     path.write_text(json.dumps(about))
     return path
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, Strict, ValidationError
 
 from gspo_cli.errors import GspoError, first_fault
 from gspo_cli.evals.benchmark import DataChoice, GraderChoice, Outcomes, ProblemSet
@@ -28,6 +28,7 @@ from gspo_cli.evals.benchmarks.elo import (
     read_ratings,
 )
 from gspo_cli.evals.benchmarks.shared_code import CodeGrader, GradableProblems, code_benchmark
+from gspo_cli.evals.data import hashes
 from gspo_cli.rewards.code.code_tests import BadTests
 from gspo_cli.rewards.code.grading import CHECKED, SharedTests
 from gspo_cli.rewards.code.script import CheckedTests
@@ -73,20 +74,26 @@ def load(choice: DataChoice) -> ProblemSet:
     contests = read_contests(choice.contests) if choice.contests else {}
     ratings = read_ratings(choice.ratings) if choice.ratings else None
     places: dict[str, ContestPlace] = {}
+    taken: dict[tuple[str, str], str] = {}
 
     def build(row: Row) -> tuple[Problem, SharedTests]:
         more = generated.get(str(row["contest_id"]))
         problem, tests = _build_problem(row, more)
         used.extend([more] if more and more not in used else [])
-        places[problem.id] = ContestPlace(str(row["contest_id"]), str(row["index"]), row["rating"])
+        place = str(row["contest_id"]), row["index"]
+        if place in taken:
+            what = f"two problems {row['index']} of contest {row['contest_id']}: {taken[place]} and {problem.id}"
+            raise GspoError(what, "one would replace the other in the contest's rating", "remove one row")
+        taken[place] = problem.id
+        places[problem.id] = ContestPlace(*place, row["rating"])
         return problem, tests
 
     gradable = GradableProblems("codeforces", _checked_rows(files), "id", build)
     source = {
         "source": "local",
         "revision": None,
-        "files": {p.name: sha256_of(p) for p in used},
-        "contests": {p.name: sha256_of(p) for p in contest_files(choice.contests)} if choice.contests else None,
+        "files": hashes(used),
+        "contests": hashes(contest_files(choice.contests)) if choice.contests else None,
         "ratings": sha256_of(choice.ratings) if choice.ratings else None,
         "language": LANGUAGE,
     }
@@ -101,12 +108,19 @@ class Example(BaseModel):
     output: str
 
 
-class Extras(BaseModel):
-    """The columns that a row may lack."""
+class Columns(BaseModel):
+    """The columns that are read, but for the tests; most may be missing."""
 
-    rating: FiniteFloat | None = None
-    time_limit: Annotated[FiniteFloat, Field(gt=0, le=MAX_LIMIT_S)] | None = None
+    contest_id: Annotated[int, Strict()] | str
+    index: str
+    title: str | None = None
+    input_format: str | None = None
+    output_format: str | None = None
+    note: str | None = None
+    rating: Annotated[FiniteFloat, Strict()] | None = None
+    time_limit: Annotated[FiniteFloat, Strict(), Field(gt=0, le=MAX_LIMIT_S)] | None = None
     examples: list[Example] | None = None
+    official_tests_complete: Annotated[bool, Strict()] | None = None
     generated_checker: str | None = None
 
 
@@ -117,9 +131,11 @@ def _checked_rows(files: Sequence[Path]) -> Iterator[Row]:
             for column in ("id", "description"):
                 require_text(where, column, row[column] if column != "id" else str(row[column]))
             try:
-                yield row | Extras.model_validate(row).model_dump()
+                row |= Columns.model_validate(row).model_dump()
             except ValidationError as error:
                 raise GspoError(f"{where} is no problem of codeforces", first_fault(error), HINT) from error
+            require_text(where, "statement", _question(row))
+            yield row
 
 
 def _build_problem(row: Row, generated: Path | None) -> tuple[Problem, SharedTests]:
@@ -151,7 +167,7 @@ def _read_tests(row: Row, generated: Path | None) -> CheckedTests:
         if row.get("official_tests_complete") is False and not more:
             raise BadTests("its official tests are cut off, and there are no generated ones")
         inputs, outputs = ([case[k] for case in (*cases, *more)] for k in ("input", "output"))
-        if not all(isinstance(text, str | int | float) for text in (*inputs, *outputs)):
+        if not all(isinstance(text, str | int | float) and not isinstance(text, bool) for text in (*inputs, *outputs)):
             raise BadTests("an input or output is no text")
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise BadTests(f"the tests cannot be read: {type(error).__name__}") from error
@@ -206,6 +222,11 @@ def _contest_elo(
         "by_contest": [asdict(result) for result in results],
         "not_attempted": {key: missing for key, missing in not_attempted.items() if missing},
         "contests_without_problems": sorted(contests.keys() - attempts.keys()),
+        "problems_without_contest": sorted(
+            identity
+            for identity in outcomes
+            if places[identity].index not in attempts.get(places[identity].contest, ())
+        ),
     }
 
 

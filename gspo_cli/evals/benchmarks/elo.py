@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated
 
-from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, Strict, TypeAdapter, ValidationError
 
 from gspo_cli.errors import GspoError, first_fault
 from gspo_cli.rows import read_json
@@ -157,7 +157,8 @@ def solve_probability(theta: float, rating: float) -> float:
     return 1 / (1 + 10 ** min((rating - theta) / 400, 300.0))
 
 
-ACCEPTED = "AC"
+ACCEPTED = ("AC", "OK", "ACCEPTED")
+"""As CodeElo, the site and LiveCodeBench write it; upper or lower case."""
 CONTEST_FORM = '{id: {"name": .., "problems": [{"index", "points"}], "rows": [[points, penalty, rating before], ..]}}'
 SUBMISSION_FORM = '[{"contest": 1350, "problem_status": {"1350A": ["WA", "AC"]}}, ..]'
 
@@ -266,10 +267,11 @@ def _attempts(contest: Contest, status: Mapping[str, Sequence[str]]) -> dict[str
         if index in attempts:
             why = f"{key!r} is problem {index} of contest {contest.id}, which was named before"
             raise GspoError(f"two lists of attempts at problem {index}", why, "join them in their order")
-        attempts[index] = [verdict == ACCEPTED for verdict in verdicts]
+        attempts[index] = [verdict.upper() in ACCEPTED for verdict in verdicts]
     return attempts
 
 
+NUM_USERS = TypeAdapter(Annotated[int, Strict(), Field(ge=0)])
 MAX_USERS = 50_000_000
 """In a rating table; CodeForces has two million."""
 
@@ -280,7 +282,7 @@ def read_ratings(path: Path) -> RatingTable:
     table = content.get("ratings", content) if isinstance(content, dict) else content
     try:
         pairs = table.items() if isinstance(table, dict) else [(rating, 1) for rating in table]
-        counts = sorted((int(rating), max(0, int(users))) for rating, users in pairs)
+        counts = sorted((int(rating), NUM_USERS.validate_python(users)) for rating, users in pairs)
         if sum(users for _, users in counts) > MAX_USERS:
             raise ValueError(f"it has more than {MAX_USERS:,} users")
         ratings = [rating for rating, users in counts for _ in range(users)]

@@ -9,9 +9,9 @@ from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import EMBEDDED, Benchmark, DataChoice, Grade, Grader, ProblemSet, refuse_data
 from gspo_cli.tasks.arithmetic import Arithmetic, OneAnswer
 from gspo_cli.tasks.sentences import Comparisons, Stories, Sums
-from gspo_cli.types import Problem, Sampling
+from gspo_cli.types import Problem, Sampling, visible
 
-VERSION = 1
+VERSION = 2
 
 
 class TaskGrader(Grader):
@@ -24,7 +24,7 @@ class TaskGrader(Grader):
     def grade(self, answers: Sequence[tuple[Problem, str]]) -> list[Grade]:
         grades = []
         for problem, text in answers:
-            reason, found = self.task.reward(problem, text).reason, self.task.find(text)
+            reason, found = self.task.reward(problem, text).reason, self.task.find(visible(text))
             grades.append(Grade(reason, reason, found, found and self.task.found_by))
         return grades
 

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from gspo_cli.config import Recipe
 from gspo_cli.errors import GspoError
-from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, Grader, ProblemSet, refuse_data
+from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, Grader, ProblemSet, refuse_data, source_version
 from gspo_cli.plugins import is_plugin, plugin_source
 from gspo_cli.rollout.engine import full_distribution
 from gspo_cli.task_config import environment_module
@@ -30,7 +31,8 @@ class RewardGrader(Grader):
             rules |= {"environment": recipe.task.environment, "args": recipe.task.args}
             names.append(environment_module(recipe.task.environment))
         sources = [plugin_source(name) for name in names if is_plugin(name)]
-        version = hashlib.sha256(json.dumps([rules, sources]).encode()).hexdigest()[:12]
+        own = [source_version(Path(__file__).parents[2] / part) for part in ("rewards", "tasks")]
+        version = hashlib.sha256(json.dumps([rules, sources, own]).encode()).hexdigest()[:12]
         self.about: dict[str, Any] = {"name": NAME, "version": version}
 
     def grade(self, answers: Sequence[tuple[Problem, str]]) -> list[Grade]:

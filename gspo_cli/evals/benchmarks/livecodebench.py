@@ -17,10 +17,9 @@ from typing import Any
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import EMBEDDED, DataChoice, ProblemSet, refuse_data
 from gspo_cli.evals.benchmarks.shared_code import SAMPLING, GradableProblems, code_benchmark
-from gspo_cli.evals.data import HubData, download, fingerprint
+from gspo_cli.evals.data import HubData, download, fingerprint, hashes
 from gspo_cli.rewards.code.grading import SharedTests
 from gspo_cli.rows import Row, data_files, read_rows, require_columns, require_text
-from gspo_cli.runlog.checksums import sha256_of
 from gspo_cli.tasks.code import build_problem
 from gspo_cli.types import Problem
 
@@ -88,7 +87,7 @@ def load(choice: DataChoice) -> ProblemSet:
         "revision": commit,
         "release": release,
         "window": window,
-        "files": {p.name: sha256_of(p) for p in paths},
+        "files": hashes(paths),
         "fingerprint": actual,
         "fingerprint_expected": expected,
     }

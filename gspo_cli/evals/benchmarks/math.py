@@ -8,11 +8,10 @@ from typing import Any
 
 from gspo_cli.errors import GspoError
 from gspo_cli.evals.benchmark import Benchmark, DataChoice, Grade, Grader, ProblemSet, source_version
-from gspo_cli.evals.data import HubData, download, fingerprint, raw_problems
+from gspo_cli.evals.data import HubData, download, fingerprint, hashes, raw_problems
 from gspo_cli.rewards.graders import find_grader, grade_rows
 from gspo_cli.rewards.math import grade
 from gspo_cli.rows import data_files
-from gspo_cli.runlog.checksums import sha256_of
 from gspo_cli.runlog.provenance import installed
 from gspo_cli.types import Problem, Sampling
 
@@ -48,7 +47,7 @@ def load_math(
     source = {
         "source": where if commit else "local",
         "revision": commit,
-        "files": {file.stem: sha256_of(file) for file in files},
+        "files": hashes(files),
         "repeats_dropped": num_repeats,
         "fingerprint": actual,
         "fingerprint_expected": expected,
@@ -178,5 +177,5 @@ MATH500 = math_benchmark(
 )
 GSM8K = math_benchmark(
     "gsm8k", "1319 grade-school word problems, answers are numbers", GSM8K_DATA, "557de0e973ab1772",
-    grader="number", order=list,
+    grader="number", order=lambda answers: [answer.replace(",", "") for answer in answers],
 )  # fmt: skip

@@ -79,7 +79,15 @@ def _config(record: RunRecord, _: MetricSpec) -> Table:
 
 def _eval(record: RunRecord, _: MetricSpec) -> Table:
     answers = record.answers
-    return flat(answers.protocol) | {"the problems' ids": answers.problems_hash} if answers else {}
+    if answers is None:
+        return {}
+    table = flat(answers.protocol) | {"the problems' ids": answers.problems_hash}
+    table.pop("seed", None)  # compared within each pair
+    return table
+
+
+def _eval_seed(record: RunRecord, _: MetricSpec) -> Table:
+    return {"seed": record.answers.protocol.get("seed")} if record.answers else {}
 
 
 def _code(record: RunRecord, _: MetricSpec) -> Table:
@@ -108,6 +116,7 @@ FACTS: dict[str, tuple[tuple[str, ...] | Callable[[RunRecord, MetricSpec], Table
     "data": (("data_sha256",), "train both arms on the same rows"),
     "budget": (_budget, "train both arms with one recipe"),
     "eval": (_eval, "evaluate all runs on the same problems with the same settings"),
+    "eval seed": (_eval_seed, "evaluate both runs of a pair with one seed"),
     "config": (_config, "train both arms with one recipe; `report.tuned` names keys that may differ"),
     "code": (_code, "train both arms with one version of the code, or --allow code"),
     "hardware": (("cpu", "device", "threads"), "train both arms on one kind of machine, or --allow hardware"),
@@ -121,7 +130,7 @@ def _unequal_facts(check: str, pair: Pair, spec: MetricSpec) -> Iterable[Failure
     from pair to pair where the recipe planned it so: runs with one seed of the cold start have one start."""
     facts, do = FACTS[check]
     by_seed = [[pair.left[seed], pair.right[seed]] for seed in pair.seeds]
-    groups = by_seed if check in WAIVABLE else [pair.records]
+    groups = by_seed if check in (*WAIVABLE, "eval seed") else [pair.records]
     if check == "start":
         planned: dict[object, list[RunRecord]] = {}
         for record in pair.records:
@@ -363,8 +372,8 @@ def _changed_modules(pair: Pair, _: MetricSpec) -> Iterable[Failure]:
 
 
 CHECKS: tuple[Check, ...] = (
-    _pairs, "start", "data", "budget", _queries, _meaning, "eval", "config", _one_setting, _status, _cells, _copies,
-    "code", _changed_modules, "hardware", "versions",
+    _pairs, "start", "data", "budget", _queries, _meaning, "eval", "eval seed", "config", _one_setting, _status, _cells,
+    _copies, "code", _changed_modules, "hardware", "versions",
 )  # fmt: skip
 """Names are those of `FACTS`. To add a check, write a function that yields its failures and add it here."""
 OF_IMPORTED: tuple[Check, ...] = (

@@ -32,8 +32,8 @@ def figure_name(metric: str) -> str:
 
 
 def summaries(run: StoredRun) -> list[dict[str, Any]]:
-    """The run's evaluated checkpoints: `metric`, `step`, `value`, `standard_error`, `num_problems` and the summary
-    file's hash.
+    """The run's evaluated checkpoints: `metric`, `step`, `value`, `standard_error`, `num_problems`, `num_answers`,
+    `how` they were sampled and of which data, and the summary file's hash.
 
     Errors: GspoError for a summary that is no such file.
     """
@@ -48,6 +48,8 @@ def summaries(run: StoredRun) -> list[dict[str, Any]]:
                 "value": about["average"] if about["average"] is None else float(about["average"]),
                 "standard_error": about["standard_error"],
                 "num_problems": int(about["num_problems"]),
+                "num_answers": int(about["num_answers"]),
+                "how": {"sampling": about["sampling"]} | {key: about["data"].get(key) for key in ("limit", "files")},
             }
         except (KeyError, TypeError, ValueError) as error:
             raise corrupt(str(path), f"no summary of an evaluation: {error!r}") from error
@@ -56,23 +58,47 @@ def summaries(run: StoredRun) -> list[dict[str, Any]]:
     return found
 
 
-def with_summaries(log: Log, found: list[dict[str, Any]]) -> Log:
-    """The log with evaluations as further `eval` rows; a logged score of the same step and name gives way to them."""
+FEWEST = 0.99
+"""Share of the answers that has a verdict, at least, where an evaluation is complete."""
+
+
+def with_summaries(log: Log, found: list[dict[str, Any]]) -> tuple[Log, list[dict[str, Any]], dict[str, str]]:
+    """The log with evaluations as further `eval` rows (a logged score of the same step and name gives way to them),
+    those evaluations, and by metric what is left out.
+
+    Where training and evaluations took different numbers of answers, so different problems, they are not of one curve:
+    the greater number stays.
+    """
+    counts = log.frame[log.frame["kind"] == "eval"].groupby("metric")["count"].max().dropna().to_dict()
+    said: dict[str, str] = {}
+    for metric in sorted({entry["metric"] for entry in found if entry["metric"] in counts}):
+        most, name = max(e["num_answers"] for e in found if e["metric"] == metric), log.run.folder.name
+        if counts[metric] < FEWEST * most:
+            said[metric] = f"Not drawn: scores of {name} in training, of fewer problems than its evaluated checkpoints."
+            log = replace(log, frame=log.frame[(log.frame["kind"] != "eval") | (log.frame["metric"] != metric)])
+        most = max(most, int(counts[metric]))
+        fewer = [e for e in found if e["metric"] == metric and e["num_answers"] < FEWEST * most]
+        if fewer:
+            said[metric] = f"Not drawn: {len(fewer)} evaluations of {name}, of fewer problems than the others."
+            found = [entry for entry in found if entry not in fewer]
     if not found:
-        return log
+        return log, found, said
     rows = pd.DataFrame(found)[["step", "metric", "value"]].assign(
         kind="eval", seq=-1, mini_batch=pd.array([pd.NA] * len(found), dtype="Int64"), count=float("nan")
     )
     frame = log.frame.astype({"kind": object, "metric": object})
     both = pd.concat([frame, rows[frame.columns]], ignore_index=True)
-    return replace(log, frame=both.drop_duplicates(["kind", "step", "mini_batch", "metric"], keep="last"))
+    both = both.drop_duplicates(["kind", "step", "mini_batch", "metric"], keep="last")
+    return replace(log, frame=both), found, said
 
 
-def line_figure(title: str, panels: Mapping[str, Panel]) -> StudyFigure:
-    """A figure that shows every run in every panel. `panels`: by their titles; they are lettered a, b, ..."""
+def line_figure(title: str, panels: Mapping[str, Panel], said: Sequence[str] = ()) -> StudyFigure:
+    """A figure that shows every run in every panel. `panels`: by their titles; they are lettered a, b, ...
+    `said`: notes of its own."""
 
     def content(logs: Sequence[Log]) -> Content:
-        return collect([(panel, logs) for panel in panels.values()])
+        found = collect([(panel, logs) for panel in panels.values()])
+        return replace(found, remarks=[*said, *found.remarks])
 
     def draw(table: pd.DataFrame, lines: Sequence[str], paper: Paper) -> Figure:
         drawn = set(table["panel"])  # one of differences only where the table has any

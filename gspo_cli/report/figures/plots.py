@@ -106,11 +106,14 @@ def _parts(logs: list[Log]) -> Iterator[Drawn]:
 
 def _scores(logs: list[Log]) -> Iterator[Drawn]:
     """A figure for every score that a run logged or a checkpoint was evaluated for."""
-    evaluated = [summaries(log.run) for log in logs]
-    logs = [with_summaries(log, found) for log, found in zip(logs, evaluated, strict=True)]
+    found = [with_summaries(log, summaries(log.run)) for log in logs]
+    logs = [log for log, _, _ in found]
     for metric in sorted({m for log in logs for m in log.frame.loc[log.frame["kind"] == "eval", "metric"]}):
-        used = [entry for entry in chain(*evaluated) if entry["metric"] == metric]
-        figure = line_figure(words.score_title(metric), score_panels(metric))
+        used = [entry for _, entries, _ in found for entry in entries if entry["metric"] == metric]
+        said = [left_out[metric] for _, _, left_out in found if metric in left_out]
+        if any(entry["how"] != used[0]["how"] for entry in used):
+            said.append("The evaluated checkpoints differ in their sampling or data: `evaluations` in the side file.")
+        figure = line_figure(words.score_title(metric), score_panels(metric), said)
         yield figure_name(metric), figure, logs, {"evaluations": used}
 
 

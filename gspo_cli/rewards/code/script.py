@@ -1,5 +1,6 @@
 """The `script` grader: each test is a fresh process with real pipes, and for functions a fresh call."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -142,10 +143,8 @@ def _checker_passes(sandbox: Sandbox, checker: str, text: str, expected: str, ou
     files = {name: content.encode("utf-8", "surrogatepass") for name, content in texts.items()}
     job = Job("run.py", files | {"output": output, "run.py": RUN_CHECKER}, FLAGS, announce=True, cpu_s=CHECKER_S)
     done = _run_job(sandbox, job, b"", START_S + CHECKER_S, cap=1 << 16)
-    try:
-        return float(done.stdout) in PASSING if done.code == 0 else None
-    except ValueError:
-        return None
+    number = re.fullmatch(rb"\s*(-?\d+(?:\.\d+)?)\s*", done.stdout)
+    return float(number[1]) in PASSING if number and done.code == 0 else None
 
 
 def same_words(output: str, expected: str) -> bool:

@@ -55,7 +55,7 @@ def grade_value(
     """Whether the response's answer is `gold`, both read by `read`, which returns None for what is no `what`."""
     expected = read(gold)
     if expected is None:
-        return Verdict(GRADER_ERROR, False, "bad gold")
+        return Verdict(GRADER_ERROR, None, "bad gold")
     answer = extract(response)
     if answer.text is None:
         return Verdict("no_answer", False, answer.by)
@@ -90,7 +90,7 @@ def grade_math(response: str, gold: str) -> Verdict:
     graded. It is a `grader_error` only if the gold answer cannot be compared with anything.
     """
     if gold.strip().lower() in ("", "nan"):  # NaN is how pandas writes a missing value
-        return Verdict(GRADER_ERROR, False, "bad gold")
+        return Verdict(GRADER_ERROR, None, "bad gold")
     answer = extract(response)
     if not answer.text:
         return Verdict("no_answer", False, "none" if answer.text == "" else answer.by)
@@ -137,7 +137,7 @@ def grade_math(response: str, gold: str) -> Verdict:
         return _decided(outcome == "same", "algebra", answer)
     if VERIFIER.compare(left, "0") in ("same", "different"):
         return _decided(False, outcome, answer)
-    return Verdict(GRADER_ERROR, False, outcome, answer.text[:MAX_LENGTH], answer.by)
+    return Verdict(GRADER_ERROR, None, outcome, answer.text[:MAX_LENGTH], answer.by)
 
 
 def _decide_by_reading(text: str, gold: str) -> tuple[bool, str] | None:

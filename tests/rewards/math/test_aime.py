@@ -44,7 +44,7 @@ def test_why_there_is_no_answer_is_told() -> None:
 @pytest.mark.parametrize("gold", ["", "x", "-3", "1/2", "3.5"])
 def test_a_gold_answer_that_is_no_integer_is_no_verdict_on_the_response(gold: str) -> None:
     found = grade_aime(r"\boxed{3}", gold)
-    assert (found.verdict, found.passed, found.score.value) == ("grader_error", False, None)
+    assert (found.verdict, found.passed, found.score.value) == ("grader_error", None, None)
 
 
 HALF = 50_000
