@@ -50,13 +50,17 @@ def cold_start(
     console.print_result({"model": str(out)}, json_)
 
 
+OF_MODEL = ("model.path", "model.tiny", "model=")
+"""How a `--set` begins that names another model."""
+
+
 def _recipe_of(name: str | None, model: str | None, sets: list[str]) -> tuple[Recipe, str]:
     """The recipe to sample with, and why its model is the one. Errors: GspoError for a run together with `--model`."""
     from gspo_cli.evals.targets import UNDIVIDED, named_folder, run_recipe
     from gspo_cli.recipe import load, names, use_model
     from gspo_cli.runlog.folder import only_run
 
-    names_model = model or any(text.startswith(("model.path", "model.tiny", "model=")) for text in sets)
+    names_model = model or any(text.startswith(OF_MODEL) for text in sets)
     try:
         folder = None if name is None and names_model else named_folder(name, options.RESULTS)
     except GspoError:
@@ -68,6 +72,8 @@ def _recipe_of(name: str | None, model: str | None, sets: list[str]) -> tuple[Re
     run = only_run(folder)
     if model:
         raise GspoError(f"{run} with --model {model}", "a run samples with its own checkpoint", "give a recipe, or one")
+    if other := [text for text in sets if text.startswith((*OF_MODEL, "cold_start"))]:
+        raise GspoError(f"{run} with --set {other[0]}", "a run samples with its own checkpoint", "leave it out")
     newest = " (no name was given: the newest run)" if name is None else ""
     return run_recipe(run, sets), newest
 

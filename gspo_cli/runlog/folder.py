@@ -179,7 +179,7 @@ def unknown_folder(kind: str, name: str, root: Path) -> GspoError:
         nearest(
             name,
             [*known, *(one.partition("/")[2] for one in known)],
-            "`gspo runs ls` lists them; another folder of studies: --out FOLDER",
+            "`gspo runs ls` lists them, `gspo runs ls FOLDER` those of another folder",
         ),
     )
 

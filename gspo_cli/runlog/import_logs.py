@@ -175,6 +175,9 @@ def import_run(
         "seed": seed, "imported": {"from": trainer} | _origin(path),
         "step_is": STEP_IS.get(trainer, "step of the tracker"),
     }  # fmt: skip
+    if (study / "study.json").exists():
+        why = "beside an imported run, reports describe and test nothing"
+        raise GspoError(f"{study} is a study that was trained here", why, "choose another --name")
     run.mkdir(parents=True)
     try:
         write_text(run / "config.json", json.dumps(config, indent=1))

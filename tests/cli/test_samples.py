@@ -57,7 +57,8 @@ def test_samples_are_filtered(sampled: tuple[Path, Done], gspo_here: Gspo) -> No
         assert found == sorted(everything, key=key)[:5] and len({key(row) for row in everything}) > 1, option
     assert all(row["reward"] == row["parts"]["task"] + 0.5 * row["parts"]["length"] for row in everything)
     assert gspo_here("runs", "samples", run, "--step", "first", "--limit", "2").out.count("--- sample") == 2
-    for options, word in ((["--reward", "2..1"], "no range"), (["--step", "7"], "is not stored"),
+    for options, word in ((["--reward", "2..1"], "no range"), (["--reward", "nan.."], "no range"),
+                          (["--step", "7"], "is not stored"),
                           (["--lowest", "--part", "lenght"], "its parts are length, task")):  # fmt: skip
         check_refused(gspo_here("runs", "samples", run, *options), word)
 

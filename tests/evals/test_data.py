@@ -11,6 +11,7 @@ from program import refusal, write_rows
 from gspo_cli.evals.benchmark import DataChoice, ProblemSet
 from gspo_cli.evals.benchmarks import BENCHMARKS
 from gspo_cli.evals.benchmarks.math import AIME24_DATA
+from gspo_cli.evals.data import hashes
 
 Rows = list[dict[str, Any]]
 ANSWERS = [25, 7, 204]
@@ -85,6 +86,22 @@ def test_no_aime_answer(tmp_path: Path, answer: str) -> None:
     rows = [SCHEMAS["aime_2024"][0] | {"answer": answer}]
     said = refusal(load, "aime24", write(tmp_path / "a.jsonl", rows))
     assert "60" in said or "line 1" in said
+
+
+def test_a_benchmark_reads_references_as_training_does(tmp_path: Path) -> None:
+    """No number is made of `3,5` or `(1,2)`, and a worked answer is its last box."""
+    rows = [{"question": f"q{i}", "answer": f"x #### {a}"} for i, a in enumerate(["3,5", "1,234", "(1,2)"])]
+    assert [p.answer for p in load("gsm8k", write(tmp_path / "a.jsonl", rows)).problems] == ["3,5", "1,234", "(1,2)"]
+    rows = [{"problem": "q", "answer": "So \\boxed{5}"}]
+    assert [p.answer for p in load("math500", write(tmp_path / "b.jsonl", rows)).problems] == ["5"]
+
+
+def test_each_of_two_files_of_one_name_has_its_hash(tmp_path: Path) -> None:
+    files = []
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        files.append(write(tmp_path / folder / "x.jsonl", [{"problem": folder, "answer": "5"}]))
+    assert len(hashes(files)) == 2 and list(hashes(files[:1])) == ["x.jsonl"]
 
 
 def test_answers_are_base_ten(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from program import Gspo, ok, refusal, strict_lines
+from program import Gspo, check_refused, ok, refusal, strict_lines
 
 from gspo_cli.config import Recipe, TinyModel
 from gspo_cli.evals.benchmark import GraderChoice, ProblemSet
@@ -72,6 +72,15 @@ def test_training_and_the_command_evaluate_alike(gspo_here: Gspo, folder: Path) 
     assert summary["average"] == pytest.approx(held.groupby("problem_id")["reward"].mean().mean())
     assert summary["pass_at_k"] == {} and summary["interval_95"][0] < summary["average"] < summary["interval_95"][1]
     assert len(trained) + summary["num_problems"] == 20
+    again = gspo_here("eval", "benchmarks", "results/own", "--bench", "held_out", "--json")
+    assert "used again" in again.err and "changed since" not in again.err
+    stored = run / "eval/held_out/step-000002/answers.parquet"
+    check_refused(gspo_here("eval", "benchmarks", "--bench", "held_out", "--answers", stored), "without a run")
+    graded = ok(gspo_here("eval", "benchmarks", "results/own", "--bench", "held_out", "--answers", stored, "--json"))
+    assert json.loads(graded.out)["average"] == summary["average"]
+    rows = (folder / "train.jsonl").read_text()
+    (folder / "train.jsonl").write_text(rows.replace('"Antwort": "3"', '"Antwort": "4"'))
+    assert "the rows changed since" in gspo_here("eval", "benchmarks", "results/own", "--bench", "held_out").err
     next(folder.glob("marks_*.py")).write_text(CODE.replace("return -", "return "))
     grader = find_benchmark("held_out", load(str(folder / "recipe.toml"))).grader(ProblemSet((), {}), GraderChoice())
     assert grader.about["version"] != summary["grader"]["version"]  # stored answers are graded anew

@@ -309,12 +309,14 @@ def with_evals(arm: str, seed: int, scores: dict[int, float]) -> list[Any]:
     return found
 
 
-def write_summary(run: Path, step: int, average: float | None, metric: str = "arithmetic/avg@4") -> Path:
+def write_summary(
+    run: Path, step: int, average: float | None, metric: str = "arithmetic/avg@4", **changes: object
+) -> Path:
     path = run / "eval" / metric.split("/")[0] / f"step-{step:06d}" / "summary.json"
     path.parent.mkdir(parents=True)
-    about = {"metric": metric, "average": average, "standard_error": 0.02, "num_problems": 200,
-             "num_answers": 800, "sampling": {}, "data": {}}  # fmt: skip
-    path.write_text(json.dumps(about))
+    about = {"metric": metric, "average": average, "standard_error": 0.02, "num_problems": 200, "num_answers": 800,
+             "sampling": {}, "data": {}}  # fmt: skip
+    path.write_text(json.dumps(about | changes))
     return path
 
 
@@ -351,6 +353,18 @@ def test_a_run_without_logged_scores_is_drawn_from_its_checkpoints(tmp_path: Pat
     for step, value in ((5, 0.4), (20, 0.6)):
         write_summary(run, step, value)
     assert list(scores_of(run).files) == [NAME] and points(run, "steps", "gspo", 0) == {5: 0.4, 20: 0.6}
+
+
+def test_scores_of_other_problems_are_not_of_the_curve(scored: Path) -> None:
+    write_summary(scored / "gspo-s1", 20, 0.75, num_answers=12, num_problems=3)
+    write_summary(scored / "gspo-s2", 20, 0.75, num_answers=4000, num_problems=1000)
+    write_summary(scored / "grpo-s0", 20, 0.7, sampling={"temperature": 0.2})
+    write_summary(scored / "grpo-s1", 20, 0.7)
+    notes = " ".join(scores_of(scored).notes)
+    assert points(scored, "steps", "gspo", 1) == {0: 0.4, 10: 0.5, 20: 0.61}
+    assert points(scored, "steps", "gspo", 2) == {20: 0.75} and points(scored, "steps", "grpo", 0)[20] == 0.7
+    assert "Not drawn: 1 evaluations of gspo-s1" in notes and "Not drawn: scores of gspo-s2 in training" in notes
+    assert "differ in their sampling or data" in notes
 
 
 def test_evaluated_checkpoints_stand_for_and_beside_the_log(scored: Path) -> None:

@@ -62,6 +62,14 @@ def copy_log(study: Path) -> None:
     shutil.copy(study / "gspo-s2" / "metrics.jsonl", study / "gspo-s3" / "metrics.jsonl")
 
 
+def evaluated(study: Path) -> Path:
+    for run in study.iterdir():
+        if run.is_dir():
+            write_answers(run, [1, 2, 3], k=4)
+            change(next(run.glob("eval/*/*/summary.json")), {"seed": int(run.name[-1])})
+    return study
+
+
 def more_prompts(study: Path) -> None:
     """As dynamic sampling does."""
     rewrite_log(study / "gspo-s3" / "metrics.jsonl", '"compute/queries":640', '"compute/queries":700')
@@ -372,3 +380,12 @@ def test_a_reward_of_ones_own_needs_a_unit(tmp_path: Path, gspo_here: Gspo) -> N
     configure(study, {"report.unit": "points"})
     found = compared(gspo_here, study)
     assert (found["points"], found["margin"]) == (True, 0.02)
+
+
+def test_a_pair_is_evaluated_with_one_seed_and_each_pair_with_its_own(tmp_path: Path, gspo_here: Gspo) -> None:
+    study = evaluated(write_study(tmp_path / "demo", seeds=4))
+    metric = ("--metric", "arithmetic/avg@4", "--json")
+    assert compare(gspo_here, study, *metric).code == 0
+    change(next(study.glob("gspo-s3/eval/*/*/summary.json")), {"seed": 0})
+    (reason,) = json.loads(compare(gspo_here, study, *metric).out)["reasons"]
+    assert (reason["check"], reason["treatment"]) == ("eval seed", "0 in gspo-s3")

@@ -97,6 +97,13 @@ def test_imported_runs_are_drawn_described_and_verified(tmp_path: Path, gspo_her
     check_refused(gspo_here("runs", "import", str(tmp_path / "v.jsonl"), *put), "exists")
 
 
+def test_nothing_is_imported_into_a_study_that_was_trained_here(tmp_path: Path, gspo_here: Gspo) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "study.json").write_text("{}")
+    done = gspo_here("runs", "import", str(trl(tmp_path / "state.json", 0.4)), *INTO, tmp_path)
+    check_refused(done, "a study that was trained here", "another --name")
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{}", '{"log_history": []}', '{"step": 1}', "[1]", '{"log_history": [{"reward": 1}]}',

@@ -9,6 +9,7 @@ from gspo_cli.config import EvalConfig, TaskConfig
 from gspo_cli.evals.benchmark import DataChoice
 from gspo_cli.evals.benchmarks import find_benchmark
 from gspo_cli.tasks import make_task
+from gspo_cli.tasks.arithmetic import Arithmetic
 from gspo_cli.tasks.sentences import Comparisons, Sentences, Sums
 
 NAMES = ("sums", "comparisons", "stories")
@@ -62,3 +63,11 @@ def test_a_benchmark_has_the_held_out_problems(name: str) -> None:
     held_out = make_task(TaskConfig(name=name)).problems("held_out")
     assert list(find_benchmark(name).load(DataChoice()).problems) == held_out
     assert "takes no data" in refusal(lambda: find_benchmark(name).load(DataChoice(revision="x")))
+
+
+def test_only_what_follows_the_thinking_part_counts() -> None:
+    for task, answer in ((Sums(), "The sum is {}."), (Comparisons(), "{} has more."), (Arithmetic(), "x={}")):
+        problem = task.problems("held_out")[0]
+        right = answer.format(problem.answer)
+        assert task.reward(problem, f"<think>Tom, 9, =9</think>\n{right}").value == 1
+        assert task.reward(problem, f"<think>{right}").reason == "no_answer"

@@ -167,7 +167,9 @@ def parse_range(text: str | None) -> tuple[float | None, float | None]:
     try:
         low = float(first) if first.strip() else None
         high = low if not dots else float(last) if last.strip() else None
-        if (low is None and high is None) or (low is not None and high is not None and not low <= high):
+        if (low is None and high is None) or not (-math.inf if low is None else low) <= (
+            math.inf if high is None else high
+        ):
             raise ValueError
     except ValueError:
         raise GspoError(

@@ -56,6 +56,7 @@ def checked(checker: str | None, given: str = "3\n", expected: str = "4") -> Che
         ("print(4)", "pass", "grader_error"),
         ("print(4)", "print('ok')\nprint(1)", "grader_error"),
         ("print(4)", "print(1.0)", "accepted"),
+        ("print(4)", "print('nan')", "grader_error"),
         (MUCH_LARGER, None, "wrong_answer"),
         ("print(4, end='\\r\\n\\n\\n')", None, "accepted"),
     ],
@@ -164,6 +165,11 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"examples": [1]}, "examples.0: Input"),
     ({"generated_checker": ["x"]}, "generated_checker: Input"),
     ({"id": "\ud800"}, "'id' is no text"),
+    ({"title": "\ud800"}, "'statement' is no text"),
+    ({"contest_id": 7.0}, "contest_id"),
+    ({"official_tests_complete": "false"}, "official_tests_complete: Input"),
+    ({"time_limit": True}, "time_limit: Input"),
+    ({"index": "B", "id": "copy"}, "two problems B of contest 7"),
 )
 
 
@@ -173,7 +179,7 @@ def test_bad_data(evaluate: Callable[..., Done], tmp_path: Path) -> None:
     empty = write(tmp_path / "empty.jsonl", cf_row("A", official_tests=[]))
 
     def wrong(change: dict[str, Any]) -> Path:
-        return write(tmp_path / f"{next(iter(change))}.jsonl", cf_row("B"), cf_row("A", **change))
+        return write(tmp_path / f"{next(iter(change))}.jsonl", cf_row("B"), cf_row("A") | change)
 
     for more, code, words in (
         ([], 2, "codeforces without problems"),

@@ -129,6 +129,19 @@ def run(gspo_here: Gspo, folder: Path, contests: Any, played: Any, *more: str | 
     return gspo_here("eval", "elo", "--contests", folder / "c.json", "--submissions", folder / "s.json", *more)
 
 
+def test_acceptance_is_written_in_several_ways(gspo_here: Gspo, tmp_path: Path) -> None:
+    played = [{"contest": 7, "problem_status": {"A": [word]}} for word in ("AC", "OK", "Accepted", "WA")]
+    scores = [json.loads(line)["score"] for line in run(gspo_here, tmp_path, GOOD, played, "--json").out.splitlines()]
+    assert scores == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("users", [-5, 2.7, True])
+def test_a_number_of_users_is_a_whole_number(gspo_here: Gspo, tmp_path: Path, users: float) -> None:
+    (tmp_path / "r.json").write_text(json.dumps({"1000": users}))
+    said = run(gspo_here, tmp_path, GOOD, PLAYED, "--ratings", tmp_path / "r.json")
+    assert said.code == 2 and "is not a rating table" in said.err
+
+
 def test_standings_need_no_order(gspo_here: Gspo, tmp_path: Path) -> None:
     rows = [[500.0 - i, 0, 2000 - i] for i in range(201)]
     tables = [{"7": GOOD["7"] | {"problems": [{"index": "A", "points": 400}], "rows": r}} for r in (rows, rows[::-1])]
