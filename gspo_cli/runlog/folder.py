@@ -55,10 +55,11 @@ def check_free(study: Path, runs: list[str], overwrite: bool) -> None:
     refuse_file(study)
     used = [r for r in runs if (study / r).exists() and not started_by_first_attempt(study / r)]
     if used and not overwrite:
+        begun = quoted(study if runs[1:] else study / used[0])
         raise GspoError(
             f"run folder {study / used[0]} already holds a run{_progress(study / used[0])}",
             "starting again would mix two logs",
-            f"--resume {quoted(study / used[0])} to continue it, --overwrite to delete it, or --name OTHER",
+            f"--resume {begun} to continue it, --overwrite to delete it, or --name OTHER",
         )
     for run in used:
         if not is_run(study / run):

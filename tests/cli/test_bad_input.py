@@ -233,6 +233,7 @@ def test_a_used_run_folder_is_refused_and_the_ways_out_named(gspo_here: Gspo, sm
     train = ("train", smoke, "--out", tmp_path, "--set", "eval.bench=[]", "--steps", "1", "--name")
     check_refused(gspo_here(*train, "mine"), f"{run} already holds a run (1 of 2 steps)", "--overwrite", "--name OTHER")
     assert tree(tmp_path) == before
+    check_refused(gspo_here(*train, "mine", "--seeds", "0-1"), f"--resume {tmp_path / 'mine'} to continue")
 
     assert gspo_here(*train, "other").code == 0
     assert before.items() <= tree(tmp_path).items()
@@ -240,6 +241,13 @@ def test_a_used_run_folder_is_refused_and_the_ways_out_named(gspo_here: Gspo, sm
 
     assert gspo_here(*train, "mine", "--overwrite").code == 0
     assert (run / "metrics.jsonl").read_bytes() == (tmp_path / "other" / "gspo-s0" / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("key", ["model.path=x", "model.tiny.layers=1", "cold_start.steps=1"])
+def test_a_run_samples_with_its_own_checkpoint(gspo_here: Gspo, tmp_path: Path, key: str) -> None:
+    done = gspo_here("rollout", used(tmp_path), "--out", tmp_path / "batch", "--set", key)
+    check_refused(done, "a run samples with its own checkpoint")
+    assert not (tmp_path / "batch").exists()
 
 
 def test_overwrite_leaves_what_it_does_not_know(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:

@@ -230,6 +230,8 @@ def test_answers(tmp_path: Path, gspo_here: Gspo) -> None:
     wrong = json.loads(compare(gspo_here, study, *metric, "--grader-errors", "wrong").out)
     assert wrong["ungraded_as_wrong"] == 1 and wrong["per_seed"][3]["treatment"] == (4 + 4 + 3 + 2 + 3) / 20
     assert compare(gspo_here, study, "--grader-errors", "right").code == 2
+    logged = compare(gspo_here, study, "--metric", "reward/mean:last10", "--grader-errors", "wrong")
+    check_refused(logged, "not computed from graded answers")
     write_answers(run, [4, 4, 3, 2, 4], k=5)
     assert reasons() == [("eval", "5 in gspo-s3"), ("cells", "5 samples a problem, not 4")]
     write_answers(run, [4, 4, 3, 2], k=4)

@@ -221,6 +221,9 @@ def _compare_pair(
     kept = valid if request.seeds is None else valid.narrow(request.seeds)
     ungraded = 0
     if request.grader_errors_wrong:
+        if not any(record.answers for record in kept.records):
+            why = f"{spec.text} is not computed from graded answers"
+            raise GspoError("--grader-errors wrong", f"{why}, so it changes nothing", "leave it out")
         ungraded = sum(r.answers.num_ungraded for r in kept.records if r.answers)
         kept = kept.ungraded_as_wrong()
     imported = any(record.facts.imported for record in kept.records)
