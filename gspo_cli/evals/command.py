@@ -11,7 +11,7 @@ from gspo_cli.evals.benchmark import Benchmark, GraderChoice, ProblemSet
 from gspo_cli.evals.runner import Progress, evaluate, make_plan, measure
 from gspo_cli.evals.settings import BenchmarkSet, Overrides, Subject, overrides_of
 from gspo_cli.evals.store import Mode
-from gspo_cli.evals.targets import Target
+from gspo_cli.evals.targets import Target, unlike_training
 from gspo_cli.models.device import prepare_torch
 from gspo_cli.models.load import load_policy
 from gspo_cli.rollout.engine import Progress as Drawing
@@ -77,6 +77,10 @@ class Evaluator:
         subject, folder = self.subject(), target.results(benchmark)
         seed = target.seed if self.seed is None else self.seed
         plan = make_plan(benchmark, problems, subject, self.overrides, seed, self.grader_choice)
+        own = problems.source.get("source") == "local" or "rows" in problems.source  # the user named data
+        chosen = {"limit": self.overrides.limit, "max_new_tokens": self.overrides.max_new_tokens}
+        if said := unlike_training(target, benchmark.name, chosen if own else chosen | {"data": None}):
+            note(f"note: {said}")
         for line in prompt_notes(subject.tokenizer, next(iter(plan.prompts.values())), subject.prompting):
             note(f"warning: {line}")
         try:

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +98,23 @@ class Target:
     """How the run wrote its prompts: system prompt and chat template."""
     seed: int
     """The run's seed, so that an evaluation repeats the one that ended its training; 0 for a bare model."""
+    logged: Mapping[str, Any] = field(default_factory=dict)
+    """The run's `[eval]`: how it was evaluated in training."""
 
     def results(self, benchmark: Benchmark) -> Path:
         """Where the results of a benchmark go."""
         return self.folder / benchmark.name / (self.step or "")
+
+
+def unlike_training(target: Target, benchmark: str, chosen: Mapping[str, Any]) -> str | None:
+    """What of its `[eval]` a run logged this benchmark with, and `chosen` has not; None without a difference."""
+    if benchmark not in target.logged.get("bench", ()):
+        return None
+    then = {**target.logged, "data": target.logged.get("data", {}).get(benchmark)}
+    differing = [f"eval.{key} = {then[key]}" for key, now in chosen.items() if then.get(key) not in (None, now)]
+    if not differing:
+        return None
+    return f"{target.folder.parent.name} logged {benchmark} with {', '.join(differing)}: this is another measurement"
 
 
 def find_targets(
@@ -167,6 +180,7 @@ def _targets_of(run: Path, all_checkpoints: bool, layers: list[Layer]) -> list[T
             source=_model_source([base, *layers], folder),
             prompting=prompting,
             seed=record.get("seed", 0),
+            logged=config["eval"] if isinstance(config.get("eval"), dict) else {},
         )
         for folder in (folders if all_checkpoints else folders[-1:])
     ]

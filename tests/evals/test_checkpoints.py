@@ -30,7 +30,10 @@ def test_every_checkpoint_repeats_what_training_logged_and_is_drawn(gspo_here: G
     assert [line["counts"] for line in logged] == [{"arithmetic/avg@2": 40}] * 3
     assert (evaluated / "metrics.jsonl").read_bytes() == log
     assert (evaluated / "figures" / "score-arithmetic-avg2.csv").is_file()
-    assert "used again" in ok(gspo_here("eval", "benchmarks", evaluated, "--all-checkpoints", *FEW)).err
+    assert "used again" in (again := ok(gspo_here("eval", "benchmarks", evaluated, "--all-checkpoints", *FEW))).err
+    assert "logged arithmetic with" not in again.err
+    other = ok(gspo_here("eval", "benchmarks", evaluated, "--samples", "2", "--overwrite"))
+    assert "gspo-s0 logged arithmetic with eval.limit = 20: this is another measurement" in other.err
 
 
 def test_training_evaluates_on_data_of_ones_own(gspo_here: Gspo, smoke: Path, tmp_path: Path) -> None:
