@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 
@@ -97,6 +97,7 @@ def limited(deadline_s: float | None, total: int) -> Iterator[Count]:
         ) from error
     finally:
         over.set()
-        watcher.join()
+        with suppress(RuntimeError):  # a signal in the middle of `start`: it ends by itself, at its first look
+            watcher.join()
         if before is not None:
             signal.signal(signal.SIGUSR2, before)

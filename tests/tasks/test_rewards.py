@@ -4,6 +4,7 @@ A key of `[task]` is used by the task, or refused."""
 import asyncio
 import math
 import sys
+import threading
 import time
 from typing import Any
 
@@ -165,6 +166,15 @@ def test_a_slow_reward_is_shown_and_ended_at_its_deadline(own: Any, monkeypatch:
     said = refusal(score, task, [RIGHT, WRONG], 0.5)
     assert "scoring took longer than 0.5 s: 0 of 2 responses" in said and "task.deadline_s" in said
     assert shown and shown[0].startswith("scoring 2 responses: ")
+
+
+def test_an_interrupt_while_scoring_begins_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        score(make_task(TaskConfig()), [RIGHT], 9.0)
 
 
 VALUES: dict[str, Any] = {
