@@ -38,10 +38,12 @@ class Problem:
     """The prompt as messages of a chat, each with `role` and `content`; empty for a prompt that is one text."""
 
 
-def visible(text: str) -> str:
-    """What counts of a response: what follows its last `</think>`; nothing while a thinking part is open."""
+def visible(text: str) -> str | None:
+    """What counts of a response: what follows its last `</think>`; None while a thinking part is open."""
     _, closed, shown = text.rpartition("</think>")
-    return "" if "<think>" in shown else shown.lstrip() if closed else shown
+    if "<think>" in shown:
+        return None
+    return shown.lstrip() if closed else shown
 
 
 class Response(str):

@@ -105,9 +105,7 @@ def benchmarks(
     chosen = find_benchmarks(names, recipe)
     if not chosen:
         raise GspoError("--bench names no benchmark", "it is empty", "`gspo eval list` lists them")
-    idle = set() if any("grader" in benchmark.takes for benchmark in chosen) else {"grader"}
-    idle |= set() if any(benchmark.runs_programs for benchmark in chosen) else OF_PROGRAMS
-    options.refuse_beside(context, f"--bench {bench}", {str(p.name) for p in context.command.params} - idle)
+    _refuse_idle(context, bench, chosen)
     if resume and overwrite:
         raise GspoError("--resume and --overwrite together", "one keeps stored answers, one deletes them", "use one")
     if greedy and temperature:
@@ -122,17 +120,7 @@ def benchmarks(
         limit=limit,
     )
     if answers is not None:
-        if NAME in names and model is None:
-            raise GspoError(
-                f"--answers to {NAME} without a run",
-                "its rows and rewards are those of a run's recipe",
-                f"name the run: gspo eval benchmarks RUN --bench {NAME} --answers FILE",
-            )
-        if (model is not None and NAME not in names) or len(chosen) != 1:
-            raise GspoError(
-                "--answers takes one --bench and no model", "the answers already exist", "leave out the rest"
-            )
-        options.refuse_beside(context, "--answers", OF_GRADING | ({"model"} if NAME in names else set()))
+        _check_answers(context, model, names)
     else:
         for benchmark in chosen:
             resolve_settings(benchmark, overrides, seed=0)
@@ -163,6 +151,28 @@ def benchmarks(
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
     evaluators = [Evaluator(target, overrides, seed, mode, grading) for target in targets]
     _sample(evaluators, chosen, problems, all_checkpoints, json_)
+
+
+def _refuse_idle(context: typer.Context, bench: str, chosen: Sequence[Benchmark]) -> None:
+    """Errors: GspoError for an option of programs where no benchmark runs any, or takes a grader."""
+    idle = set() if any("grader" in benchmark.takes for benchmark in chosen) else {"grader"}
+    idle |= set() if any(benchmark.runs_programs for benchmark in chosen) else OF_PROGRAMS
+    options.refuse_beside(context, f"--bench {bench}", {str(p.name) for p in context.command.params} - idle)
+
+
+def _check_answers(context: typer.Context, model: str | None, names: Sequence[str]) -> None:
+    """Errors: GspoError for what does not go together with `--answers`."""
+    from gspo_cli.evals.benchmarks.held_out import NAME
+
+    if names == [NAME] and model is None:
+        raise GspoError(
+            f"--answers to {NAME} without a run",
+            "its rows and rewards are those of a run's recipe",
+            f"name the run: gspo eval benchmarks RUN --bench {NAME} --answers FILE",
+        )
+    if len(names) != 1 or (model is not None and names != [NAME]):
+        raise GspoError("--answers takes one --bench and no model", "the answers already exist", "leave out the rest")
+    options.refuse_beside(context, "--answers", OF_GRADING | ({"model"} if names == [NAME] else set()))
 
 
 def _sample(

@@ -37,7 +37,7 @@ class OneAnswer:
         raise NotImplementedError
 
     def reward(self, problem: Problem, text: str) -> Score:
-        found = self.find(visible(text))
+        found = self.find(visible(text) or "")
         if found is None:
             return Score(0.0, "no_answer")
         return Score(1.0, "correct") if found == problem.answer else Score(0.0, "wrong")

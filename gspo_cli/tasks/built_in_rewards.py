@@ -39,7 +39,7 @@ def exact(_: WeightedReward, problem: Problem, text: str) -> Score:
 
 def choice(_: WeightedReward, problem: Problem, text: str) -> Score:
     """1 for the letter (A to J) of the row's answer: alone, first (`B) Paris`), in a box, or in `the answer is B`."""
-    gold, given = LETTER.match(problem.answer), LETTER.match(extract(text).text or visible(text))
+    gold, given = LETTER.match(problem.answer), LETTER.match(extract(text).text or visible(text) or "")
     if gold is None:
         return BAD_ANSWER
     return _equal(gold[1].upper(), given[1].upper()) if given else Score(0.0, "no_answer")
@@ -56,7 +56,7 @@ def regex(part: WeightedReward, problem: Problem, text: str) -> Score:
 
 def is_json(part: WeightedReward, _: Problem, text: str) -> Score:
     """1 if the response, or the block of code in it, is a JSON object with all `keys`."""
-    text = visible(text)
+    text = visible(text) or ""
     fenced = re.search(r"```(?:json)?\s*\n(.*?)```", text, re.DOTALL)
     try:
         value = json.loads(fenced[1] if fenced else text)

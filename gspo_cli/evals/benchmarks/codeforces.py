@@ -113,6 +113,7 @@ class Columns(BaseModel):
 
     contest_id: Annotated[int, Strict()] | str
     index: str
+    description: str
     title: str | None = None
     input_format: str | None = None
     output_format: str | None = None
@@ -128,8 +129,7 @@ def _checked_rows(files: Sequence[Path]) -> Iterator[Row]:
     for file in files:
         for where, row in read_rows(file):
             require_columns(where, row, NEEDED, HINT)
-            for column in ("id", "description"):
-                require_text(where, column, row[column] if column != "id" else str(row[column]))
+            require_text(where, "id", str(row["id"]))
             try:
                 row |= Columns.model_validate(row).model_dump()
             except ValidationError as error:
@@ -223,9 +223,7 @@ def _contest_elo(
         "not_attempted": {key: missing for key, missing in not_attempted.items() if missing},
         "contests_without_problems": sorted(contests.keys() - attempts.keys()),
         "problems_without_contest": sorted(
-            identity
-            for identity in outcomes
-            if places[identity].index not in attempts.get(places[identity].contest, ())
+            i for i in outcomes if places[i].index not in attempts.get(places[i].contest, ())
         ),
     }
 

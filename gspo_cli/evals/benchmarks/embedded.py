@@ -24,7 +24,7 @@ class TaskGrader(Grader):
     def grade(self, answers: Sequence[tuple[Problem, str]]) -> list[Grade]:
         grades = []
         for problem, text in answers:
-            reason, found = self.task.reward(problem, text).reason, self.task.find(visible(text))
+            reason, found = self.task.reward(problem, text).reason, self.task.find(visible(text) or "")
             grades.append(Grade(reason, reason, found, found and self.task.found_by))
         return grades
 

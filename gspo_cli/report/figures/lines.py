@@ -62,24 +62,25 @@ FEWEST = 0.99
 """Share of the answers that has a verdict, at least, where an evaluation is complete."""
 
 
-def with_summaries(log: Log, found: list[dict[str, Any]]) -> tuple[Log, list[dict[str, Any]], dict[str, str]]:
+def with_summaries(log: Log, found: list[dict[str, Any]]) -> tuple[Log, list[dict[str, Any]], list[tuple[str, str]]]:
     """The log with evaluations as further `eval` rows (a logged score of the same step and name gives way to them),
-    those evaluations, and by metric what is left out.
+    those evaluations, and (metric, what is left out).
 
     Where training and evaluations took different numbers of answers, so different problems, they are not of one curve:
     the greater number stays.
     """
     counts = log.frame[log.frame["kind"] == "eval"].groupby("metric")["count"].max().dropna().to_dict()
-    said: dict[str, str] = {}
+    said: list[tuple[str, str]] = []
     for metric in sorted({entry["metric"] for entry in found if entry["metric"] in counts}):
         most, name = max(e["num_answers"] for e in found if e["metric"] == metric), log.run.folder.name
         if counts[metric] < FEWEST * most:
-            said[metric] = f"Not drawn: scores of {name} in training, of fewer problems than its evaluated checkpoints."
+            what = f"scores of {name} in training, of fewer problems than its evaluated checkpoints"
+            said.append((metric, f"Not drawn: {what}."))
             log = replace(log, frame=log.frame[(log.frame["kind"] != "eval") | (log.frame["metric"] != metric)])
         most = max(most, int(counts[metric]))
         fewer = [e for e in found if e["metric"] == metric and e["num_answers"] < FEWEST * most]
         if fewer:
-            said[metric] = f"Not drawn: {len(fewer)} evaluations of {name}, of fewer problems than the others."
+            said.append((metric, f"Not drawn: {len(fewer)} evaluations of {name}, of fewer problems than the others."))
             found = [entry for entry in found if entry not in fewer]
     if not found:
         return log, found, said

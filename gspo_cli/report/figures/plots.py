@@ -110,7 +110,7 @@ def _scores(logs: list[Log]) -> Iterator[Drawn]:
     logs = [log for log, _, _ in found]
     for metric in sorted({m for log in logs for m in log.frame.loc[log.frame["kind"] == "eval", "metric"]}):
         used = [entry for _, entries, _ in found for entry in entries if entry["metric"] == metric]
-        said = [left_out[metric] for _, _, left_out in found if metric in left_out]
+        said = [text for _, _, left_out in found for name, text in left_out if name == metric]
         if any(entry["how"] != used[0]["how"] for entry in used):
             said.append("The evaluated checkpoints differ in their sampling or data: `evaluations` in the side file.")
         figure = line_figure(words.score_title(metric), score_panels(metric), said)

@@ -167,9 +167,8 @@ def parse_range(text: str | None) -> tuple[float | None, float | None]:
     try:
         low = float(first) if first.strip() else None
         high = low if not dots else float(last) if last.strip() else None
-        if (low is None and high is None) or not (-math.inf if low is None else low) <= (
-            math.inf if high is None else high
-        ):
+        least, most = -math.inf if low is None else low, math.inf if high is None else high
+        if (low is None and high is None) or not least <= most:
             raise ValueError
     except ValueError:
         raise GspoError(

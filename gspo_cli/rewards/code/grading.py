@@ -15,6 +15,7 @@ from gspo_cli.rewards.code.script import grade_checked, grade_script
 from gspo_cli.rewards.verdict import EXCLUDED, RUNNER_ERROR, TIME_LIMIT, ProgramVerdict
 from gspo_cli.sandbox.contract import Sandbox
 from gspo_cli.sandbox.machine import physical_cores
+from gspo_cli.types import visible
 
 PROGRAM_GRADERS: dict[str, Callable[[Sandbox, str, CodeTests], ProgramVerdict]] = {
     "official": grade_official,
@@ -33,10 +34,10 @@ def extract_program(response: str) -> tuple[str, str]:
     Fewer than two fences give the empty program, as does a thinking part that is never closed. An odd number of fences
     (an answer that was cut off) picks the text between two blocks, as officially; that is named `odd_fences`.
     """
-    visible = response.rsplit("</think>", 1)[-1]
-    if "<think>" in visible:
+    shown = visible(response)
+    if shown is None:
         return "", "unclosed"
-    lines = visible.split("\n")
+    lines = shown.split("\n")
     fences = [number for number, line in enumerate(lines) if "```" in line]
     if len(fences) < 2:
         return "", "no_fences"

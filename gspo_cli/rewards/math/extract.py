@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gspo_cli.rewards.math.equation import DOUBT
 from gspo_cli.rewards.math.normalize import number, same_number, same_text
+from gspo_cli.types import visible
 
 MAX_BOXES = 10  # different contents; more are guesses
 LAST_LINES = 3  # non-empty lines in which "the answer is" counts
@@ -76,35 +77,35 @@ def extract(response: str) -> Extracted:
 
     Only text after the last `</think>` is read; if the last `<think>` is still open, there is no answer.
     """
-    visible = response.rsplit("</think>", 1)[-1]
-    if "<think>" in visible:
+    shown = visible(response)
+    if shown is None:
         return Extracted(None, "unclosed")
-    if closed := boxes(visible):
-        return _last_box(closed, visible)
-    lines = [line for line in visible.splitlines() if line.strip()]
+    if closed := boxes(shown):
+        return _last_box(closed, shown)
+    lines = [line for line in shown.splitlines() if line.strip()]
     for line in reversed(lines):
         if line.lstrip().startswith("####"):
-            return _standing(_trim(line.lstrip().lstrip("#")), visible.rpartition(line)[2], "hashes")
+            return _standing(_trim(line.lstrip().lstrip("#")), shown.rpartition(line)[2], "hashes")
     for line in reversed(lines[-LAST_LINES:]):
         phrase = _PHRASE.fullmatch(line[-LINE_TAIL:])
         if phrase and "boxed" not in phrase["answer"]:  # an unclosed box is no answer
             if _denied(phrase["before"]):  # "I don't think the answer is 7"
                 return Extracted(None, "hedge")
-            return _standing(_first_clause(phrase["answer"]), phrase["answer"] + visible.rpartition(line)[2], "phrase")
-    alone = _trim(visible) if len(visible) < LINE_TAIL else ""
+            return _standing(_first_clause(phrase["answer"]), phrase["answer"] + shown.rpartition(line)[2], "phrase")
+    alone = _trim(shown) if len(shown) < LINE_TAIL else ""
     return Extracted(alone, "bare") if number(alone) is not None else Extracted(None, "none")
 
 
-def _last_box(closed: list[Box], visible: str) -> Extracted:
+def _last_box(closed: list[Box], shown: str) -> Extracted:
     """The content of the last box, unless the boxes are guesses."""
     if len({box.content for box in closed}) > MAX_BOXES:
         return Extracted(None, "spam")
     last = closed[-1]
     if len(closed) > 1 and not _same(closed[-2].content, last.content):
-        between = visible[closed[-2].end : last.start]
+        between = shown[closed[-2].end : last.start]
         if len(between) < LINE_TAIL and _NOT_A_WORD.sub(" ", between).strip().lower() == "or":
             return Extracted(None, "hedge")
-    return _standing(last.content, visible[last.end :], "box")
+    return _standing(last.content, shown[last.end :], "box")
 
 
 def _standing(answer: str, after: str, by: str) -> Extracted:
