@@ -78,8 +78,8 @@ class Evaluator:
         seed = target.seed if self.seed is None else self.seed
         plan = make_plan(benchmark, problems, subject, self.overrides, seed, self.grader_choice)
         own = problems.source.get("source") == "local" or "rows" in problems.source  # the user named data
-        chosen = {"limit": self.overrides.limit, "max_new_tokens": self.overrides.max_new_tokens}
-        if said := unlike_training(target, benchmark.name, chosen if own else chosen | {"data": None}):
+        chosen = self.overrides.model_dump(exclude={"samples"}) | ({} if own else {"data": None})
+        if said := unlike_training(target, benchmark.name, chosen):
             note(f"note: {said}")
         for line in prompt_notes(subject.tokenizer, next(iter(plan.prompts.values())), subject.prompting):
             note(f"warning: {line}")

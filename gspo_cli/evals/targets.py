@@ -106,12 +106,17 @@ class Target:
         return self.folder / benchmark.name / (self.step or "")
 
 
+SAMPLED_ALIKE = ("temperature", "top_p", "top_k", "min_p")
+"""What a recipe cannot change in a benchmark."""
+
+
 def unlike_training(target: Target, benchmark: str, chosen: Mapping[str, Any]) -> str | None:
     """What of its `[eval]` a run logged this benchmark with, and `chosen` has not; None without a difference."""
     if benchmark not in target.logged.get("bench", ()):
         return None
     then = {**target.logged, "data": target.logged.get("data", {}).get(benchmark)}
     differing = [f"eval.{key} = {then[key]}" for key, now in chosen.items() if then.get(key) not in (None, now)]
+    differing += [f"the benchmark's own {key}" for key in SAMPLED_ALIKE if chosen.get(key) is not None]
     if not differing:
         return None
     return f"{target.folder.parent.name} logged {benchmark} with {', '.join(differing)}: this is another measurement"

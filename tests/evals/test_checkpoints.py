@@ -32,6 +32,8 @@ def test_every_checkpoint_repeats_what_training_logged_and_is_drawn(gspo_here: G
     assert (evaluated / "figures" / "score-arithmetic-avg2.csv").is_file()
     assert "used again" in (again := ok(gspo_here("eval", "benchmarks", evaluated, "--all-checkpoints", *FEW))).err
     assert "logged arithmetic with" not in again.err
+    hot = ok(gspo_here("eval", "benchmarks", evaluated, *FEW, "--temperature", "2", "--overwrite"))
+    assert "logged arithmetic with the benchmark's own temperature: this is another measurement" in hot.err
     other = ok(gspo_here("eval", "benchmarks", evaluated, "--samples", "2", "--overwrite"))
     assert "gspo-s0 logged arithmetic with eval.limit = 20: this is another measurement" in other.err
 

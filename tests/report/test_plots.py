@@ -363,7 +363,10 @@ def test_scores_of_other_problems_are_not_of_the_curve(scored: Path) -> None:
     notes = " ".join(scores_of(scored).notes)
     assert points(scored, "steps", "gspo", 1) == {0: 0.4, 10: 0.5, 20: 0.61}
     assert points(scored, "steps", "gspo", 2) == {20: 0.75} and points(scored, "steps", "grpo", 0)[20] == 0.7
-    assert "Not drawn: 1 evaluations of gspo-s1" in notes and "Not drawn: scores of gspo-s2 in training" in notes
+    assert (
+        "Not drawn: evaluations of gspo-s1 of fewer problems than others (1)." in notes
+        and "Not drawn: scores of gspo-s2 in training" in notes
+    )
     assert "differ in their sampling or data" in notes
 
 

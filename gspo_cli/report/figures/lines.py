@@ -80,7 +80,7 @@ def with_summaries(log: Log, found: list[dict[str, Any]]) -> tuple[Log, list[dic
         most = max(most, int(counts[metric]))
         fewer = [e for e in found if e["metric"] == metric and e["num_answers"] < FEWEST * most]
         if fewer:
-            said.append((metric, f"Not drawn: {len(fewer)} evaluations of {name}, of fewer problems than the others."))
+            said.append((metric, f"Not drawn: evaluations of {name} of fewer problems than others ({len(fewer)})."))
             found = [entry for entry in found if entry not in fewer]
     if not found:
         return log, found, said
